@@ -1,0 +1,65 @@
+"""Memory: what a device of each stage holds over the step, and at which moment it holds most."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.analysis.prediction import MEMORY_KINDS, Memory, StageMemory
+from foretrain.analysis.stalls import chains
+from foretrain.compile.execution import PHASE_NAMES, ExecutionGraph
+from foretrain.runtime import Runtime
+
+Ints = NDArray[np.int64]
+
+
+def memory(graph: ExecutionGraph, runtime: Runtime, capacities: NDArray[np.float64]) -> Memory:
+    """`capacities`: bytes of the device of each rank class."""
+    task, owner = chains(graph)
+    stages = []
+    for stage in range(len(graph.stages)):
+        rank_class = int(np.flatnonzero(graph.fold.stage_of == stage)[0])
+        stages.append(_stage(graph, runtime, stage, task[owner == rank_class]))
+    fullest = max(stages, key=lambda s: s.peak_bytes)
+    return Memory(
+        peak_bytes=fullest.peak_bytes,
+        capacity_bytes=float(capacities.min()),
+        by_kind=fullest.by_kind,
+        by_stage=tuple(stages),
+        peak_stage=fullest.stage,
+        moment=fullest.moment,
+    )
+
+
+def _stage(graph: ExecutionGraph, runtime: Runtime, stage: int, tasks: Ints) -> StageMemory:
+    change = graph.task_memory[tasks]
+    held = np.cumsum(change) - change
+    alive = held + np.maximum(change, 0.0) + graph.task_workspace[tasks]
+    worst = int(np.argmax(alive)) if len(alive) else -1
+    activations = float(alive[worst]) if worst >= 0 else 0.0
+    static = graph.stages[stage]
+    allocated = static.weights + static.gradients + static.optimizer + static.buffers + activations
+    slack = runtime.fragmentation * allocated + runtime.context_bytes
+    kinds = dict(
+        zip(
+            MEMORY_KINDS,
+            (
+                static.weights,
+                static.gradients,
+                static.optimizer,
+                activations,
+                static.buffers + slack,
+            ),
+            strict=True,
+        )
+    )
+    return StageMemory(stage, sum(kinds.values()), kinds, _moment(graph, tasks, worst))
+
+
+def _moment(graph: ExecutionGraph, tasks: Ints, worst: int) -> str:
+    if worst < 0:
+        return "update"
+    task = int(tasks[worst])
+    phase = PHASE_NAMES[int(graph.task_phase[task])]
+    micro = int(graph.task_micro[task])
+    return phase if micro < 0 else f"{phase} of micro-batch {micro}"

@@ -1,0 +1,55 @@
+"""Operators: which ops the busiest stage spends its time in, and the arithmetic really done."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import CHAIN, Communication, Compute, Copy, ExecutionGraph, Item, Load
+from foretrain.cost.cost import Costs
+
+Floats = NDArray[np.float64]
+
+
+def item_runs(graph: ExecutionGraph) -> Floats:
+    """How often each rank class runs each item on its chain: [rank classes, items]."""
+    classes, shapes = graph.fold.classes, len(graph.shape_ptr) - 1
+    chain = graph.task_kind == CHAIN
+    key = graph.task_class[chain].astype(np.int64) * shapes + graph.task_shape[chain]
+    times = np.bincount(key, minlength=classes * shapes).reshape(classes, shapes)
+    member = np.zeros((shapes, len(graph.items)))
+    owner = np.repeat(np.arange(shapes), np.diff(graph.shape_ptr))
+    np.add.at(member, (owner, graph.shape_items), 1.0)
+    return times @ member
+
+
+def executed_flops(graph: ExecutionGraph) -> float:
+    """FLOPs of all kernels of all ranks in one step, recomputation included."""
+    flops = np.array([i.work.kernel.flops if isinstance(i.work, Compute) else 0.0 for i in graph.items])
+    return float((item_runs(graph) @ flops) @ graph.fold.counts)
+
+
+def busiest_operators(graph: ExecutionGraph, costs: Costs, limit: int = 12) -> tuple[tuple[str, float], ...]:
+    """Ops of the rank class with the longest chain, by seconds per step."""
+    seconds = item_runs(graph) * costs.item_seconds
+    if not seconds.size:
+        return ()
+    row = seconds[int(seconds.sum(axis=1).argmax())]
+    total: dict[str, float] = {}
+    for item, value in zip(graph.items, row.tolist(), strict=True):
+        if value > 0:
+            name = _name(item)
+            total[name] = total.get(name, 0.0) + value
+    return tuple(sorted(total.items(), key=lambda pair: -pair[1])[:limit])
+
+
+def _name(item: Item) -> str:
+    work = item.work
+    if isinstance(work, Compute):
+        return work.op
+    if isinstance(work, Communication):
+        return f"{work.purpose} {work.collective.replace('_', '-')}"
+    if isinstance(work, Copy):
+        return f"copy {work.direction.replace('_', ' ')}"
+    assert isinstance(work, Load)
+    return work.kind

@@ -1,0 +1,157 @@
+"""Stalls: where the step goes, in words that add up to the step exactly.
+
+Every rank class's main chain is read from start to end. Busy time is what the chain was doing. Idle time is
+followed back along what each task waited for: while that was moving data the wait is communication, while it
+was being issued the wait is the host's, and once it leads to another rank's chain it is the pipeline's
+(another stage) or imbalance (the same stage).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.analysis.prediction import STALLS
+from foretrain.compile.execution import (
+    CHAIN,
+    COLLECTIVE,
+    COPY,
+    LAUNCH,
+    LAUNCH_REST,
+    LOAD,
+    TRANSFER,
+    UPDATE,
+    ExecutionGraph,
+    Load,
+)
+from foretrain.cost.cost import Costs
+from foretrain.engine import Run
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_NUMBER = {name: number for number, name in enumerate(STALLS)}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stalls:
+    """Seconds by rank class and cause; every row sums to the step."""
+
+    by_class: Floats  # [rank classes, STALLS]
+
+    def mean(self, weights: Ints) -> dict[str, float]:
+        """Average over ranks."""
+        total = (self.by_class * weights[:, None]).sum(axis=0) / weights.sum()
+        return dict(zip(STALLS, total.tolist(), strict=True))
+
+
+def stalls(graph: ExecutionGraph, costs: Costs, run: Run, step_seconds: float) -> Stalls:
+    order, owner = chains(graph)
+    out = np.zeros((graph.fold.classes, len(STALLS)))
+    _busy(graph, costs, run, order, owner, out)
+    _idle(graph, costs, run, order, owner, step_seconds, out)
+    # Rounding of thousands of sums: what is missing to the exact step (some 1e-15 of it) is compute.
+    out[:, _NUMBER["compute"]] += step_seconds - out.sum(axis=1)
+    return Stalls(out)
+
+
+def chains(graph: ExecutionGraph) -> tuple[Ints, Ints]:
+    """Tasks on main chains in order, and the rank class each entry belongs to."""
+    class_of = np.array([c if name == "compute" else -1 for c, name in graph.streams], dtype=np.int64)
+    owner = class_of[graph.stream_ids]
+    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    keep = owner >= 0
+    task, owner = task[keep], owner[keep]
+    order = np.lexsort((task, owner))
+    return task[order], owner[order]
+
+
+def _busy(
+    graph: ExecutionGraph, costs: Costs, run: Run, task: Ints, owner: Ints, out: Floats
+) -> None:
+    seconds = run.end[task] - run.start[task]
+    is_chain = graph.task_kind[task] == CHAIN
+    is_update = graph.task_phase[task] == UPDATE
+    parts = costs.breakdown[task]
+    for column, name in enumerate(("compute", "interconnect", "network")):
+        value = np.where(is_chain, parts[:, column], 0.0)
+        if name == "compute":
+            np.add.at(out[:, _NUMBER["optimizer"]], owner[is_update], value[is_update])
+            value = np.where(is_update, 0.0, value)
+        np.add.at(out[:, _NUMBER[name]], owner, value)
+    _add_flows(costs, task[~is_chain], owner[~is_chain], seconds[~is_chain], out)
+
+
+def _add_flows(costs: Costs, task: Ints, owner: Ints, seconds: Floats, out: Floats) -> None:
+    network = costs.is_network[task]
+    np.add.at(out[:, _NUMBER["network"]], owner[network], seconds[network])
+    np.add.at(out[:, _NUMBER["interconnect"]], owner[~network], seconds[~network])
+
+
+def _idle(
+    graph: ExecutionGraph,
+    costs: Costs,
+    run: Run,
+    task: Ints,
+    owner: Ints,
+    step_seconds: float,
+    out: Floats,
+) -> None:
+    """Gaps before tasks, and the wait for the end of the step."""
+    is_first = np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
+    before = np.where(is_first, 0.0, np.concatenate([[0.0], run.end[task][:-1]]))
+    cause = run.waited_for[task].astype(np.int64)
+    classes = np.arange(graph.fold.classes)
+    ends = np.zeros(graph.fold.classes)
+    np.maximum.at(ends, owner, run.end[task])
+    last = np.full(len(classes), int(np.argmax(run.end))) if graph.tasks else np.zeros(0, int)
+    low = np.concatenate([before, ends])
+    high = np.concatenate([run.start[task], np.full(len(classes), step_seconds)])
+    _follow(
+        graph, costs, run, np.concatenate([owner, classes]), np.concatenate([cause, last]), low, high, out
+    )
+
+
+def _follow(
+    graph: ExecutionGraph,
+    costs: Costs,
+    run: Run,
+    owner: Ints,
+    cause: Ints,
+    low: Floats,
+    high: Floats,
+    out: Floats,
+) -> None:
+    """Walk all gaps back together: what each cause covers of its gap is its share, the rest goes on."""
+    causes = _causes(graph, costs)
+    stage_of = graph.fold.stage_of
+    while True:
+        open_ = (high > low) & (cause >= 0)
+        owner, cause, low, high = owner[open_], cause[open_], low[open_], high[open_]
+        if not len(owner):
+            return
+        other = graph.task_class[cause] != owner
+        is_chain = np.isin(graph.task_kind[cause], (CHAIN, LAUNCH, LAUNCH_REST)) & other
+        elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
+        name = np.where(is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause])
+        # another rank's chain explains all that is left; anything else only while it ran
+        start = np.where(is_chain, low, np.maximum(low, run.start[cause]))
+        np.add.at(out, (owner, name), np.maximum(0.0, high - start))
+        high = np.minimum(high, start)
+        cause = run.waited_for[cause].astype(np.int64)
+
+
+def _causes(graph: ExecutionGraph, costs: Costs) -> Ints:
+    """The stall that waiting for a task of one's own class counts as."""
+    names = np.full(graph.tasks, _NUMBER["compute"])
+    kind = graph.task_kind
+    flows = (kind == COLLECTIVE) | (kind == TRANSFER)
+    names[flows] = np.where(costs.is_network[flows], _NUMBER["network"], _NUMBER["interconnect"])
+    names[kind == COPY] = _NUMBER["interconnect"]
+    names[(kind == LAUNCH) | (kind == LAUNCH_REST)] = _NUMBER["host"]
+    for task in np.flatnonzero(kind == LOAD).tolist():
+        work = graph.shape(int(graph.task_shape[task]))[0].work
+        assert isinstance(work, Load)
+        names[task] = _NUMBER[work.kind]
+    return names

@@ -1,0 +1,5 @@
+"""`python -m foretrain.cli`."""
+
+from foretrain.cli import main
+
+main()

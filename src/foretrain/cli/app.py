@@ -1,0 +1,68 @@
+"""The commands: one file each, one row each."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from foretrain import __version__
+from foretrain.cli import (
+    catalog,
+    compare,
+    compile,
+    doctor,
+    explain,
+    fit,
+    predict,
+    schema,
+    sweep,
+    validate,
+    whatif,
+)
+from foretrain.cli.options import command
+
+# Plain help: drawing it with rich would take as long again as everything else.
+app = typer.Typer(
+    name="foretrain",
+    help="Predicts distributed training before the cluster is rented: step time, memory, stalls and cost.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"foretrain {__version__}\n")
+        raise typer.Exit()
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Predicts distributed training before the cluster is rented: step time, memory, stalls and cost.
+
+    Exit codes: 0 the answer; 1 the answer is no (does not fit, tolerance exceeded); 2 bad input; 101 our bug.
+    """
+
+
+command(app, predict.predict)
+command(app, fit.fit)
+command(app, explain.explain)
+command(app, compare.compare)
+command(app, whatif.whatif)
+command(app, sweep.sweep)
+command(app, validate.validate)
+command(app, compile.compile_command, name="compile")
+app.add_typer(catalog.app, name="catalog")
+command(app, schema.schema)
+command(app, doctor.doctor)

@@ -1,0 +1,88 @@
+"""`foretrain catalog list|show|add|check`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foretrain.cli.options import Output, command
+from foretrain.errors import InputError, did_you_mean
+
+KINDS = ("devices", "nodes", "links", "models", "runtimes")
+
+app = typer.Typer(
+    help="Devices, nodes, links, models and runtimes, each with its source.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def list_rows(
+    output: Output,
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help=" | ".join(KINDS))] = None,
+) -> int:
+    """What is known, by name."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.report.catalog import list_page
+
+    expect_page(output)
+    if kind is not None and kind not in KINDS:
+        raise InputError(
+            f"unknown kind {kind!r}.{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}."
+        )
+    return give_page(list_page(KINDS if kind is None else (kind,)), output)
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A device, node, link, model or runtime.")
+    ],
+    output: Output,
+) -> int:
+    """Everything known about one thing, and where it is known from."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.report.catalog import show_page_of
+
+    expect_page(output)
+    return give_page(show_page_of(name), output)
+
+
+def add(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="YAML rows of devices, nodes or links.")
+    ],
+    output: Output,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Rows already in your catalogue are replaced.")
+    ] = False,
+) -> int:
+    """Check the rows of a file and put them into your own catalogue."""
+    from foretrain.cli.catalog_files import add_file
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.report.page import Page, Section
+
+    expect_page(output)
+    target, names = add_file(file, replace)
+    document = {"added": names, "file": str(target)}
+    lines = (
+        "Foretrain reads this folder when the environment variable FORETRAIN_CATALOG names it.",
+    )
+    headline = f"Added {', '.join(names)} to {target}"
+    return give_page(Page(headline, document, (Section("Use", lines=lines),)), output)
+
+
+def check(output: Output) -> int:
+    """Build every row of every table and list the faults; exit code 1 when there are any."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.report.catalog import check_page
+
+    expect_page(output)
+    return give_page(check_page(), output)
+
+
+command(app, list_rows, name="list")
+command(app, show)
+command(app, add)
+command(app, check)

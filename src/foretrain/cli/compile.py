@@ -1,0 +1,27 @@
+"""`foretrain compile`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foretrain.cli.options import Output, Question
+
+
+def compile_command(
+    question: Question,
+    output: Output,
+    dump: Annotated[
+        bool, typer.Option("--dump", help="Every shape with its items and every task.")
+    ] = False,
+) -> int:
+    """The compiled program that is simulated: rank classes, communicators, shapes and tasks."""
+    from foretrain.cli.output import expect_page, give_page
+
+    expect_page(output)
+    asked = question.asked()
+    import foretrain
+    from foretrain.report.graph import graph_page
+
+    return give_page(graph_page(foretrain.compile_graph(**asked), dump), output)

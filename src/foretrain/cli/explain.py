@@ -1,0 +1,27 @@
+"""`foretrain explain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foretrain.cli.options import Output
+
+
+def explain(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A prediction written with -o FILE.json.")
+    ],
+    output: Output,
+) -> int:
+    """Why a step takes as long as it does: the critical path and what would help most."""
+    from foretrain.cli.documents import prediction_document
+    from foretrain.cli.output import expect_page, give_page
+
+    expect_page(output)
+    document = prediction_document(file)
+    import foretrain
+    from foretrain.report.answers import explain_page
+
+    return give_page(explain_page(foretrain.explain(document)), output)

@@ -1,0 +1,17 @@
+"""`foretrain fit`."""
+
+from __future__ import annotations
+
+from foretrain.cli.options import Output, Question
+
+
+def fit(question: Question, output: Output) -> int:
+    """Does it fit, what fills memory, and the smallest change that makes it fit."""
+    from foretrain.cli.output import expect_page, give_page
+
+    expect_page(output)
+    asked = question.asked()
+    import foretrain
+    from foretrain.report.answers import fit_page
+
+    return give_page(fit_page(foretrain.fit(**asked)), output)

@@ -1,0 +1,210 @@
+"""Options that many commands share, as groups.
+
+A command takes a parameter annotated with a group (`question: Question`, `output: Output`); `command`
+unfolds it into one option per field and hands the command the filled group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretrain.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where the answer goes."""
+
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+    ] = False
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Also write FILE; its extension names the format. Repeatable.",
+        ),
+    ] = None
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="The headline alone, and no progress.")
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="More detail; tracebacks of our own faults.")
+    ] = False
+
+    @property
+    def detail(self) -> int:
+        return -1 if self.quiet else 1 if self.verbose else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What to predict."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Zoo name, Hugging Face config.json, our YAML, or package.module:attribute.",
+        ),
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLUSTER", help="'16 x dgx-a100-80gb', '4 x aws:p4d.24xlarge' or a YAML file."
+        ),
+    ] = None
+    plan: Annotated[
+        str | None, typer.Option(help="'tp8 pp16 dp8 zero1 1f1b recompute=full' or a YAML file.")
+    ] = None
+    batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
+    micro_batch: Annotated[
+        str | None, typer.Option(metavar="N", help="Samples per micro-batch.")
+    ] = None
+    seq: Annotated[
+        str | None, typer.Option(metavar="N", help="Sequence length, such as 4096 or 4k.")
+    ] = None
+    precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8 …")] = None
+    optimizer: Annotated[str | None, typer.Option(help="adam, sgd …")] = None
+    runtime: Annotated[
+        str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
+    ] = None
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "--runtime-option",
+            metavar="KEY=VALUE",
+            help="Change an option of the runtime. Repeatable.",
+        ),
+    ] = None
+
+    def asked(self) -> dict[str, Any]:
+        """Arguments of the public API; what was left out stays out."""
+        from foretrain.units import parse_count
+
+        missing = [
+            fault
+            for value, fault in (
+                (
+                    self.model,
+                    "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models').",
+                ),
+                (
+                    self.on,
+                    "--on: missing. Give a cluster such as '2 x dgx-h100' ('foretrain catalog list nodes').",
+                ),
+                (self.batch, "--batch: missing. Give the global batch in samples."),
+            )
+            if value is None
+        ]
+        if missing:
+            raise InputError("the question is not complete:", faults=missing)
+        asked: dict[str, Any] = {"model": self.model, "on": self.on}
+        for name in ("plan", "precision", "optimizer", "runtime"):
+            asked[name] = getattr(self, name)
+        for name in ("batch", "micro_batch", "seq"):
+            text = getattr(self, name)
+            asked[name] = None if text is None else parse_count(text)
+        asked["runtime_options"] = assignments(self.options, "--set") or None
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangedQuestion(Question):
+    """A question whose `--set` is taken by the command itself."""
+
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--runtime-option",
+            metavar="KEY=VALUE",
+            help="Change an option of the runtime. Repeatable.",
+        ),
+    ] = None
+
+
+def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
+    """`key=value` texts as a mapping; a value that is JSON (a number, true, null …) is taken as such."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"{flag} {text!r} is not KEY=VALUE.")
+        if key.strip() in found:
+            raise InputError(f"{flag}: {key.strip()!r} is given twice.")
+        found[key.strip()] = literal(value.strip())
+    return found
+
+
+def literal(text: str) -> Any:
+    """A JSON scalar, else the text itself."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, dict | list) else value
+
+
+def command(app: typer.Typer, function: Callable[..., int], name: str | None = None) -> None:
+    """Add `function` to `app`, its groups unfolded."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    groups = {key: hint for key, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields(typing.cast(type, groups[parameter.name]))
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=kind))
+
+    @functools.wraps(function)
+    def call(**given: Any) -> int:
+        for key, group in groups.items():
+            fields = dataclasses.fields(group)
+            given[key] = typing.cast(Any, group)(**{f.name: given.pop(f.name) for f in fields})
+        return _guarded(function, given)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    del call.__wrapped__  # type: ignore[attr-defined]
+    app.command(name or function.__name__)(call)
+
+
+def _fields(group: type) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def _guarded(function: Callable[..., int], given: dict[str, Any]) -> int:
+    """Ends that the parser would answer with codes, or a silence, that mean something else here."""
+    from foretrain.cli import hang_up, interrupted
+
+    try:
+        code = function(**given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return hang_up()
+    except KeyboardInterrupt:
+        return interrupted()

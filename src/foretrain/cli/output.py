@@ -1,0 +1,83 @@
+"""Printing and writing answers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from foretrain.cli.options import Output
+from foretrain.errors import FileError
+
+if TYPE_CHECKING:
+    from foretrain.analysis.prediction import Prediction
+    from foretrain.report.page import Page
+
+
+def expect_prediction(output: Output) -> None:
+    """Refuse unknown formats before any work is done."""
+    from foretrain.report import format_of
+
+    for path in output.files or ():
+        format_of(path)
+
+
+def expect_page(output: Output) -> None:
+    from foretrain.report.page import page_format
+
+    for path in output.files or ():
+        page_format(path)
+
+
+def give_prediction(prediction: Prediction, output: Output) -> int:
+    """Write the files, print the answer; 1 when it does not fit."""
+    from foretrain.report import save
+    from foretrain.report.json import dumps
+
+    for path in output.files or ():
+        save(prediction, path)
+    if output.json:
+        print_text(dumps(prediction.to_dict()))
+    else:
+        from foretrain.report import terminal
+
+        terminal.show(prediction, terminal.console(), output.detail)
+        _told(output)
+    return 0 if prediction.fits else 1
+
+
+def give_page(page: Page, output: Output) -> int:
+    """Write the files, print the answer; 1 when the answer is no."""
+    from foretrain.report import terminal
+    from foretrain.report.json import dumps
+    from foretrain.report.page import save_page, show_page
+
+    for path in output.files or ():
+        save_page(page, path)
+    if output.json:
+        print_text(dumps(page.document))
+    else:
+        show_page(page, terminal.console(), output.detail)
+        _told(output)
+    return 1 if page.is_no else 0
+
+
+def print_text(text: str) -> None:
+    """One text on stdout; a full disk behind it is the user's to mend."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise FileError(f"standard output cannot be written ({error.strerror}).") from None
+
+
+def note(text: str) -> None:
+    """A line for the person, beside the answer."""
+    print(text, file=sys.stderr)
+
+
+def _told(output: Output) -> None:
+    if not output.quiet:
+        for path in output.files or ():
+            note(f"wrote {path}")

@@ -1,0 +1,89 @@
+"""`foretrain predict`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import IO, Annotated
+
+import typer
+
+from foretrain.cli.options import Output, Question
+from foretrain.errors import InputError
+
+
+def predict(
+    question: Question,
+    output: Output,
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Predict every case of a JSON Lines file ('-' is standard input)."
+        ),
+    ] = None,
+) -> int:
+    """Step time, throughput, memory, stalls and cost of one training configuration, or of many."""
+    from foretrain.cli.output import expect_prediction, give_prediction
+
+    if cases is not None:
+        return _many(cases, question, output)
+    expect_prediction(output)
+    asked = question.asked()
+    import foretrain
+
+    return give_prediction(foretrain.predict(**asked), output)
+
+
+def _many(path: str, question: Question, output: Output) -> int:
+    from foretrain.cli import case_lines
+    from foretrain.cli.output import note
+    from foretrain.report.files import whole_file
+
+    if question != Question():
+        raise InputError(
+            "--cases takes everything from the file: leave MODEL and the other options out."
+        )
+    files = output.files or []
+    if len(files) > 1 or any(file.suffix.lower() != ".jsonl" for file in files):
+        raise InputError(
+            "--cases writes one JSON Lines file: give one -o FILE.jsonl, or none for stdout."
+        )
+    with case_lines.open_cases(path) as stream:
+        if not files:
+            done, failed = _write(stream, path, output, sys.stdout.buffer.write)
+        else:
+            with whole_file(files[0]) as target:
+                done, failed = _write(stream, path, output, target.write)
+    if failed and not output.quiet:
+        note(f"{failed:,} of {done:,} cases could not be predicted; their lines say why.")
+    if files:
+        _summary(done, failed, str(files[0]), output)
+    return 0
+
+
+def _write(
+    stream: IO[bytes], path: str, output: Output, write: Callable[[bytes], object]
+) -> tuple[int, int]:
+    import foretrain
+    from foretrain.cli import case_lines
+    from foretrain.cli.progress import Progress
+    from foretrain.report.json import dumps
+
+    done = failed = 0
+    with Progress("cases", case_lines.count_lines(path), quiet=output.quiet) as progress:
+        for document in case_lines.answered(stream, foretrain.predict_cases):
+            write((dumps(document, indent=None) + "\n").encode("utf-8"))
+            done += 1
+            failed += "error" in document
+            progress(done)
+    return done, failed
+
+
+def _summary(done: int, failed: int, target: str, output: Output) -> None:
+    from foretrain.cli.output import print_text
+    from foretrain.report.json import dumps
+
+    if output.json:
+        print_text(dumps({"cases": done, "failed": failed, "output": target}))
+    elif not output.quiet:
+        print_text(f"{done - failed:,} of {done:,} cases predicted, written to {target}")

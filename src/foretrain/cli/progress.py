@@ -1,0 +1,80 @@
+"""Progress on stderr, with the time left, for anything that takes more than a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+QUIET_SECONDS = 1.0
+TERMINAL_PERIOD = 0.2
+LOG_PERIOD = 10.0
+
+
+class Progress:
+    """Call it with how many are done (and, if it was not known before, of how many)."""
+
+    def __init__(self, what: str, total: int | None = None, quiet: bool = False) -> None:
+        self._what = what
+        self._total = total
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._shown: float | None = None
+        self._width = 0
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        if total is not None:
+            self._total = total
+        now = time.monotonic()
+        since = now - (self._began if self._shown is None else self._shown)
+        period = (
+            QUIET_SECONDS
+            if self._shown is None
+            else TERMINAL_PERIOD
+            if self._terminal
+            else LOG_PERIOD
+        )
+        if self._quiet or since < period:
+            return
+        self._shown = now
+        self._write(describe(self._what, done, self._total, now - self._began))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._width:  # leave no half line behind
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+
+    def _write(self, line: str) -> None:
+        if self._terminal:
+            sys.stderr.write("\r" + line.ljust(self._width))
+            self._width = max(self._width, len(line))
+        else:
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def describe(what: str, done: int, total: int | None, elapsed: float) -> str:
+    """`cases 120 of 500, 24 %, 35 s left`."""
+    if not total:
+        return f"{what} {done:,}, {elapsed:.0f} s so far"
+    left = elapsed * (total - done) / done if done else None
+    remaining = "" if left is None else f", {_clock(left)} left"
+    return f"{what} {done:,} of {total:,}, {100 * done / total:.0f} %{remaining}"
+
+
+def _clock(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 6000:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,43 @@
+"""`foretrain validate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretrain.cli.options import Output
+from foretrain.errors import InputError
+
+
+def validate(
+    cases: Annotated[
+        list[Path],
+        typer.Argument(metavar="CASES…", help="Case files with measured values (JSON Lines)."),
+    ],
+    output: Output,
+    quality: Annotated[
+        str, typer.Option(help="Which measurements to count, by their quality.")
+    ] = "high,medium",
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Exit with 1 when the mean error of all cases is greater, such as 0.1."),
+    ] = None,
+) -> int:
+    """Predicted against measured: errors, bias and order of every group of cases."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.progress import Progress
+
+    expect_page(output)
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise InputError(f"--tolerance {tolerance}: must be a share such as 0.1.")
+    wanted = tuple(word.strip() for word in quality.split(",") if word.strip())
+    import foretrain
+    from foretrain.report.validation import validation_page
+
+    with Progress("cases", quiet=output.quiet) as progress:
+        report = foretrain.validate(
+            [str(path) for path in cases], quality=wanted, progress=progress
+        )
+    return give_page(validation_page(report.to_dict(), tolerance), output)

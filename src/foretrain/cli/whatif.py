@@ -1,0 +1,38 @@
+"""`foretrain whatif`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foretrain.cli.options import ChangedQuestion, Output, assignments
+from foretrain.errors import InputError
+
+
+def whatif(
+    question: ChangedQuestion,
+    output: Output,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="What to change: network.bandwidth=2x, interconnect.bandwidth=2x, device.compute=1.5x, "
+            "device.memory_bandwidth=2x, host=0x, plan='…', batch=512. Repeatable.",
+        ),
+    ] = None,
+) -> int:
+    """The same step with something changed: before and after, cause by cause."""
+    from foretrain.cli.output import expect_page, give_page
+
+    expect_page(output)
+    changed = assignments(changes, "--set")
+    if not changed:
+        raise InputError("--set: missing. Say what to change, such as --set network.bandwidth=2x.")
+    asked = question.asked()
+    import foretrain
+    from foretrain.report.answers import whatif_page
+
+    base, after = foretrain.whatif(**asked, changes=changed)
+    return give_page(whatif_page(base, after, changed), output)

@@ -1,0 +1,245 @@
+"""From rows of plain data (catalogue, user files) to the nouns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretrain.cluster.device import Device
+from foretrain.cluster.link import Interconnect, Link, Nics
+from foretrain.cluster.node import Host, Node, Price
+from foretrain.errors import ClusterError, did_you_mean
+from foretrain.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+
+__all__ = ["Parts", "device_from", "interconnect_from", "link_from", "nics_from", "node_from"]
+
+Row = Mapping[str, Any]
+Lanes = tuple[tuple[int, ...], ...]
+
+_DEVICE_QUANTITIES: Mapping[str, Callable[[float | str], float]] = {
+    "memory_bytes": parse_bytes,
+    "memory_bandwidth": parse_bandwidth,
+    "pcie_bandwidth": parse_bandwidth,
+    "link_bandwidth": parse_bandwidth,
+    "l2_bytes": parse_bytes,
+}
+_DEVICE_PLAIN = (
+    "title", "vendor", "kind", "architecture", "source", "link",
+    "compute_units", "max_clock_hz", "tdp_watts",
+)  # fmt: skip
+_DEVICE_REQUIRED = ("memory_bytes", "memory_bandwidth", "peak_flops", "pcie_bandwidth")
+_DTYPES = ("fp64", "fp32", "fp32_vector", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4")
+_DEVICE_DEFAULTS = {"vendor": "unknown", "kind": "gpu", "architecture": "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What rows may refer to by name."""
+
+    links: Mapping[str, Link]
+    meshes: Mapping[str, Lanes]
+    find_device: Callable[[str], Device]
+
+
+def device_from(name: str, row: Row) -> Device:
+    """A device from a complete row; lists what is missing."""
+    missing = [key for key in _DEVICE_REQUIRED if row.get(key) is None]
+    if missing:
+        faults = [f"{key}: missing." for key in missing]
+        raise ClusterError(
+            f"Device {name!r} is not complete (or add `like: <known device>`):", faults=faults
+        )
+    values: dict[str, Any] = {"title": name, "source": "given by the user", **_DEVICE_DEFAULTS}
+    values.update({key: row[key] for key in _DEVICE_PLAIN if row.get(key) is not None})
+    for key, parse in _DEVICE_QUANTITIES.items():
+        if row.get(key) is not None:
+            values[key] = parse(row[key])
+    # in one order whatever the file's, so that equal devices compare equal
+    place = {dtype: number for number, dtype in enumerate(_DTYPES)}
+    rates = sorted(
+        row["peak_flops"].items(), key=lambda pair: (place.get(pair[0], len(place)), pair[0])
+    )
+    values["peak_flops"] = tuple((dtype, parse_flops(rate)) for dtype, rate in rates)
+    return Device(name=name, **values)
+
+
+def link_from(name: str, row: Row) -> Link:
+    return Link(
+        name=name,
+        title=row["title"],
+        tier=row["tier"],
+        latency=parse_seconds(row["latency"]),
+        source=row["source"],
+        bandwidth=_maybe(parse_bandwidth, row.get("bandwidth")),
+        cpu_link_bandwidth=_maybe(parse_bandwidth, row.get("cpu_link_bandwidth")),
+    )
+
+
+def node_from(name: str, row: Row, parts: Parts) -> Node:
+    """A node from a row with `devices` (a name, `{device, count}` or a list of those)."""
+    devices = _devices(row["devices"], parts)
+    return Node(
+        name=name,
+        title=row.get("title") or name,
+        devices=devices,
+        interconnect=interconnect_from(_interconnect_word(row, devices), devices, parts),
+        nics=None if row.get("nics") is None else nics_from(row["nics"], parts),
+        host=_host(row.get("host") or {}),
+        source=row.get("source") or "given by the user",
+        price=_price(row.get("price")),
+        cloud=row.get("cloud"),
+        status=row.get("status") or "current",
+    )
+
+
+def _interconnect_word(row: Row, devices: Sequence[Device]) -> str | Row:
+    given = row.get("interconnect")
+    if given is not None:
+        return given  # type: ignore[no-any-return]
+    if len(devices) == 1:
+        return "none"
+    raise ClusterError(
+        f"interconnect: missing for a node with {len(devices)} devices; "
+        "write for example nvlink3-nvswitch or pcie4."
+    )
+
+
+def _devices(given: Any, parts: Parts) -> tuple[Device, ...]:
+    entries = given if isinstance(given, list | tuple) else [given]
+    devices: list[Device] = []
+    for entry in entries:
+        if isinstance(entry, Device):
+            devices.append(entry)
+        elif isinstance(entry, str):
+            devices.append(parts.find_device(entry))
+        else:
+            devices += [parts.find_device(entry["device"])] * int(entry.get("count") or 1)
+    return tuple(devices)
+
+
+def nics_from(row: Row, parts: Parts) -> Nics:
+    kind = row.get("kind") or "ethernet"
+    link = _network_link(kind, parts)
+    latency = row.get("latency")
+    bandwidth = row.get("bandwidth") or link.bandwidth
+    if bandwidth is None:
+        raise ClusterError(f"nics.bandwidth: missing; {link.title} comes in many speeds.")
+    return Nics(
+        kind=kind,
+        count=int(row.get("count") or 1),
+        bandwidth=parse_bandwidth(bandwidth),
+        latency=link.latency if latency is None else parse_seconds(latency),
+    )
+
+
+def _network_link(kind: str, parts: Parts) -> Link:
+    known = [name for name, link in parts.links.items() if link.tier == "network"]
+    if kind not in known:
+        hint = did_you_mean(kind, known)
+        raise ClusterError(f"Unknown network kind {kind!r}.{hint} Known: {', '.join(known)}.")
+    return parts.links[kind]
+
+
+def _host(row: Row) -> Host:
+    return Host(
+        cpu_cores=row.get("cpu_cores"),
+        memory_bytes=_maybe(parse_bytes, row.get("memory_bytes")),
+        memory_bandwidth=_maybe(parse_bandwidth, row.get("memory_bandwidth")),
+        storage_bandwidth=_maybe(parse_bandwidth, row.get("storage_bandwidth")),
+    )
+
+
+def _price(row: Row | None) -> Price | None:
+    if row is None:
+        return None
+    return Price(
+        usd_per_hour=row["usd_per_hour"],
+        date=str(row.get("date") or "not dated"),
+        region=row.get("region") or "not named",
+        source=row.get("source") or "given by the user",
+        spot_usd_per_hour=row.get("spot_usd_per_hour"),
+    )
+
+
+def _maybe(parse: Callable[[float | str], float], value: float | str | None) -> float | None:
+    return None if value is None else parse(value)
+
+
+# --- interconnects --------------------------------------------------------------------------------
+
+
+def interconnect_from(spec: str | Row, devices: Sequence[Device], parts: Parts) -> Interconnect:
+    """From a word such as `nvlink3-nvswitch`, or a row with `kind` and what differs from it."""
+    if isinstance(spec, str):
+        return _by_word(spec, devices, parts)
+    base = _by_word(spec["kind"], devices, parts)
+    changes = {key: value for key, value in spec.items() if key != "kind" and value is not None}
+    for key in ("bandwidth", "cpu_link_bandwidth", "bridge_bandwidth"):
+        if key in changes:
+            changes[key] = parse_bandwidth(changes[key])
+    if "latency" in changes:
+        changes["latency"] = parse_seconds(changes["latency"])
+    if "lanes" in changes:
+        changes["lanes"] = tuple(tuple(row) for row in changes["lanes"])
+    return replace(base, **changes)
+
+
+def _by_word(word: str, devices: Sequence[Device], parts: Parts) -> Interconnect:
+    kind = word.strip().lower()
+    if kind in ("none", "single"):
+        return Interconnect("none", "single", 0.0)
+    family, *forms = kind.split("-")
+    link = parts.links.get(_generation(family, devices[0], parts))
+    if link is None or link.tier != "interconnect":
+        known = [name for name, one in parts.links.items() if one.tier == "interconnect"]
+        raise ClusterError(
+            f"Unknown interconnect {word!r}.{did_you_mean(kind, known)} Known: none, {', '.join(known)}; "
+            "add -nvswitch, -mesh, -nvl72, -pairs or a rate such as -400gbs."
+        )
+    wiring = _plain(kind, link, len(devices), parts)
+    for form in forms:
+        wiring = _formed(wiring, form, devices, word)
+    return wiring
+
+
+def _generation(family: str, device: Device, parts: Parts) -> str:
+    """`nvlink`, `xgmi` and `pcie` without a number mean the device's own generation."""
+    if family in ("nvlink", "xgmi") and device.link is not None and device.link.startswith(family):
+        return device.link
+    if family == "pcie":
+        for name, link in parts.links.items():
+            if name.startswith("pcie") and link.bandwidth == device.pcie_bandwidth:
+                return name
+    return family
+
+
+def _plain(kind: str, link: Link, count: int, parts: Parts) -> Interconnect:
+    """What a bare link name stands for: PCIe is a tree, anything else joins pairs directly."""
+    if link.name.startswith("pcie"):
+        across = link.cpu_link_bandwidth
+        return Interconnect(kind, "pcie_tree", link.latency, cpu_link_bandwidth=across)
+    lanes = parts.meshes.get(f"cube-{link.name}")
+    if lanes is not None and count > len(lanes):
+        return Interconnect(kind, "nvswitch", link.latency)
+    return Interconnect(kind, "nvlink_mesh", link.latency, lanes=lanes)
+
+
+def _formed(wiring: Interconnect, form: str, devices: Sequence[Device], word: str) -> Interconnect:
+    if form in ("nvswitch", "switch"):
+        return replace(wiring, topology="nvswitch", lanes=None)
+    if form == "mesh":
+        return replace(wiring, topology="nvlink_mesh")
+    if form == "pairs" and wiring.topology == "pcie_tree":
+        bridge = min(device.link_bandwidth for device in devices)
+        return replace(wiring, bridge_bandwidth=bridge or None)
+    if rack := re.fullmatch(r"nvl(\d+)", form):
+        return replace(wiring, topology="nvswitch", lanes=None, domain_devices=int(rack[1]))
+    if rate := re.fullmatch(r"(\d+)gbs?", form):
+        # vendors add both directions: 400 GB/s is 200 each way
+        return replace(wiring, topology="nvswitch", lanes=None, bandwidth=float(rate[1]) * 1e9 / 2)
+    raise ClusterError(
+        f"Interconnect {word!r}: {form!r} is not understood. "
+        "Use -nvswitch, -mesh, -nvl72, -pairs (PCIe cards with bridges) or a rate such as -400gbs."
+    )

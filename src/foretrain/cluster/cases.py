@@ -1,0 +1,331 @@
+"""From the `cluster` value of a case to a cluster, with what had to be assumed.
+
+A case names the device, devices per node, nodes, and perhaps the interconnect and the network. Host, network
+cards and price come from the machine in the catalogue that is most like it; what is null comes from there too
+and is said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretrain.cluster import catalog
+from foretrain.cluster.build import interconnect_from, nics_from
+from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.device import Device
+from foretrain.cluster.link import Interconnect, Network, Nics
+from foretrain.cluster.node import Node
+from foretrain.errors import ClusterError, did_you_mean
+
+__all__ = ["cluster_from_case"]
+
+_KEYS = ("device", "devices_per_node", "nodes", "intra_node", "network", "nvlink_domain")
+MOST_GBPS = 1_000_000
+_NETWORK_KEYS = ("kind", "gbps_per_node")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The case's words, checked."""
+
+    device: Device
+    per_node: int | None
+    nodes: int | None
+    intra_node: str | None
+    kind: str | None
+    gbps: float | None
+    domain: int | None
+
+
+def cluster_from_case(
+    cluster: Mapping[str, Any],
+    *,
+    placement: Sequence[int] | None = None,
+    devices: int | None = None,
+) -> tuple[Cluster, list[str]]:
+    """`placement` lists devices in use per node; `devices` is how many take part in all."""
+    assumptions: list[str] = []
+    wanted = _checked(cluster, assumptions)
+    used = _placement(wanted, placement, devices, assumptions)
+    model = _most_alike(wanted, max(used))
+    node = _node(wanted, model, max(used), len(used), assumptions)
+    network = Network(node.nics.kind if node.nics is not None else "none")
+    runs: list[NodeRun] = []
+    for count in used:
+        if runs and runs[-1].used == count:
+            runs[-1] = NodeRun(node, runs[-1].count + 1, count)
+        else:
+            runs.append(NodeRun(node, 1, count))
+    name = f"{len(used)} x {max(used)} {wanted.device.name}"
+    return Cluster(name, tuple(runs), network), assumptions
+
+
+# --- reading the words ------------------------------------------------------------------------------
+
+
+def _checked(case: Any, assumptions: list[str]) -> _Wanted:
+    if not isinstance(case, Mapping):
+        raise ClusterError(f"cluster: expected a mapping with {', '.join(_KEYS)}, got {case!r}.")
+    faults: list[str] = []
+    network = case.get("network") or {}
+    if not isinstance(network, Mapping):
+        faults.append(
+            f"cluster.network: expected a mapping with kind and gbps_per_node, got {network!r}."
+        )
+        network = {}
+    _note_unknown(case, _KEYS, "cluster", assumptions)
+    _note_unknown(network, _NETWORK_KEYS, "cluster.network", assumptions)
+    wanted = _Wanted(
+        device=_device(case.get("device"), faults),
+        per_node=_whole(case.get("devices_per_node"), "cluster.devices_per_node", faults),
+        nodes=_whole(case.get("nodes"), "cluster.nodes", faults),
+        intra_node=_word(case.get("intra_node"), "cluster.intra_node", faults),
+        kind=_kind(network.get("kind"), faults),
+        gbps=_positive(network.get("gbps_per_node"), "cluster.network.gbps_per_node", faults),
+        domain=_whole(case.get("nvlink_domain"), "cluster.nvlink_domain", faults),
+    )
+    if faults:
+        raise ClusterError("The case's cluster is not usable:", faults=faults)
+    return wanted
+
+
+def _note_unknown(
+    given: Mapping[str, Any], known: Sequence[str], path: str, assumptions: list[str]
+) -> None:
+    for key, value in given.items():
+        if key not in known and value is not None:
+            assumptions.append(
+                f"{path}.{key} is not known and is ignored.{did_you_mean(str(key), known)}"
+            )
+
+
+def _device(name: Any, faults: list[str]) -> Device:
+    try:
+        if not isinstance(name, str):
+            raise ClusterError(f"expected a device name, got {name!r}.")
+        return catalog.find_device(name)
+    except ClusterError as error:
+        faults.append(f"cluster.device: {error}")
+        return next(iter(catalog.devices().values()))
+
+
+def _whole(value: Any, path: str, faults: list[str]) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        faults.append(f"{path}: expected a whole number, got {value!r}.")
+    elif not 1 <= value <= 2**20:
+        faults.append(f"{path}: {value!r} must be from 1 to {2**20:,}.")
+    else:
+        return int(value)
+    return None
+
+
+def _positive(value: Any, path: str, faults: list[str]) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        faults.append(f"{path}: expected a number, got {value!r}.")
+    elif not 0 < value <= MOST_GBPS:
+        faults.append(f"{path}: {value!r} must be positive and at most {MOST_GBPS:,}.")
+    else:
+        return float(value)
+    return None
+
+
+def _word(value: Any, path: str, faults: list[str]) -> str | None:
+    if value is not None and not isinstance(value, str):
+        faults.append(f"{path}: expected text, got {value!r}.")
+        return None
+    return value or None
+
+
+def _kind(value: Any, faults: list[str]) -> str | None:
+    word = _word(value, "cluster.network.kind", faults)
+    if word is None:
+        return None
+    known = [name for name, link in catalog.links().items() if link.tier == "network"]
+    if word.lower() not in known:
+        hint = did_you_mean(word, known)
+        faults.append(f"cluster.network.kind: unknown {word!r}.{hint} Known: {', '.join(known)}.")
+    return word.lower()
+
+
+def _placement(
+    wanted: _Wanted, placement: Sequence[int] | None, devices: int | None, assumptions: list[str]
+) -> list[int]:
+    """Devices in use on each node."""
+    if placement is not None:
+        used = list(placement)
+        if not used or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in used):
+            raise ClusterError(f"placement: {used!r} must list at least one device for each node.")
+        if devices is not None and sum(used) != devices:
+            raise ClusterError(
+                f"placement {used!r} uses {sum(used)} devices, the case says {devices}."
+            )
+        return used
+    per_node = wanted.per_node
+    if per_node is None:
+        per_node = catalog.standard_node(wanted.device).device_count
+        if devices is not None and wanted.nodes is None:
+            per_node = min(per_node, devices)
+        assumptions.append(f"devices_per_node is not given: {per_node}, as in the usual machine.")
+    nodes = wanted.nodes
+    if nodes is None:
+        nodes = -(-devices // per_node) if devices is not None else 1
+        assumptions.append(f"nodes is not given: {nodes}.")
+    return _filled(per_node, nodes, devices, assumptions)
+
+
+def _filled(per_node: int, nodes: int, devices: int | None, assumptions: list[str]) -> list[int]:
+    if devices is None or devices == per_node * nodes:
+        return [per_node] * nodes
+    if not 1 <= devices <= per_node * nodes:
+        raise ClusterError(
+            f"The case uses {devices} devices, but {nodes} nodes of {per_node} hold {per_node * nodes}."
+        )
+    assumptions.append(
+        f"{devices} of {per_node * nodes} devices are used: nodes filled one by one."
+    )
+    whole, rest = divmod(devices, per_node)
+    return [per_node] * whole + ([rest] if rest else [])
+
+
+# --- the machine --------------------------------------------------------------------------------------
+
+
+def _most_alike(wanted: _Wanted, per_node: int) -> Node:
+    """The catalogue machine with this device that matches best; ties go to the standard one."""
+    standard = catalog.standard_node(wanted.device)
+    best, best_score = standard, _likeness(wanted, standard, per_node)
+    for name in catalog.nodes_with(wanted.device.name):
+        node = catalog.nodes()[name]
+        score = _likeness(wanted, node, per_node)
+        if score > best_score:
+            best, best_score = node, score
+    return best
+
+
+def _likeness(wanted: _Wanted, node: Node, per_node: int) -> tuple[bool, int]:
+    """First that the devices are enough, then points for each thing that agrees."""
+    points = 0
+    if wanted.gbps is not None:
+        points += 4 * _same_gbps(node.nics, wanted.gbps)
+    if wanted.kind is not None:
+        points += 2 * (node.nics is not None and node.nics.kind == wanted.kind)
+    if wanted.intra_node is not None:
+        points += 4 * (node.interconnect.kind == wanted.intra_node.lower())
+    points += node.device_count == per_node
+    return node.device_count >= per_node, points
+
+
+def _same_gbps(nics: Nics | None, gbps: float) -> bool:
+    return nics is not None and abs(nics.total_bandwidth * 8e-9 / gbps - 1) < 0.01
+
+
+def _node(wanted: _Wanted, model: Node, per_node: int, nodes: int, assumptions: list[str]) -> Node:
+    """The machine as the case describes it, the rest as in the model machine."""
+    count = max(per_node, model.device_count)
+    interconnect = _interconnect(wanted, model, [wanted.device] * count, per_node, assumptions)
+    nics = _nics(wanted, model, count, nodes, assumptions)
+    same = _is_same(model, count, nics, interconnect)
+    return replace(
+        model,
+        name=model.name if same else f"{count} x {wanted.device.name}",
+        title=model.title if same else f"Node with {count} x {wanted.device.title}",
+        devices=(wanted.device,) * count,
+        interconnect=interconnect,
+        nics=nics,
+        price=model.price if same else None,
+        cloud=model.cloud if same else None,
+        source=model.source if same else f"the case; host as in {model.name}",
+    )
+
+
+def _is_same(model: Node, count: int, nics: Nics | None, interconnect: Interconnect) -> bool:
+    if count != model.device_count or interconnect.kind != model.interconnect.kind:
+        return False
+    if nics is None or model.nics is None:
+        return nics is model.nics
+    # an instance with EFA may be used over plain TCP; any other transport is another machine
+    kinds = {nics.kind, model.nics.kind}
+    alike = len(kinds) == 1 or kinds == {"efa", "ethernet"}
+    return alike and _same_gbps(model.nics, nics.total_bandwidth * 8e-9)
+
+
+def _interconnect(
+    wanted: _Wanted,
+    model: Node,
+    devices: list[Device],
+    per_node: int,
+    assumptions: list[str],
+) -> Interconnect:
+    if wanted.intra_node is None:
+        if per_node > 1:
+            kind = model.interconnect.kind
+            assumptions.append(f"intra_node is not given: {kind}, as in {model.name}.")
+        found = model.interconnect
+        if found.topology == "single" and per_node > 1:
+            found = interconnect_from("pcie4", devices, catalog.parts())
+    else:
+        found = interconnect_from(wanted.intra_node, devices, catalog.parts())
+    if found.topology in ("nvswitch", "nvlink_mesh"):
+        found = _with_rate(found, devices[0], per_node, assumptions)
+    if wanted.domain is not None and wanted.domain > len(devices):
+        return replace(found, topology="nvswitch", lanes=None, domain_devices=wanted.domain)
+    return found
+
+
+def _with_rate(
+    found: Interconnect, device: Device, per_node: int, assumptions: list[str]
+) -> Interconnect:
+    """A device that has no such links by its data sheet takes the rate of one link of the kind."""
+    if found.bandwidth is not None or device.link_bandwidth > 0:
+        return found
+    link = catalog.links()[found.kind.split("-")[0]]
+    if per_node > 1:
+        assumptions.append(
+            f"{device.title} has no {found.kind} links of its own; one link is taken."
+        )
+    return replace(found, bandwidth=link.bandwidth)
+
+
+def _nics(
+    wanted: _Wanted, model: Node, count: int, nodes: int, assumptions: list[str]
+) -> Nics | None:
+    """The network cards; nothing is assumed for a single node, which does not use them."""
+    if wanted.kind is None and wanted.gbps is None and nodes == 1:
+        return None
+    example = next(node for node in _examples(wanted, model) if node.nics is not None)
+    known = example.nics
+    kind = wanted.kind or (known.kind if known is not None else "ethernet")
+    if wanted.kind is None:
+        assumptions.append(f"network.kind is not given: {kind}, as in {example.name}.")
+    if wanted.gbps is not None:
+        return _cards(wanted.gbps, kind, known, count)
+    if known is None or known.kind != kind:
+        # other transports come in other speeds, but the size of the pipe is the best guess there is
+        known = _cards(
+            known.total_bandwidth * 8e-9 if known is not None else 1.0, kind, known, count
+        )
+    gbps = known.total_bandwidth * 8e-9
+    assumptions.append(f"network.gbps_per_node is not given: {gbps:g} Gb/s, as in {example.name}.")
+    return known
+
+
+def _examples(wanted: _Wanted, model: Node) -> tuple[Node, ...]:
+    """Machines to take an unknown network from, nearest first; the last one has a network."""
+    return model, catalog.standard_node(wanted.device), catalog.find_node("generic-server")
+
+
+def _cards(gbps: float, kind: str, known: Nics | None, count: int) -> Nics:
+    """Cards that together carry `gbps`: as many as needed at the usual speed, never more than devices."""
+    total = gbps * 1e9 / 8
+    if known is not None and known.kind == kind and abs(known.total_bandwidth / total - 1) < 0.01:
+        return known
+    each = catalog.links()[kind].bandwidth or (known.bandwidth if known is not None else total)
+    cards = max(1, min(count, round(total / each)))
+    row = {"kind": kind, "count": cards, "bandwidth": total / cards}
+    return nics_from(row, catalog.parts())

@@ -1,0 +1,252 @@
+"""Cluster: runs of equal nodes on one network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from foretrain.cluster.device import Device
+from foretrain.cluster.fabric import IntArray
+from foretrain.cluster.layout import Layout, lay_out
+from foretrain.cluster.link import Network, Nics
+from foretrain.cluster.node import Node
+from foretrain.cluster.topology import ComposedTopology, compose
+from foretrain.errors import ClusterError
+
+__all__ = ["Cluster", "NodeRun"]
+
+
+MOST_DEVICES = 2**20
+"""Beyond any machine of today; keeps a slip of the finger from filling the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRun:
+    """`count` equal nodes, of each of which the first `used` devices take part."""
+
+    node: Node
+    count: int
+    used: int
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.count < 1:
+            faults.append(f"count: {self.count} must be 1 or more.")
+        if not 1 <= self.used <= self.node.device_count:
+            faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
+        if faults:
+            raise ClusterError(f"Nodes {self.node.name!r} are not usable:", faults=faults)
+
+
+# Not slotted: cached_property keeps the arrays in the instance's __dict__.
+@dataclass(frozen=True)
+class Cluster:
+    """What a training job runs on. Ranks are numbered node by node, inside a node by local index."""
+
+    name: str
+    runs: tuple[NodeRun, ...]
+    network: Network
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ClusterError(f"Cluster {self.name!r} has no nodes; give at least one.")
+        if self.device_count > MOST_DEVICES:
+            raise ClusterError(
+                f"Cluster {self.name!r} has {self.device_count:,} devices; at most {MOST_DEVICES:,}."
+            )
+
+    # --- making one -----------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
+        """From `"16 x dgx-a100-80gb"`, `"8xH100"`, `"2 x aws:p4d.24xlarge"`, a YAML path, a mapping or itself."""
+        from foretrain.cluster import reading
+
+        return reading.cluster_of(spec)
+
+    @classmethod
+    def from_case(
+        cls,
+        cluster: Mapping[str, Any],
+        *,
+        placement: Sequence[int] | None = None,
+        devices: int | None = None,
+    ) -> tuple[Cluster, list[str]]:
+        """From the `cluster` value of a case, with what had to be assumed."""
+        from foretrain.cluster import cases
+
+        return cases.cluster_from_case(cluster, placement=placement, devices=devices)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "cluster") -> Cluster:
+        """Inverse of `to_dict`; also takes the short YAML form."""
+        from foretrain.cluster import documents
+
+        return documents.cluster_from_dict(data, where)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data in the YAML form, complete in itself: needs no catalogue to be read back."""
+        from foretrain.cluster import documents
+
+        return documents.cluster_to_dict(self)
+
+    # --- counting -------------------------------------------------------------------------------
+
+    @property
+    def node_count(self) -> int:
+        return sum(run.count for run in self.runs)
+
+    @property
+    def device_count(self) -> int:
+        """Devices that take part."""
+        return sum(run.count * run.used for run in self.runs)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return lay_out([(run.node, run.count, run.used) for run in self.runs])
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The distinct devices; `device_kind` numbers them over ranks."""
+        return self.layout.devices
+
+    @property
+    def device_kind(self) -> IntArray:
+        return self.layout.device_kind
+
+    @property
+    def node_of(self) -> IntArray:
+        return self.layout.node_of
+
+    @property
+    def local_index(self) -> IntArray:
+        return self.layout.local_index
+
+    @property
+    def domain_of(self) -> IntArray:
+        """Which interconnect domain each rank sits in: its node, or its NVLink rack."""
+        return self.layout.domain_of
+
+    @cached_property
+    def topology(self) -> ComposedTopology:
+        return compose(self)
+
+    def device(self, rank: int) -> Device:
+        return self.devices[int(self.device_kind[rank])]
+
+    def node(self, number: int) -> Node:
+        """The node with that number."""
+        left = number
+        for run in self.runs:
+            if 0 <= left < run.count:
+                return run.node
+            left -= run.count
+        raise ClusterError(f"There is no node {number}; nodes run from 0 to {self.node_count - 1}.")
+
+    @property
+    def is_uniform(self) -> bool:
+        """All nodes alike, with equal numbers of the same device in use."""
+        return len({(run.node, run.used) for run in self.runs}) == 1 and len(self.devices) == 1
+
+    # --- money ----------------------------------------------------------------------------------
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Rent of all nodes, whole nodes at that; None if any price is not known."""
+        total = 0.0
+        for run in self.runs:
+            if run.node.price is None:
+                return None
+            total += run.count * run.node.price.usd_per_hour
+        return total
+
+    @property
+    def price_date(self) -> str | None:
+        """The oldest date among the prices."""
+        dates = [run.node.price.date for run in self.runs if run.node.price is not None]
+        return min(dates) if len(dates) == len(self.runs) else None
+
+    # --- other clusters from this one -----------------------------------------------------------
+
+    def first(self, devices: int) -> Cluster:
+        """The same machines with only the first `devices` in use, filling node after node."""
+        if not 1 <= devices <= self.device_count:
+            raise ClusterError(
+                f"{devices} devices asked of {self.name}, which has {self.device_count}. "
+                f"Ask for 1 to {self.device_count}, or a larger cluster."
+            )
+        left, runs = devices, []
+        for run in self.runs:
+            whole = min(left // run.used, run.count)
+            if whole:
+                runs.append(NodeRun(run.node, whole, run.used))
+            left -= whole * run.used
+            if whole < run.count:
+                if left:
+                    runs.append(NodeRun(run.node, 1, left))
+                break
+        return replace(self, runs=tuple(runs))
+
+    def placed(self, devices_per_node: Sequence[int]) -> Cluster:
+        """The first nodes with that many devices in use each: `[1, 3, 4]`. Neighbouring equals are joined."""
+        if not 1 <= len(devices_per_node) <= self.node_count:
+            raise ClusterError(
+                f"The placement names {len(devices_per_node)} nodes, {self.name} has {self.node_count}."
+            )
+        runs: list[NodeRun] = []
+        for number, used in enumerate(devices_per_node):
+            node = self.node(number)
+            if runs and runs[-1].node == node and runs[-1].used == used:
+                runs[-1] = NodeRun(node, runs[-1].count + 1, used)
+            else:
+                runs.append(NodeRun(node, 1, used))
+        return replace(self, runs=tuple(runs))
+
+    def scaled(
+        self,
+        *,
+        network: float = 1.0,
+        interconnect: float = 1.0,
+        compute: float = 1.0,
+        memory_bandwidth: float = 1.0,
+        memory: float = 1.0,
+        host: float = 1.0,
+        storage: float = 1.0,
+        network_latency: float = 1.0,
+        interconnect_latency: float = 1.0,
+    ) -> Cluster:
+        """The same cluster with other rates: `scaled(network=2.0)` doubles every network link.
+
+        `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices are kept: the question is
+        "what if", not "what would it cost".
+        """
+        from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
+
+        factors = Factors(
+            network, interconnect, compute, memory_bandwidth, memory, host, storage,
+            network_latency, interconnect_latency,
+        )  # fmt: skip
+        runs = tuple(replace(run, node=scaled_node(run.node, factors)) for run in self.runs)
+        return replace(self, runs=runs, network=scaled_network(self.network, factors))
+
+    def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
+        """The same nodes with other network cards."""
+        runs = tuple(replace(run, node=run.node.with_nics(nics)) for run in self.runs)
+        return replace(self, runs=runs, network=Network(nics.kind, topology, source))
+
+    def renamed(self, name: str) -> Self:
+        return replace(self, name=name)
+
+    # --- showing --------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        from foretrain.cluster.showing import described
+
+        return described(self)
+
+    def __str__(self) -> str:
+        return self.name

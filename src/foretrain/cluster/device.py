@@ -1,0 +1,108 @@
+"""Device: one accelerator (or CPU) as the training software sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Literal
+
+from foretrain.errors import ClusterError, did_you_mean
+
+__all__ = ["Device", "faults_of"]
+
+_SAME_RATE = {"mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "half": "fp16", "float32": "fp32"}
+"""Number formats that run at the rate of another: block scaling changes the data, not the peak."""
+
+
+def faults_of(
+    owner: object, positive: Iterable[str] = (), zero_allowed: Iterable[str] = ()
+) -> list[str]:
+    """One line for each numeric field that is negative, zero where it may not be, or not finite."""
+    faults = []
+    for names, zero_ok in ((positive, False), (zero_allowed, True)):
+        for name in names:
+            value = getattr(owner, name)
+            if value is None:
+                continue
+            if not isfinite(value) or value < 0 or (value == 0 and not zero_ok):
+                need = "zero or more" if zero_ok else "positive"
+                faults.append(f"{name}: {value!r} must be a finite number, {need}.")
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. Rates are data-sheet peaks without sparsity; what is reached is the cost model's affair.
+
+    `memory_bytes` is what an allocator can get, a little less than the number on the box.
+    `link_bandwidth` is one direction, all links of the device together; 0 without such links.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    kind: Literal["gpu", "cpu"]
+    architecture: str
+    memory_bytes: float
+    memory_bandwidth: float
+    peak_flops: tuple[tuple[str, float], ...]
+    pcie_bandwidth: float
+    source: str
+    link: str | None = None
+    link_bandwidth: float = 0.0
+    l2_bytes: float | None = None
+    compute_units: int | None = None
+    max_clock_hz: float | None = None
+    tdp_watts: float | None = None
+
+    def __post_init__(self) -> None:
+        rates = ("memory_bytes", "memory_bandwidth", "pcie_bandwidth", "l2_bytes")
+        rest = ("compute_units", "max_clock_hz", "tdp_watts")
+        faults = faults_of(self, (*rates, *rest), ("link_bandwidth",))
+        if not self.peak_flops:
+            faults.append("peak_flops: empty; give at least one dtype, for example fp32.")
+        for dtype, rate in self.peak_flops:
+            if not isfinite(rate) or rate <= 0:
+                faults.append(f"peak_flops.{dtype}: {rate!r} must be a finite number, positive.")
+        if faults:
+            raise ClusterError(f"Device {self.name!r} is not usable:", faults=faults)
+
+    @property
+    def peaks(self) -> Mapping[str, float]:
+        """Dense peak FLOP/s by dtype."""
+        return dict(self.peak_flops)
+
+    def peak(self, dtype: str) -> float | None:
+        """Dense peak FLOP/s in `dtype`, or None where the device has no such path.
+
+        Which other dtype the software would then run in is a question of the runtime, so nothing is
+        substituted here (a V100 has no bf16 and no tf32; both give None).
+        """
+        wanted = _SAME_RATE.get(dtype, dtype)
+        for name, rate in self.peak_flops:
+            if name == wanted:
+                return rate
+        return None
+
+    def required_peak(self, dtype: str) -> float:
+        """`peak`, or a `ClusterError` that lists what the device has."""
+        rate = self.peak(dtype)
+        if rate is None:
+            known = [name for name, _ in self.peak_flops]
+            raise ClusterError(
+                f"{self.title} has no {dtype} path; it has {', '.join(known)}."
+                f"{did_you_mean(dtype, known)}"
+            )
+        return rate
+
+    def scaled(
+        self, compute: float = 1.0, memory_bandwidth: float = 1.0, memory: float = 1.0
+    ) -> Device:
+        """The same device with other rates."""
+        return replace(
+            self,
+            peak_flops=tuple((dtype, rate * compute) for dtype, rate in self.peak_flops),
+            memory_bandwidth=self.memory_bandwidth * memory_bandwidth,
+            memory_bytes=self.memory_bytes * memory,
+        )

@@ -1,0 +1,254 @@
+"""The YAML form of a cluster: what a user may write, and both ways between it and the nouns.
+
+name: my cluster
+network: {kind: infiniband, bandwidth: 200Gb/s, cards: 4}      # per card; overrides the nodes' own
+devices:
+  my-gpu: {like: a100-sxm4-80gb, memory_bytes: 96GB}
+nodes:
+  - 4 x dgx-a100-80gb
+  - {node: dgx-a100-80gb, count: 2, used: 4}
+  - {name: box, count: 1, devices: [my-gpu, my-gpu, t4], interconnect: pcie4, nics: {kind: ethernet, bandwidth: 25Gb/s}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+from foretrain.cluster import catalog
+from foretrain.cluster.build import Parts, device_from, nics_from, node_from
+from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.device import Device
+from foretrain.cluster.forms import ClusterForm, DeviceForm, NetworkForm, NodeForm
+from foretrain.cluster.link import Network, NetworkEdge, Nics
+from foretrain.cluster.node import Node, network_kind
+from foretrain.cluster.topologies import NETWORKS
+from foretrain.errors import ClusterError, InputError, did_you_mean
+from foretrain.loading import validated
+
+__all__ = ["cluster_from_dict", "cluster_to_dict", "normal_node", "tried"]
+
+T = TypeVar("T")
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluster:
+    """A cluster from plain data; every fault of the form at once."""
+    form = validated(ClusterForm, _normal(data), where, ClusterError)
+    if not form.nodes:
+        raise ClusterError(f"{where} is not usable:", faults=["nodes: empty; give at least one."])
+    faults: list[str] = []
+    own = _own_devices(form.devices, faults)
+    parts = _parts_with(own)
+    runs: list[NodeRun] = []
+    for number, node_form in enumerate(form.nodes):
+        run = tried(partial(_run, node_form, parts), f"nodes[{number}]", faults)
+        if run is not None:
+            runs.append(run)
+    nodes = tried(lambda: _with_network(runs, form.network, parts), "network", faults)
+    if faults or nodes is None:
+        raise ClusterError(f"{where} is not usable:", faults=faults)
+    network = _network(nodes, form.network)
+    return Cluster(form.name or _default_name(nodes), tuple(nodes), network)
+
+
+def _normal(data: Any) -> Any:
+    """Short spellings written out, so that the form has one shape and faults have plain paths."""
+    if not isinstance(data, Mapping):
+        return data
+    full = dict(data)
+    if isinstance(full.get("network"), str):
+        full["network"] = {"kind": full["network"]}
+    if isinstance(full.get("nodes"), str | Mapping):
+        full["nodes"] = [full["nodes"]]
+    if isinstance(full.get("nodes"), list | tuple):
+        full["nodes"] = [normal_node(entry) for entry in full["nodes"]]
+    return full
+
+
+def normal_node(entry: Any) -> Any:
+    if isinstance(entry, str):
+        from foretrain.cluster.reading import split_count
+
+        count, name = split_count(entry)
+        return {"node": name, "count": count}
+    if not isinstance(entry, Mapping):
+        return entry
+    full = dict(entry)
+    if isinstance(full.get("interconnect"), str):
+        full["interconnect"] = {"kind": full["interconnect"]}
+    devices = full.get("devices")
+    if isinstance(devices, str | Mapping):
+        devices = [devices]
+    if isinstance(devices, list | tuple):
+        full["devices"] = [{"device": one} if isinstance(one, str) else one for one in devices]
+    return full
+
+
+def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
+    """The value, or None with its faults noted under their path."""
+    try:
+        return make()
+    except InputError as error:
+        head = str(error).splitlines()[0]
+        faults.extend(f"{path}.{fault}" for fault in error.faults)
+        if not error.faults:
+            faults.append(f"{path}: {head}")
+        return None
+
+
+def _own_devices(forms: Mapping[str, DeviceForm], faults: list[str]) -> dict[str, Device]:
+    own: dict[str, Device] = {}
+    for key, form in forms.items():
+        made = tried(partial(_device, key, form), f"devices.{key}", faults)
+        if made is not None:
+            own[key] = made
+    return own
+
+
+def _device(key: str, form: DeviceForm) -> Device:
+    row = _given(form)
+    if form.like is not None:
+        row = {**_plain(catalog.find_device(form.like)), "source": "given by the user", **row}
+        row.setdefault("title", key)
+    return device_from(form.name or key, row)
+
+
+def _parts_with(own: Mapping[str, Device]) -> Parts:
+    known = catalog.parts()
+
+    def find(name: str) -> Device:
+        return own[name] if name in own else known.find_device(name)
+
+    return Parts(known.links, known.meshes, find)
+
+
+def _run(form: NodeForm, parts: Parts) -> NodeRun:
+    row = _given(form)
+    if form.node is not None:
+        base = catalog.find_node(form.node)
+        node = base if set(row) <= {"node", "count", "used"} else _changed(base, row, parts)
+    elif form.devices is None:
+        raise ClusterError("give `node` (a catalogue name) or `devices`.")
+    else:
+        node = node_from(form.name or "node", row, parts)
+    return NodeRun(node, form.count, form.used or node.device_count)
+
+
+def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
+    """A catalogue machine with what the user says differently."""
+    devices = row.get("devices") or list(base.devices)
+    changed = node_from(
+        row.get("name") or base.name,
+        {**row, "devices": devices, "interconnect": row.get("interconnect", "none"), "nics": None},
+        parts,
+    )
+    keep = {
+        key: getattr(base, key) for key in ("title", "cloud", "status", "source") if key not in row
+    }
+    if "interconnect" not in row:
+        keep["interconnect"] = base.interconnect
+    if "nics" in row:
+        known = {} if base.nics is None else _plain(base.nics)
+        if row["nics"].get("kind", known.get("kind")) != known.get("kind"):
+            known.pop("latency", None)
+        keep["nics"] = nics_from({**known, **row["nics"]}, parts)
+    else:
+        keep["nics"] = base.nics
+    host = {key: value for key, value in _plain(changed.host).items() if value is not None}
+    keep["host"] = replace(base.host, **host)
+    keep["price"] = changed.price or base.price
+    return replace(changed, **keep)
+
+
+def _with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[NodeRun]:
+    """Runs with the network cards that the cluster's network demands."""
+    if form.topology not in NETWORKS:
+        hint = did_you_mean(form.topology, NETWORKS)
+        raise ClusterError(
+            f"Unknown topology {form.topology!r}.{hint} Known: {', '.join(NETWORKS)}."
+        )
+    told = {"kind": form.kind, "bandwidth": form.bandwidth, "count": form.cards}
+    told = {key: value for key, value in told.items() if value is not None}
+    if form.latency is not None:
+        told["latency"] = form.latency
+    if not told or form.kind == "none":
+        return runs
+    return [
+        replace(run, node=run.node.with_nics(_told(run.node.nics, told, parts))) for run in runs
+    ]
+
+
+def _told(nics: Nics | None, told: Mapping[str, Any], parts: Parts) -> Nics:
+    known = {} if nics is None else _plain(nics)
+    if told.get("kind", known.get("kind")) != known.get("kind"):
+        known.pop("latency", None)
+    return nics_from({**known, **told}, parts)
+
+
+def _network(runs: list[NodeRun], form: NetworkForm) -> Network:
+    kind = form.kind or network_kind([run.node for run in runs])
+    edges = tuple(NetworkEdge(edge.ends, edge.bandwidth, edge.latency) for edge in form.edges)
+    return Network(kind, form.topology, form.source, edges)
+
+
+def _default_name(runs: list[NodeRun]) -> str:
+    return " + ".join(f"{run.count} x {run.node.name}" for run in runs)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """A noun as a row."""
+    row = {one.name: getattr(value, one.name) for one in fields(value)}
+    if "peak_flops" in row:
+        row["peak_flops"] = dict(row["peak_flops"])
+    return row
+
+
+def _given(form: Any) -> dict[str, Any]:
+    """The keys of a form that were given, as plain data."""
+    return {key: _bare(value) for key, value in asdict(form).items() if value is not None}
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _bare(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, tuple | list):
+        return [_bare(inner) for inner in value]
+    return value
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
+    """Complete in itself: devices are written out, nothing refers to the catalogue."""
+    keys: dict[Device, str] = {}
+    for run in cluster.runs:
+        for device in run.node.devices:
+            if device not in keys:
+                same = sum(other.name == device.name for other in keys)
+                keys[device] = device.name if not same else f"{device.name}#{same + 1}"
+    network = _bare(asdict(cluster.network))
+    if cluster.network.kind == network_kind(run.node for run in cluster.runs):
+        # written down it would be an order to all nodes, and unlike nodes would lose their own cards
+        del network["kind"]
+    return {
+        "name": cluster.name,
+        "network": network,
+        "devices": {key: _bare(_plain(device)) for device, key in keys.items()},
+        "nodes": [_node_row(run, keys) for run in cluster.runs],
+    }
+
+
+def _node_row(run: NodeRun, keys: Mapping[Device, str]) -> dict[str, Any]:
+    row = _bare(asdict(replace(run.node, devices=run.node.devices[:1])))
+    row["devices"] = [
+        {"device": keys[device], "count": len(list(same))}
+        for device, same in groupby(run.node.devices)
+    ]
+    return {"count": run.count, "used": run.used, **row}

@@ -1,0 +1,124 @@
+"""Link, Interconnect, Nics, Network: what joins devices inside a node and nodes with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from foretrain.cluster.device import faults_of
+from foretrain.errors import ClusterError
+
+__all__ = ["Interconnect", "Link", "Network", "NetworkEdge", "Nics", "Tier"]
+
+Tier = Literal["interconnect", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kind of link. `bandwidth` is one direction of one link (an x16 slot, one NVLink, one NIC)."""
+
+    name: str
+    title: str
+    tier: Tier
+    latency: float
+    source: str
+    bandwidth: float | None = None
+    cpu_link_bandwidth: float | None = None
+    """One direction between two CPU sockets of the generation that has this link."""
+
+    def __post_init__(self) -> None:
+        faults = faults_of(self, ("bandwidth", "cpu_link_bandwidth"), ("latency",))
+        if faults:
+            raise ClusterError(f"Link {self.name!r} is not usable:", faults=faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """How the devices of a node (or of a rack-wide NVLink domain) are joined.
+
+    `kind` is the user's word (`nvlink3-nvswitch`), `topology` the builder in `topologies/`.
+    `bandwidth` is one direction per device; None takes each device's own (NVLink or PCIe) rate.
+    `domain_devices` joins consecutive nodes into one switched domain (72 for NVL72).
+    """
+
+    kind: str
+    topology: str
+    latency: float
+    bandwidth: float | None = None
+    domain_devices: int | None = None
+    lanes: tuple[tuple[int, ...], ...] | None = None
+    """nvlink_mesh: links between each pair of the whole mesh; None joins every pair alike."""
+    switch_devices: int = 1
+    """pcie_tree: devices behind one PCIe switch; 1 means devices sit on the host bridge directly."""
+    socket_devices: int = 4
+    """pcie_tree: devices on one CPU socket."""
+    cpu_link_bandwidth: float | None = None
+    """pcie_tree: one direction between two CPU sockets."""
+    bridge_bandwidth: float | None = None
+    """pcie_tree: one direction of the bridge that joins each pair of devices; None without bridges."""
+    scale: float = 1.0
+    """Multiplies every capacity of the interconnect, for what-if questions."""
+
+    def __post_init__(self) -> None:
+        positive = ("bandwidth", "domain_devices", "switch_devices", "socket_devices")
+        faults = faults_of(
+            self, (*positive, "cpu_link_bandwidth", "bridge_bandwidth", "scale"), ("latency",)
+        )
+        if self.lanes is not None and not _is_mesh(self.lanes):
+            faults.append("lanes: must be a square symmetric table of small whole numbers.")
+        if faults:
+            raise ClusterError(f"Interconnect {self.kind!r} is not usable:", faults=faults)
+
+
+def _is_mesh(lanes: tuple[tuple[int, ...], ...]) -> bool:
+    size = len(lanes)
+    if not 1 <= size <= 1024 or any(len(row) != size for row in lanes):
+        return False
+    cells = [(a, b) for a in range(size) for b in range(a + 1)]
+    return all(lanes[a][b] == lanes[b][a] and 0 <= lanes[a][b] <= 1024 for a, b in cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Nics:
+    """The network cards of one node that carry training traffic."""
+
+    kind: str
+    count: int
+    bandwidth: float
+    """One direction of one card, bytes/s."""
+    latency: float
+
+    def __post_init__(self) -> None:
+        faults = faults_of(self, ("count", "bandwidth"), ("latency",))
+        if faults:
+            raise ClusterError("nics are not usable:", faults=faults)
+
+    @property
+    def total_bandwidth(self) -> float:
+        """One direction, all cards together."""
+        return self.count * self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkEdge:
+    """A cable of a user-drawn network: joins two nodes (by number) or named switches, both directions."""
+
+    ends: tuple[int | str, int | str]
+    bandwidth: float
+    latency: float
+
+    def __post_init__(self) -> None:
+        faults = faults_of(self, ("bandwidth",), ("latency",))
+        if faults:
+            raise ClusterError(f"network edge {self.ends} is not usable:", faults=faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the nodes: the kind of transport and the shape of the fabric."""
+
+    kind: str
+    topology: str = "star"
+    source: str = ""
+    edges: tuple[NetworkEdge, ...] = ()
+    """Only for `topology: graph`."""

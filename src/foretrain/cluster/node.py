@@ -1,0 +1,99 @@
+"""Node: one host with its devices, interconnect, network cards and price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from foretrain.cluster.device import Device, faults_of
+from foretrain.cluster.link import Interconnect, Nics
+from foretrain.errors import ClusterError
+
+__all__ = ["Host", "Node", "Price", "network_kind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The CPU side of a node; None means not known."""
+
+    cpu_cores: float | None = None
+    """Physical cores (two vCPUs of an x86 cloud instance are one core)."""
+    memory_bytes: float | None = None
+    memory_bandwidth: float | None = None
+    storage_bandwidth: float | None = None
+    """Bytes/s at which training data can be read from the node's disk."""
+
+    def __post_init__(self) -> None:
+        names = ("cpu_cores", "memory_bytes", "memory_bandwidth", "storage_bandwidth")
+        faults = faults_of(self, names)
+        if faults:
+            raise ClusterError("host is not usable:", faults=faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Rent of the whole node on demand, and when and where that was read."""
+
+    usd_per_hour: float
+    date: str
+    region: str
+    source: str
+    spot_usd_per_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        faults = faults_of(self, (), ("usd_per_hour", "spot_usd_per_hour"))
+        if faults:
+            raise ClusterError("price is not usable:", faults=faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One host. `nics` is None where the network is not known or absent."""
+
+    name: str
+    title: str
+    devices: tuple[Device, ...]
+    interconnect: Interconnect
+    nics: Nics | None
+    host: Host
+    source: str
+    price: Price | None = None
+    cloud: str | None = None
+    """Offer id such as `aws:p4d.24xlarge`."""
+    status: str = "current"
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ClusterError(f"Node {self.name!r} has no devices; give at least one.")
+
+    @property
+    def device_count(self) -> int:
+        return len(self.devices)
+
+    @property
+    def nic_ports(self) -> int:
+        """Network ports that devices are spread over: never more than devices.
+
+        Cards beyond one per device are bonded (p5.48xlarge: 32 cards for 8 devices make 8 ports).
+        """
+        return 0 if self.nics is None else min(self.nics.count, self.device_count)
+
+    @property
+    def port_bandwidth(self) -> float:
+        """One direction of one network port; the ports together carry what all cards carry."""
+        return 0.0 if self.nics is None else self.nics.total_bandwidth / self.nic_ports
+
+    def port_of(self, local_index: int) -> int:
+        """The network port nearest to a device: neighbours share where cards are fewer."""
+        return local_index * self.nic_ports // self.device_count
+
+    def with_nics(self, nics: Nics | None) -> Node:
+        return replace(self, nics=nics)
+
+
+def network_kind(nodes: Iterable[Node]) -> str:
+    """The transport all nodes share; unlike nodes meet on TCP."""
+    kinds = sorted({node.nics.kind for node in nodes if node.nics is not None})
+    if not kinds:
+        return "none"
+    return kinds[0] if len(kinds) == 1 else "ethernet"

@@ -1,0 +1,90 @@
+"""From what a user writes on the command line to a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from foretrain.cluster import catalog
+from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.link import Network
+from foretrain.cluster.node import network_kind
+from foretrain.errors import ClusterError, did_you_mean
+from foretrain.loading import load_yaml
+
+__all__ = ["cluster_of", "split_count"]
+
+_FILE = (".yaml", ".yml", ".json")
+_TERM = re.compile(r"(?:(\d[\d,_]*)\s*[x×*]\s*)?(\S.*)")
+
+
+def cluster_of(spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
+    """See `Cluster.of`."""
+    if isinstance(spec, Cluster):
+        return spec
+    if isinstance(spec, Mapping):
+        return Cluster.from_dict(spec)
+    if isinstance(spec, Path) or _is_file(spec):
+        return _from_file(Path(spec))
+    if not spec.strip():
+        raise ClusterError('The cluster is empty; write for example "2 x dgx-a100-80gb".')
+    runs = [run for term in spec.split("+") for run in _runs(term)]
+    kind = network_kind(run.node for run in runs)
+    return Cluster(spec.strip(), tuple(runs), Network(kind))
+
+
+def split_count(term: str) -> tuple[int, str]:
+    """`"16 x dgx-a100"` as (16, "dgx-a100"); no count means one."""
+    found = _TERM.fullmatch(term.strip())
+    if found is None:
+        raise ClusterError(f'{term!r} is not a cluster; write for example "2 x dgx-a100-80gb".')
+    digits = (found[1] or "1").replace(",", "").replace("_", "")
+    if len(digits) > 9:
+        raise ClusterError(f"{term.strip()!r} asks for too many machines.")
+    return int(digits), found[2].strip()
+
+
+def _is_file(spec: str) -> bool:
+    """By its ending, or because it is a path that leads to a file."""
+    if spec.strip().lower().endswith(_FILE):
+        return True
+    try:
+        return "/" in spec and Path(spec).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _from_file(path: Path) -> Cluster:
+    data = load_yaml(path, "a cluster in YAML")
+    if not isinstance(data, Mapping):
+        raise ClusterError(f"{path} holds no mapping; expected a cluster with `nodes`.")
+    cluster = Cluster.from_dict(data, str(path))
+    return cluster if "name" in data else cluster.renamed(path.stem)
+
+
+def _runs(term: str) -> list[NodeRun]:
+    """Runs of one term: machines by name, or devices in the machine they usually sit in."""
+    count, name = split_count(term)
+    if catalog.is_node(name):
+        node = catalog.find_node(name)
+        return [NodeRun(node, count, node.device_count)]
+    if not catalog.is_device(name):
+        raise _unknown(name)
+    node = catalog.standard_node(catalog.find_device(name))
+    whole, rest = divmod(count, node.device_count)
+    runs = [NodeRun(node, whole, node.device_count)] if whole else []
+    if rest or not whole:
+        runs.append(NodeRun(node, 1, rest))
+    return runs
+
+
+def _unknown(name: str) -> ClusterError:
+    machines, chips = list(catalog.nodes()), list(catalog.devices())
+    hint = did_you_mean(name, [*machines, *chips])
+    plain = ", ".join(machine for machine in machines if ":" not in machine)
+    return ClusterError(
+        f"Unknown machine or device {name!r}.{hint} Machines: {plain}, and cloud instances such as "
+        f"aws:p4d.24xlarge; devices: {', '.join(chips)}; or give a YAML file."
+    )

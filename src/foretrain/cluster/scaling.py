@@ -1,0 +1,94 @@
+"""What-if: the same hardware with other rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foretrain.cluster.device import faults_of
+from foretrain.cluster.link import Network, Nics
+from foretrain.cluster.node import Host, Node
+from foretrain.errors import ClusterError
+
+__all__ = ["Factors", "scaled_network", "scaled_node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """How much faster (or, for latencies, slower) each part becomes."""
+
+    network: float
+    interconnect: float
+    compute: float
+    memory_bandwidth: float
+    memory: float
+    host: float
+    storage: float
+    network_latency: float
+    interconnect_latency: float
+
+    def __post_init__(self) -> None:
+        rates = (
+            "network",
+            "interconnect",
+            "compute",
+            "memory_bandwidth",
+            "memory",
+            "host",
+            "storage",
+        )
+        faults = faults_of(self, rates, ("network_latency", "interconnect_latency"))
+        if faults:
+            raise ClusterError("The cluster cannot be scaled:", faults=faults)
+
+
+def scaled_node(node: Node, factors: Factors) -> Node:
+    # devices repeat, so scale each distinct one once
+    device = {
+        one: one.scaled(factors.compute, factors.memory_bandwidth, factors.memory)
+        for one in dict.fromkeys(node.devices)
+    }
+    wiring = node.interconnect
+    return replace(
+        node,
+        devices=tuple(device[one] for one in node.devices),
+        interconnect=replace(
+            wiring,
+            scale=wiring.scale * factors.interconnect,
+            latency=wiring.latency * factors.interconnect_latency,
+        ),
+        nics=None if node.nics is None else _nics(node.nics, factors),
+        host=_host(node.host, factors),
+    )
+
+
+def scaled_network(network: Network, factors: Factors) -> Network:
+    edges = tuple(
+        replace(
+            edge,
+            bandwidth=edge.bandwidth * factors.network,
+            latency=edge.latency * factors.network_latency,
+        )
+        for edge in network.edges
+    )
+    return replace(network, edges=edges)
+
+
+def _nics(nics: Nics, factors: Factors) -> Nics:
+    return replace(
+        nics,
+        bandwidth=nics.bandwidth * factors.network,
+        latency=nics.latency * factors.network_latency,
+    )
+
+
+def _host(host: Host, factors: Factors) -> Host:
+    return replace(
+        host,
+        cpu_cores=_times(host.cpu_cores, factors.host),
+        memory_bandwidth=_times(host.memory_bandwidth, factors.host),
+        storage_bandwidth=_times(host.storage_bandwidth, factors.storage),
+    )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

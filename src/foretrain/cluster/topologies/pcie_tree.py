@@ -1,0 +1,60 @@
+"""Devices on PCIe: device, PCIe switch (optional), host bridge of a CPU socket, and the link between sockets.
+
+With `bridge_bandwidth` each pair of consecutive devices also has its own link (NVLink bridges on PCIe cards).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretrain.cluster.fabric import Edge, Fabric, Site, graph_fabric
+from foretrain.cluster.link import Interconnect
+
+__all__ = ["build"]
+
+
+def build(site: Site, interconnect: Interconnect) -> Fabric:
+    """A path crosses the latency of the interconnect once, spread over device-up and device-down."""
+    ports = site.ports
+    bridges = -(-ports // interconnect.socket_devices)
+    names = [f"device{port}" for port in range(ports)]
+    names += [f"bridge{number}" for number in range(bridges)]
+    edges: list[Edge] = []
+    for port in range(ports):
+        socket = port // interconnect.socket_devices
+        above = _above(port, socket, ports, names, edges, site, interconnect)
+        rate, half = float(site.bandwidth[port]), float(site.latency[port]) / 2
+        _both(edges, Edge(port, above, rate, half))
+    across = interconnect.cpu_link_bandwidth or float(site.bandwidth.max())
+    for one in range(bridges):
+        for other in range(one + 1, bridges):
+            _both(edges, Edge(ports + one, ports + other, across * interconnect.scale, 0.0))
+    if interconnect.bridge_bandwidth is not None:
+        direct = interconnect.bridge_bandwidth * interconnect.scale
+        for port in range(0, ports - 1, 2):
+            _both(edges, Edge(port, port + 1, direct, float(site.latency[port])))
+    return graph_fabric(edges, np.arange(ports, dtype=np.int64), names.__getitem__)
+
+
+def _above(
+    port: int,
+    socket: int,
+    ports: int,
+    names: list[str],
+    edges: list[Edge],
+    site: Site,
+    interconnect: Interconnect,
+) -> int:
+    """The vertex a device is plugged into; makes the PCIe switch with its first device."""
+    size = interconnect.switch_devices
+    if size <= 1:
+        return ports + socket
+    name = f"switch{socket}.{port % interconnect.socket_devices // size}"
+    if name not in names:
+        names.append(name)
+        _both(edges, Edge(len(names) - 1, ports + socket, float(site.bandwidth[port]), 0.0))
+    return names.index(name)
+
+
+def _both(edges: list[Edge], edge: Edge) -> None:
+    edges.extend((edge, edge.reverse))

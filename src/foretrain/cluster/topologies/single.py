@@ -1,0 +1,27 @@
+"""One device alone: no links."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretrain.cluster.fabric import Fabric, IntArray, Site
+from foretrain.cluster.link import Interconnect
+from foretrain.errors import ClusterError
+
+__all__ = ["build"]
+
+
+def build(site: Site, interconnect: Interconnect) -> Fabric:
+    if site.ports > 1:
+        raise ClusterError(
+            f"Interconnect {interconnect.kind!r} joins nothing, but the node uses {site.ports} devices. "
+            "Name how they are joined, for example pcie4 or nvlink3-nvswitch."
+        )
+    none = np.empty(0, dtype=np.int64)
+    rate = np.empty(0, dtype=np.float64)
+    ports = np.arange(site.ports, dtype=np.int64)
+    return Fabric(rate, rate, none, none, ports, _route, lambda vertex: f"device{vertex}")
+
+
+def _route(src: IntArray, dst: IntArray) -> IntArray:
+    return np.full((len(src), 0), -1, dtype=np.int64)

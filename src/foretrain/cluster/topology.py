@@ -1,0 +1,275 @@
+"""Topology: every link of a cluster and the way between any two devices.
+
+The cluster's topology is composed: one fabric per *kind* of node (or NVLink domain), laid out once for each
+domain, and one network fabric over all network ports. Inside a domain routes come from a small table,
+between domains from the network's own vectorised route, so 20,000 routes cost a few array operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Site
+from foretrain.cluster.layout import Layout
+from foretrain.cluster.topologies import INTERCONNECTS, NETWORKS
+from foretrain.errors import ClusterError, did_you_mean
+
+if TYPE_CHECKING:
+    from foretrain.cluster.cluster import Cluster
+    from foretrain.cluster.link import Interconnect
+    from foretrain.cluster.node import Node
+
+__all__ = ["ComposedTopology", "Routes", "Topology", "compose"]
+
+INSIDE, BETWEEN = 0, 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Routes:
+    """Links of many routes in one array: route `i` crosses `links[ptr[i]:ptr[i + 1]]` in that order."""
+
+    ptr: IntArray
+    links: IntArray
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, route: int) -> IntArray:
+        return self.links[self.ptr[route] : self.ptr[route + 1]]
+
+    @property
+    def owner(self) -> IntArray:
+        """The route each entry of `links` belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
+
+
+class Topology(Protocol):
+    """What the cost model and the engine need of a topology."""
+
+    @property
+    def device_count(self) -> int: ...
+
+    @property
+    def capacity(self) -> FloatArray:
+        """Bytes/s of each directed link."""
+
+    @property
+    def latency(self) -> FloatArray:
+        """Seconds that each link adds to a message."""
+
+    @property
+    def tier(self) -> NDArray[np.int8]:
+        """0 for links inside a node or NVLink domain, 1 for links of the network."""
+
+    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+        """The links between each pair of devices; none from a device to itself."""
+
+    def name(self, link: int) -> str: ...
+
+    def ends(self) -> tuple[IntArray, IntArray]:
+        """(tail, head) vertex of each link. Vertices 0..device_count-1 are the devices."""
+
+    def doors(self) -> IntArray:
+        """For each device the vertex where its network port is plugged in, or -1."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ComposedTopology:
+    """Fabrics of all domains, then the network fabric, with links numbered in that order."""
+
+    layout: Layout
+    templates: tuple[Fabric, ...]
+    paths: IntArray
+    path_base: IntArray
+    link_base: IntArray
+    network: Fabric | None
+    capacity: FloatArray
+    latency: FloatArray
+    tier: NDArray[np.int8]
+
+    @property
+    def device_count(self) -> int:
+        return self.layout.device_count
+
+    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+        src, dst = self._checked(src), self._checked(dst)
+        if src.shape != dst.shape:
+            raise ClusterError(f"{len(src)} senders but {len(dst)} receivers; give one for each.")
+        layout = self.layout
+        home = layout.domain_of[src]
+        inside = home == layout.domain_of[dst]
+        shape = layout.template_of[home]
+        size = layout.template_devices[shape]
+        row = self.path_base[shape] + layout.domain_index[src] * size
+        local = self.paths[np.where(inside, row + layout.domain_index[dst], 0)]
+        local = np.where(inside[:, None] & (local >= 0), local + self.link_base[home][:, None], -1)
+        if inside.all():
+            return _compressed(local)
+        return _compressed(self._with_network(local, src, dst, ~inside))
+
+    def _with_network(
+        self, local: IntArray, src: IntArray, dst: IntArray, outside: NDArray[np.bool_]
+    ) -> IntArray:
+        senders, receivers = self.layout.port_of[src[outside]], self.layout.port_of[dst[outside]]
+        if self.network is None or min(senders.min(), receivers.min()) < 0:
+            raise ClusterError(
+                "Devices in different nodes exchange data, but the cluster has no network. "
+                "Give the nodes network cards (nics) or name the network."
+            )
+        remote = self.network.route(senders, receivers)
+        width = max(local.shape[1], remote.shape[1])
+        rows = np.full((len(local), width), -1, dtype=np.int64)
+        rows[:, : local.shape[1]] = local
+        rows[outside, : remote.shape[1]] = np.where(remote >= 0, remote + self.link_base[-1], -1)
+        return rows
+
+    def _checked(self, devices: IntArray) -> IntArray:
+        found = np.atleast_1d(np.asarray(devices, dtype=np.int64))
+        if len(found) and (found.min() < 0 or found.max() >= self.device_count):
+            raise ClusterError(f"Device numbers run from 0 to {self.device_count - 1}.")
+        return found
+
+    def name(self, link: int) -> str:
+        domain = int(np.searchsorted(self.link_base, link, side="right")) - 1
+        local = link - int(self.link_base[domain])
+        if domain == len(self.layout.template_of):
+            return f"network.{_required(self.network).link_name(local)}"
+        fabric = self.templates[int(self.layout.template_of[domain])]
+        return f"domain{domain}.{fabric.link_name(local)}"
+
+    def ends(self) -> tuple[IntArray, IntArray]:
+        tails, heads = [], []
+        free = self.device_count
+        for domain, shape in enumerate(self.layout.template_of.tolist()):
+            fabric = self.templates[shape]
+            ports = int(self.layout.template_devices[shape])
+            extra = max(fabric.vertices - ports, 0)
+            first = int(self.layout.domain_first[domain])
+            number = np.concatenate(
+                [np.arange(first, first + ports), np.arange(free, free + extra)]
+            )
+            tails.append(number[fabric.tail])
+            heads.append(number[fabric.head])
+            free += extra
+        if self.network is not None:
+            tails.append(self.network.tail + free)
+            heads.append(self.network.head + free)
+        return np.concatenate(tails), np.concatenate(heads)
+
+    def doors(self) -> IntArray:
+        if self.network is None:
+            return np.full(self.device_count, -1, dtype=np.int64)
+        shapes = self.layout.template_of
+        extra = [max(f.vertices - n, 0) for f, n in self._sizes()]
+        free = self.device_count + int(np.array(extra, dtype=np.int64)[shapes].sum())
+        port = self.layout.port_of
+        return np.where(port >= 0, self.network.port_vertex[port] + free, -1)
+
+    def _sizes(self) -> list[tuple[Fabric, int]]:
+        return list(zip(self.templates, self.layout.template_devices.tolist(), strict=True))
+
+
+def _required(network: Fabric | None) -> Fabric:
+    if network is None:
+        raise ClusterError("The cluster has no network links.")
+    return network
+
+
+def _compressed(rows: IntArray) -> Routes:
+    used = rows >= 0
+    ptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(used.sum(axis=1), out=ptr[1:])
+    return Routes(ptr, rows[used])
+
+
+def compose(cluster: Cluster) -> ComposedTopology:
+    """The topology of a cluster from its nodes' interconnects and its network."""
+    layout = cluster.layout
+    templates = tuple(_domain_fabric(members) for members in layout.template_members)
+    paths, path_base = _path_table(templates, layout)
+    sizes = np.array([fabric.links for fabric in templates], dtype=np.int64)
+    link_base = np.zeros(len(layout.template_of) + 1, dtype=np.int64)
+    np.cumsum(sizes[layout.template_of], out=link_base[1:])
+    network = _network_fabric(cluster, layout)
+    order = [templates[shape] for shape in layout.template_of.tolist()]
+    if network is not None:
+        order.append(network)
+    tier = np.full(sum(fabric.links for fabric in order), INSIDE, dtype=np.int8)
+    tier[link_base[-1] :] = BETWEEN
+    return ComposedTopology(
+        layout=layout,
+        templates=templates,
+        paths=paths,
+        path_base=path_base,
+        link_base=link_base,
+        network=network,
+        capacity=np.concatenate([fabric.capacity for fabric in order]),
+        latency=np.concatenate([fabric.latency for fabric in order]),
+        tier=tier,
+    )
+
+
+def _domain_fabric(members: tuple[tuple[Node, int], ...]) -> Fabric:
+    """The fabric that joins the used devices of the nodes of one domain."""
+    interconnect = members[0][0].interconnect
+    rates: list[float] = []
+    hosts: list[int] = []
+    for host, (node, used) in enumerate(members):
+        rates += [_port_rate(node, index) for index in range(used)]
+        hosts += [host] * used
+    count = len(rates)
+    site = Site(np.array(rates), np.full(count, interconnect.latency), np.array(hosts))
+    word = "single" if count == 1 else interconnect.topology
+    if word not in INTERCONNECTS:
+        raise ClusterError(
+            f"Unknown interconnect topology {word!r}.{did_you_mean(word, INTERCONNECTS)} "
+            f"Known: {', '.join(INTERCONNECTS)}."
+        )
+    return INTERCONNECTS[word](site, interconnect)
+
+
+def _port_rate(node: Node, index: int) -> float:
+    interconnect, device = node.interconnect, node.devices[index]
+    own = device.pcie_bandwidth if _on_pcie(interconnect) else device.link_bandwidth
+    rate = interconnect.bandwidth or own
+    if rate <= 0 and node.device_count > 1:
+        raise ClusterError(
+            f"Node {node.name!r}: {device.title} has no {interconnect.kind} links. "
+            "Name another interconnect (pcie4 …) or give interconnect.bandwidth."
+        )
+    return rate * interconnect.scale
+
+
+def _on_pcie(interconnect: Interconnect) -> bool:
+    return interconnect.topology == "pcie_tree"
+
+
+def _path_table(templates: tuple[Fabric, ...], layout: Layout) -> tuple[IntArray, IntArray]:
+    """Routes between all pairs inside each kind of domain, one row per pair, padded to one width."""
+    blocks = []
+    for fabric, size in zip(templates, layout.template_devices.tolist(), strict=True):
+        src, dst = np.divmod(np.arange(size * size, dtype=np.int64), size)
+        blocks.append(fabric.route(src, dst))
+    width = max(block.shape[1] for block in blocks)
+    base = np.zeros(len(blocks), dtype=np.int64)
+    np.cumsum([len(block) for block in blocks[:-1]], out=base[1:])
+    table = np.full((sum(len(block) for block in blocks), width), -1, dtype=np.int64)
+    for start, block in zip(base.tolist(), blocks, strict=True):
+        table[start : start + len(block), : block.shape[1]] = block
+    return table, base
+
+
+def _network_fabric(cluster: Cluster, layout: Layout) -> Fabric | None:
+    network = cluster.network
+    if network.kind == "none" or layout.port_count == 0 or layout.node_count < 2:
+        return None
+    if network.topology not in NETWORKS:
+        known = ", ".join(NETWORKS)
+        hint = did_you_mean(network.topology, NETWORKS)
+        raise ClusterError(f"Unknown network topology {network.topology!r}.{hint} Known: {known}.")
+    site = Site(layout.port_bandwidth, layout.port_latency, layout.port_host)
+    return NETWORKS[network.topology](site, network)

@@ -1,0 +1,348 @@
+"""Assemble: lay out every stage's templates along its schedule and join them into one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import (
+    BACKWARD,
+    COLLECTIVE,
+    FORWARD,
+    UPDATE,
+    Communication,
+    Communicator,
+    ExecutionGraph,
+    Item,
+)
+from foretrain.compile.passes.fold import Fold
+from foretrain.compile.passes.pipeline import Key, StageProgram
+from foretrain.compile.segment import Interner
+from foretrain.compile.template import Shapes, Template, Weaver, weave
+from foretrain.plan.schedules.base import Steps
+
+Ints = NDArray[np.int64]
+COLUMNS = ("kind", "shape", "rank_class", "memory", "workspace")
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How the runtime drives the pipeline."""
+
+    has_host: bool
+    host_blocks: bool
+    overlaps_sends: bool
+
+
+@dataclass(slots=True)
+class _StageLayout:
+    """Where one stage's templates lie: step i starts at `base[i]` and runs template `which[i]`."""
+
+    classes: tuple[int, ...]
+    templates: list[Template]
+    which: Ints
+    base: Ints
+    steps: Steps
+    step_of: Mapping[tuple[int, int], Ints]  # (phase, chunk) → step number per micro-batch
+
+    def table(self, name: str) -> Ints:
+        """Rows of `name` (first, last, lead, sends) per template and class position."""
+        return np.array([getattr(t, name) for t in self.templates], dtype=np.int64)
+
+    def rows(self, name: str, steps: Ints, position: int) -> Ints:
+        """Task numbers of a class's named row in the given steps (-1: none)."""
+        local = self.table(name)[self.which[steps], position]
+        return np.where(local < 0, -1, self.base[steps] + local)
+
+
+def assemble(
+    programs: tuple[StageProgram, ...],
+    orders: tuple[Steps, ...],
+    fold: Fold,
+    interner: Interner,
+    barriers: tuple[Item, ...],
+    habits: Habits,
+) -> ExecutionGraph:
+    """The execution graph of one training step."""
+    return _Assembly(programs, orders, fold, interner, barriers, habits).graph()
+
+
+class _Assembly:
+    def __init__(
+        self,
+        programs: tuple[StageProgram, ...],
+        orders: tuple[Steps, ...],
+        fold: Fold,
+        interner: Interner,
+        barriers: tuple[Item, ...],
+        habits: Habits,
+    ) -> None:
+        self.fold, self.interner, self.habits, self.programs = fold, interner, habits, programs
+        self.barriers = barriers
+        self.shapes = Shapes()
+        self.stream_numbers: dict[tuple[int, str], int] = {}
+        self.sources: list[Ints] = []
+        self.targets: list[Ints] = []
+        self.tail: list[tuple[int, Template]] = []  # (first task, template) of barriers and updates
+        self.weaver = Weaver(
+            interner.items, fold, self.shapes, self._stream, habits.has_host, habits.host_blocks
+        )
+        self.layouts: list[_StageLayout] = []
+        self.total = 0
+        for stage, (program, order) in enumerate(zip(programs, orders, strict=True)):
+            self.layouts.append(self._lay_out(stage, program, order))
+
+    def _stream(self, rank_class: int, name: str) -> int:
+        return self.stream_numbers.setdefault((rank_class, name), len(self.stream_numbers))
+
+    def _classes(self, stage: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self.fold.stage_of == stage).tolist())
+
+    def _lay_out(self, stage: int, program: StageProgram, order: Steps) -> _StageLayout:
+        classes = self._classes(stage)
+        keys = list(program.segments)
+        templates = [weave(program.segments[k], classes, k[2], self.weaver) for k in keys]
+        which = _which(keys, order)
+        rows = np.array([t.rows for t in templates])[which]
+        base = self.total + np.concatenate([[0], np.cumsum(rows)[:-1]])
+        self.total += int(rows.sum())
+        step_of: dict[tuple[int, int], Ints] = {}
+        for phase, chunk in {(k[0], k[1]) for k in keys}:
+            found = np.flatnonzero((order[:, 0] == phase) & (order[:, 1] == chunk))
+            numbers = np.empty(len(found), dtype=np.int64)
+            numbers[order[found, 2]] = found
+            step_of[phase, chunk] = numbers
+        return _StageLayout(classes, templates, which, base, order, step_of)
+
+    def graph(self) -> ExecutionGraph:
+        for stage, layout in enumerate(self.layouts):
+            self._inner_edges(layout)
+            self._transfers(stage, layout)
+            self._starts(layout)
+            if not self.habits.overlaps_sends:
+                self._blocking_sends(layout)
+        barrier_rows = [self._barrier(item) for item in self.barriers]
+        self._updates(barrier_rows)
+        return self._columns()
+
+    def _join(self, source: Ints, target: Ints) -> None:
+        keep = (source >= 0) & (target >= 0)
+        self.sources.append(source[keep])
+        self.targets.append(target[keep])
+
+    def _inner_edges(self, layout: _StageLayout) -> None:
+        for number, template in enumerate(layout.templates):
+            base = layout.base[layout.which == number]
+            if not template.edges or not len(base):
+                continue
+            edges = np.array(template.edges, dtype=np.int64)
+            self._join((base[:, None] + edges[:, 0]).ravel(), (base[:, None] + edges[:, 1]).ravel())
+
+    def _transfers(self, stage: int, layout: _StageLayout) -> None:
+        """What a step receives comes from the neighbour's send of the same micro-batch."""
+        stages = len(self.layouts)
+        for (phase, chunk), steps in layout.step_of.items():
+            if phase not in (FORWARD, BACKWARD) or stages == 1:
+                continue
+            direction = 1 if phase == FORWARD else -1
+            other_stage, other_chunk = (stage - direction) % stages, chunk
+            if other_stage - stage != -direction:  # round the ends to the neighbouring chunk
+                other_chunk = chunk - direction
+            other = self.layouts[other_stage]
+            if (phase, other_chunk) not in other.step_of:
+                continue
+            self._receive(layout, steps, other, other.step_of[phase, other_chunk], direction)
+
+    def _receive(
+        self, layout: _StageLayout, steps: Ints, other: _StageLayout, sent: Ints, direction: int
+    ) -> None:
+        group = self._shift(direction)
+        if group is None:
+            return
+        for position, sender in enumerate(other.classes):
+            receiver = layout.classes.index(self.fold.partner(group, sender))
+            source = other.rows("sends", sent, position)
+            self._join(source, layout.rows("first", steps, receiver))
+            if self.habits.host_blocks:
+                self._join(source, layout.rows("lead", steps, receiver))
+
+    def _shift(self, direction: int) -> Communicator | None:
+        for communicator in self.fold.groups:
+            if communicator.kind == "shift" and communicator.axes == ("pp",):
+                if communicator.offset == direction:
+                    return communicator
+        return None
+
+    def _starts(self, layout: _StageLayout) -> None:
+        """Work issued at the start of a step waits for the step before it."""
+        count = len(layout.which)
+        for number, template in enumerate(layout.templates):
+            steps = np.flatnonzero(layout.which == number)
+            steps = steps[steps > 0]
+            for position, row in template.at_start:
+                before = layout.rows("last", steps - 1, position)
+                self._join(before, layout.base[steps] + row)
+        assert count == len(layout.steps)
+
+    def _blocking_sends(self, layout: _StageLayout) -> None:
+        steps = np.arange(len(layout.which) - 1)
+        for position in range(len(layout.classes)):
+            sent = layout.rows("sends", steps, position)
+            self._join(sent, layout.rows("first", steps + 1, position))
+
+    def _tail_template(self, template: Template) -> int:
+        start = self.total
+        self.tail.append((start, template))
+        self.total += template.rows
+        edges = np.array(template.edges, dtype=np.int64).reshape(-1, 2)
+        self._join(start + edges[:, 0], start + edges[:, 1])
+        return start
+
+    def _barrier(self, item: Item) -> list[tuple[tuple[int, ...], int]]:
+        """A collective between stages before the update; returns (rank classes, task) per group class."""
+        work = item.work
+        assert isinstance(work, Communication)
+        found = self.fold.groups[work.group]
+        shape = self.shapes.number(np.array([self.interner.number(item)], dtype=np.int32))
+        placed = []
+        for members in found.members:
+            template = Template()
+            template.kind, template.shape = [COLLECTIVE], [shape]
+            template.rank_class, template.memory, template.workspace = [members[0]], [0.0], [0.0]
+            template.streams = [tuple(self._stream(c, "data") for c in members)]
+            task = self._tail_template(template)
+            for rank_class in members:
+                self._join(self._ends(rank_class, ("compute",)), np.array([task]))
+            placed.append((members, task))
+        return placed
+
+    def _ends(self, rank_class: int, names: tuple[str, ...]) -> Ints:
+        """The last task of a class on its chain (stream order covers everything before it)."""
+        stage = int(self.fold.stage_of[rank_class])
+        layout = self.layouts[stage]
+        position = layout.classes.index(rank_class)
+        del names
+        last = np.array([len(layout.which) - 1])
+        return layout.rows("last", last, position)
+
+    def _updates(self, barriers: list[list[tuple[tuple[int, ...], int]]]) -> None:
+        data_tails = self._last_on_streams(("data", "copy_out"))
+        for stage, program in enumerate(self.programs):
+            classes = self._classes(stage)
+            if not len(program.update.chain):
+                continue
+            template = weave(program.update, classes, True, self.weaver)
+            start = self._tail_template(template)
+            for position, rank_class in enumerate(classes):
+                first = np.array([start + template.first[position]])
+                for tail in data_tails.get(rank_class, ()):
+                    self._join(np.array([tail]), first)
+                for placed in barriers:
+                    for members, task in placed:
+                        if rank_class in members:
+                            self._join(np.array([task]), first)
+
+    def _last_on_streams(self, names: tuple[str, ...]) -> dict[int, list[int]]:
+        """Last task of each class on streams beside the chain."""
+        found: dict[int, list[int]] = {}
+        for (rank_class, name), stream in self.stream_numbers.items():
+            if name not in names:
+                continue
+            layout = self.layouts[int(self.fold.stage_of[rank_class])]
+            best = -1
+            for number, template in enumerate(layout.templates):
+                rows = [row for row, streams in enumerate(template.streams) if stream in streams]
+                steps = np.flatnonzero(layout.which == number)
+                if rows and len(steps):
+                    best = max(best, int(layout.base[steps[-1]] + rows[-1]))
+            if best >= 0:
+                found.setdefault(rank_class, []).append(best)
+        return found
+
+    def _columns(self) -> ExecutionGraph:
+        columns = {name: np.zeros(self.total) for name in COLUMNS}
+        labels = {name: np.full(self.total, -1, dtype=np.int32) for name in ("stage", "chunk", "micro")}
+        phase = np.full(self.total, UPDATE, dtype=np.int8)
+        counts = np.zeros(self.total, dtype=np.int64)
+        pieces: list[tuple[Ints, Template]] = []
+        for stage, layout in enumerate(self.layouts):
+            for number, template in enumerate(layout.templates):
+                steps = np.flatnonzero(layout.which == number)
+                tasks = layout.base[steps][:, None] + np.arange(template.rows)
+                labels["stage"][tasks] = stage
+                labels["chunk"][tasks] = layout.steps[steps, 1][:, None]
+                labels["micro"][tasks] = layout.steps[steps, 2][:, None]
+                phase[tasks] = layout.steps[steps, 0][:, None]
+                pieces.append((tasks, template))
+        for start, template in self.tail:
+            tasks = start + np.arange(template.rows)[None, :]
+            labels["stage"][tasks] = self.fold.stage_of[template.rank_class]
+            pieces.append((tasks, template))
+        for tasks, template in pieces:
+            for name in COLUMNS:
+                columns[name][tasks] = getattr(template, name)
+            counts[tasks] = [len(s) for s in template.streams]
+        stream_ptr, stream_ids = _stream_csr(self.total, counts, pieces)
+        succ_ptr, succ = _edges_csr(self.total, self.sources, self.targets)
+        shape_ptr, shape_items = self.shapes.csr()
+        return ExecutionGraph(
+            items=tuple(self.interner.items),
+            shape_ptr=shape_ptr,
+            shape_items=shape_items,
+            task_kind=columns["kind"].astype(np.int8),
+            task_shape=columns["shape"].astype(np.int32),
+            task_class=columns["rank_class"].astype(np.int32),
+            task_phase=phase,
+            task_stage=labels["stage"],
+            task_chunk=labels["chunk"],
+            task_micro=labels["micro"],
+            task_memory=columns["memory"],
+            task_workspace=columns["workspace"],
+            stream_ptr=stream_ptr,
+            stream_ids=stream_ids,
+            succ_ptr=succ_ptr,
+            succ=succ,
+            streams=tuple(self.stream_numbers),
+            stages=tuple(program.stage for program in self.programs),
+            fold=self.fold,
+        )
+
+
+def _which(keys: list[Key], order: Steps) -> Ints:
+    """The template of every step: first forward and last backward have their own."""
+    chunks = max(k[1] for k in keys) + 1
+    last = int(order[:, 2].max())
+    numbers = np.full((3, chunks, 2), -1, dtype=np.int64)
+    for number, (phase, chunk, is_edge) in enumerate(keys):
+        numbers[phase, chunk, int(is_edge)] = number
+    is_edge = np.where(order[:, 0] == FORWARD, order[:, 2] == 0, order[:, 2] == last)
+    return numbers[order[:, 0], order[:, 1], is_edge.astype(int)]
+
+
+def _stream_csr(
+    total: int, counts: Ints, pieces: list[tuple[Ints, Template]]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    pointers = np.zeros(total + 1, dtype=np.int32)
+    np.cumsum(counts, out=pointers[1:])
+    ids = np.zeros(int(pointers[-1]), dtype=np.int32)
+    for tasks, template in pieces:
+        width = max((len(s) for s in template.streams), default=0)
+        for column in range(width):
+            rows = [r for r, s in enumerate(template.streams) if len(s) > column]
+            values = [template.streams[r][column] for r in rows]
+            ids[pointers[tasks[:, rows]] + column] = values
+    return pointers, ids
+
+
+def _edges_csr(
+    total: int, sources: list[Ints], targets: list[Ints]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    source = np.concatenate(sources) if sources else np.zeros(0, dtype=np.int64)
+    target = np.concatenate(targets) if targets else np.zeros(0, dtype=np.int64)
+    order = np.argsort(source, kind="stable")
+    pointers = np.zeros(total + 1, dtype=np.int32)
+    np.cumsum(np.bincount(source, minlength=total), out=pointers[1:])
+    return pointers, target[order].astype(np.int32)

@@ -1,0 +1,209 @@
+"""From a workload, a plan and a runtime to the execution graph of one training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from foretrain.compile.assemble import Habits, assemble
+from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item
+from foretrain.compile.layout import Layout
+from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
+from foretrain.compile.passes.fold import Traffic, Use, fold
+from foretrain.compile.passes.partition import partition
+from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
+from foretrain.compile.passes.place import Instance, place
+from foretrain.compile.passes.recompute import BlockPass, recompute
+from foretrain.compile.segment import Interner
+from foretrain.errors import PlanError
+from foretrain.model.ops.base import Choices
+from foretrain.model.workload import Workload
+from foretrain.plan.plan import Plan
+from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.strategy import Node, Schedule, block_choice
+from foretrain.runtime import Runtime
+
+
+def compile_step(
+    workload: Workload, plan: Plan, runtime: Runtime, traffic: Traffic, *, is_folded: bool = True
+) -> ExecutionGraph:
+    """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded."""
+    return _Compilation(workload, plan, runtime).graph(traffic, is_folded)
+
+
+def micro_batches(workload: Workload, plan: Plan) -> int:
+    """How many micro-batches one replica runs per step."""
+    micro, replicas = plan.schedule.micro_batch, plan.replicas
+    if workload.global_batch % (micro * replicas):
+        near = [m for m in range(1, 4 * micro + 1) if workload.global_batch % (m * replicas) == 0]
+        lower = workload.global_batch // (micro * replicas) * micro * replicas
+        sizes = " or ".join(str(n) for n in (lower, lower + micro * replicas) if n)
+        remedy = f"a micro-batch of {near[-1]}" if near else f"a global batch of {sizes}"
+        raise PlanError(
+            f"global batch {workload.global_batch:,} is not divisible by micro-batch {micro} x"
+            f" {replicas} replicas = {micro * replicas}. Try {remedy}."
+        )
+    return workload.global_batch // (micro * replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A block repetition with the works it runs."""
+
+    block_pass: BlockPass
+    offloads: bool
+
+
+class _Compilation:
+    def __init__(self, workload: Workload, plan: Plan, runtime: Runtime) -> None:
+        self.workload, self.plan, self.runtime = workload, plan, runtime
+        self.sizes = dict(plan.mesh.axes)
+        self.interner = Interner()
+        self.has_ranges = any("[" in node.select for node in _nodes(plan.root))
+        self.passes: dict[tuple[object, ...], BlockPass] = {}
+        self.programs: dict[tuple[object, ...], BlockProgram] = {}
+        self.setting = Setting(
+            sizes=self.sizes,
+            spoken=self._spoken(),
+            precision=workload.precision,
+            choices=Choices(runtime.attention, runtime.fuses_elementwise),
+            runtime=runtime,
+        )
+        self.drops = self._weights_counted_once()
+
+    def graph(self, traffic: Traffic, is_folded: bool) -> ExecutionGraph:
+        schedule = self._schedule()
+        count = micro_batches(self.workload, self.plan)
+        kind = SCHEDULES[schedule.kind]
+        orders = tuple(
+            kind.order(stage, schedule.stages, count, schedule.chunks) for stage in range(schedule.stages)
+        )
+        programs = self._stages(kind.splits_backward)
+        barriers = self._barriers(programs)
+        classes = fold(traffic, self.plan.mesh, self._uses(barriers), is_folded)
+        host = self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
+        habits = Habits(
+            has_host=host and not self.runtime.uses_cuda_graphs,
+            host_blocks=self.runtime.host_blocks_on_pipeline,
+            overlaps_sends=self.runtime.overlaps_pipeline,
+        )
+        return assemble(programs, orders, classes, self.interner, barriers, habits)
+
+    def _schedule(self) -> Schedule:
+        schedule = self.plan.schedule
+        stages = self.sizes.get("pp", 1)
+        if schedule.stages != stages:
+            raise PlanError(
+                f"the schedule has {schedule.stages} stages but the mesh has pp = {stages}. Make them equal."
+            )
+        return schedule
+
+    def _spoken(self) -> dict[str, str]:
+        words = {}
+        for name, word in (("ep", "expert"), ("tp", "tensor"), ("cp", "context")):
+            if any(name == n for n, _ in self.plan.mesh.names) or name in self.sizes:
+                words.update(dict.fromkeys(self.plan.mesh.expand(name), word))
+        return words
+
+    def _weights_counted_once(self) -> frozenset[str]:
+        """A tied weight that lives twice on one stage is stored and reduced once."""
+        if self.plan.schedule.stages > 1:
+            return frozenset()
+        return frozenset(second for _, second in self.workload.model.tied)
+
+    def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
+        schedule = self.plan.schedule
+        parts = self._parts(place(self.workload.model, schedule))
+        setting = StageSetting(
+            self.workload, self.plan, self.runtime, self.sizes, splits_backward, self.interner
+        )
+        return tuple(
+            stage_program(stage, tuple(parts[stage :: schedule.stages]), setting)
+            for stage in range(schedule.stages)
+        )
+
+    def _parts(self, placed: tuple[tuple[Instance, ...], ...]) -> list[Part]:
+        parts: list[Part] = []
+        layouts: tuple[Layout, ...] | None = None
+        received = 0.0
+        for index, instances in enumerate(placed):
+            found: list[_Placed] = []
+            for block, repetition in instances:
+                one, layouts = self._block(block, repetition, layouts)
+                found.append(one)
+            part = Part(
+                passes=tuple(p.block_pass for p in found),
+                offloads=tuple(p.offloads for p in found),
+                is_first=index == 0,
+                is_last=index == len(placed) - 1,
+                received_bytes=received,
+            )
+            received = part.passes[-1].boundary_bytes
+            parts.append(part)
+        return parts
+
+    def _block(
+        self, number: int, repetition: int, incoming: tuple[Layout, ...] | None
+    ) -> tuple[_Placed, tuple[Layout, ...]]:
+        block = self.workload.model.blocks[number]
+        choice = block_choice(self.plan.root, block.name, repetition)
+        key = (number, repetition if self.has_ranges else 0, incoming)
+        program = self.programs.get(key)
+        if program is None:
+            samples = self.plan.schedule.micro_batch * self.plan.replicas
+            pad = self.runtime.pads_vocabulary_to
+            ops = partition(block, repetition, self.plan.root, self.plan.mesh, samples, pad)
+            lone = replace(block, inputs=()) if incoming is None else block
+            program = communicate(lone, ops, incoming or (), self.setting)
+            program = self.programs[key] = self._without_copies(program)
+        full_key = (*key, choice.recompute)
+        block_pass = self.passes.get(full_key)
+        if block_pass is None:
+            block_pass = recompute(program, choice.recompute, self.runtime.logits_copies)
+            self.passes[full_key] = block_pass
+        return _Placed(block_pass, "activations" in choice.offload), program.outgoing
+
+    def _without_copies(self, program: BlockProgram) -> BlockProgram:
+        if not self.drops:
+            return program
+
+        def lean(op: OpProgram) -> OpProgram:
+            return replace(op, weights=tuple(w for w in op.weights if w.path not in self.drops))
+
+        return replace(program, ops=tuple(lean(op) for op in program.ops))
+
+    def _barriers(self, programs: tuple[StageProgram, ...]) -> tuple[Item, ...]:
+        """Collectives between stages before the update: tied weights, then the global gradient norm."""
+        items: list[Item] = []
+        tied = self._tied_bytes() if len(programs) > 1 else 0.0
+        if tied:
+            ends = Communicator(("pp",), "ends")
+            items.append(Item(Communication("all_reduce", tied, ends, "embedding")))
+        axes = tuple(axis for axis, size in self.plan.mesh.axes if size > 1)
+        if self.runtime.clips_gradients and axes and self.workload.optimizer.has_update:
+            items.append(Item(Communication("all_reduce", 4.0, Communicator(axes), "norm")))
+        return tuple(items)
+
+    def _tied_bytes(self) -> float:
+        paths = {first for first, _ in self.workload.model.tied}
+        size = self.runtime.gradient_bytes or self.workload.precision.gradient_bytes
+        for program in self.programs.values():
+            for op in program.ops:
+                for weight in op.weights:
+                    if weight.path in paths:
+                        return weight.elements * size
+        return 0.0
+
+    def _uses(self, barriers: tuple[Item, ...]) -> tuple[Use, ...]:
+        uses: dict[Use, None] = {}
+        for item in (*self.interner.items, *barriers):
+            for work in (item.work, item.beside):
+                if isinstance(work, Communication):
+                    uses[work.group, work.collective] = None
+        return tuple(uses)
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children:
+        yield from _nodes(child)

@@ -1,0 +1,145 @@
+"""The compiled program: what every rank class runs, in columns.
+
+From small to large:
+
+- a *work* is one thing to do: a kernel, a collective, a copy (`Compute`, `Communication`, `Copy`, `Load`);
+- an *item* is a work on the main chain, perhaps with a communication running beside it;
+- a *shape* is a run of items that nothing can come between: the engine sees it as one task;
+- a *task* is one shape executed once: by a rank class, on streams, for a micro-batch.
+
+No times here: costs are looked up per distinct shape afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.model.ops.base import Kernel
+
+if TYPE_CHECKING:
+    from foretrain.compile.passes.fold import Fold
+
+Ints = NDArray[np.int32]
+
+# Kinds of tasks: what their time is counted as.
+CHAIN, COLLECTIVE, TRANSFER, COPY, LAUNCH, LAUNCH_REST, LOAD = range(7)
+KIND_NAMES = ("chain", "collective", "transfer", "copy", "launch", "launch", "load")
+
+# Phases of a step, as labelled on tasks.
+FORWARD, BACKWARD, BACKWARD_WEIGHT, UPDATE = range(4)
+PHASE_NAMES = ("forward", "backward", "backward_weight", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """Which ranks talk to each other.
+
+    `group`: the ranks that differ only in their coordinates on `axes`. `shift`: each rank to the one
+    `offset` further on `axes[0]` (cyclic when `wraps`). `ends`: first and last coordinate of `axes[0]`.
+    """
+
+    axes: tuple[str, ...]
+    kind: str = "group"
+    offset: int = 0
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A kernel of op `op` (its path in the model)."""
+
+    op: str
+    kernel: Kernel
+    is_recomputed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A collective. `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the
+    gathered result of all-gather, the whole input of reduce-scatter, the message of a send."""
+
+    collective: str  # all_reduce | reduce_scatter | all_gather | all_to_all | send
+    bytes: float
+    group: Communicator
+    purpose: str  # tensor | context | expert | data | pipeline | embedding | halo | reshard | weights
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Bytes between device and host memory."""
+
+    bytes: float
+    direction: str  # to_host | to_device
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Reading and preparing the samples of one step on the host."""
+
+    samples: float
+    kind: str  # fetch | prep
+
+
+Work = Compute | Communication | Copy | Load
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A work on the main chain; `beside` runs at the same time and must be done when the item is."""
+
+    work: Work
+    beside: Communication | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Static memory of one pipeline stage on one rank, in bytes by kind, and its parameters."""
+
+    index: int
+    weights: float
+    gradients: float
+    optimizer: float
+    buffers: float
+    parameters: float  # held by one rank (before state sharding)
+    blocks: tuple[tuple[str, int], ...]  # block name, how many
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionGraph:
+    """Columns over tasks, CSR edges, and the tables the columns point into.
+
+    Tasks of one stream run in index order. `task_class` is the rank class a task belongs to (of several, the
+    first); `streams[k] = (rank class, stream name)`.
+    """
+
+    items: tuple[Item, ...]  # distinct items
+    shape_ptr: Ints
+    shape_items: Ints  # shape s = items[shape_items[shape_ptr[s]:shape_ptr[s+1]]]
+    task_kind: NDArray[np.int8]
+    task_shape: Ints
+    task_class: Ints
+    task_phase: NDArray[np.int8]
+    task_stage: Ints
+    task_chunk: Ints
+    task_micro: Ints  # micro-batch, -1 where none
+    task_memory: NDArray[np.float64]  # bytes kept (+) or freed (-) when the task ends
+    task_workspace: NDArray[np.float64]  # bytes needed only while the task runs
+    stream_ptr: Ints
+    stream_ids: Ints
+    succ_ptr: Ints
+    succ: Ints
+    streams: tuple[tuple[int, str], ...]
+    stages: tuple[Stage, ...]
+    fold: Fold
+
+    @property
+    def tasks(self) -> int:
+        return len(self.task_kind)
+
+    def shape(self, index: int) -> tuple[Item, ...]:
+        low, high = self.shape_ptr[index], self.shape_ptr[index + 1]
+        return tuple(self.items[i] for i in self.shape_items[low:high])

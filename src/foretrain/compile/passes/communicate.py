@@ -1,0 +1,280 @@
+"""Communicate: walk a block's ops, compare how tensors lie with how they are needed, insert collectives.
+
+Forward: each input is brought from its producer's layout to the one the consumer's cuts ask for. Backward:
+each input's gradient comes out cut like the consumer and partial over the consumer's other axes, and goes
+back to the producer's layout. Weight gradients are partial over every axis that cuts the op but not the
+weight; those wait for the bucket pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from foretrain.compile.execution import Communication, Communicator, Compute, Item
+from foretrain.compile.layout import Layout, overlap_bytes, transition
+from foretrain.compile.passes import differentiate
+from foretrain.compile.passes.partition import LocalOp
+from foretrain.model.graph import Block, Op, Tensor
+from foretrain.model.ops import family
+from foretrain.model.ops.base import Choices
+from foretrain.model.precision import Precision
+from foretrain.runtime import Runtime
+
+# What a collective serves, by the spoken name its axes belong to.
+_PURPOSES = (("ep", "expert"), ("tp", "tensor"), ("cp", "context"))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightShard:
+    """One weight as a rank holds it before any state sharding."""
+
+    path: str
+    elements: float
+    reduce_axes: tuple[str, ...]  # ranks along these hold copies whose gradients are added
+    state: tuple[tuple[str, tuple[str, ...]], ...]  # role → axes it is further split over
+
+
+@dataclass(frozen=True, slots=True)
+class OpProgram:
+    """One op with the communication it needs, per direction."""
+
+    path: str
+    kind: str
+    forward: tuple[Item, ...]
+    backward: tuple[Item, ...]  # input gradients
+    backward_weight: tuple[Item, ...]
+    saved: tuple[tuple[str, float], ...]  # tensors kept for backward
+    inputs: tuple[tuple[str, float], ...]  # local bytes of what it reads
+    outputs: tuple[tuple[str, float], ...]
+    weights: tuple[WeightShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProgram:
+    """A block's ops in forward order and the layouts of what it hands on."""
+
+    name: str
+    ops: tuple[OpProgram, ...]
+    outgoing: tuple[Layout, ...]
+    boundary_bytes: float  # carried tensors as one rank holds them
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the walk needs to know besides the ops."""
+
+    sizes: Mapping[str, int]  # atomic axis → size
+    spoken: Mapping[str, str]  # atomic axis → purpose
+    precision: Precision
+    choices: Choices
+    runtime: Runtime
+
+
+def communicate(
+    block: Block, ops: tuple[LocalOp, ...], incoming: tuple[Layout, ...], setting: Setting
+) -> BlockProgram:
+    walk = _Walk(setting)
+    for tensor, layout in zip(block.inputs, incoming, strict=True):
+        walk.layouts[tensor.name] = layout
+    programs = tuple(walk.visit(local) for local in ops)
+    outgoing = tuple(walk.layouts[t.name] for t in block.outputs)
+    boundary = sum(walk.boundary_bytes(block, ops, t) for t in block.outputs)
+    return BlockProgram(block.name, programs, outgoing, boundary)
+
+
+class _Walk:
+    """State of one forward walk: how every tensor lies now, and which converted copies exist."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.layouts: dict[str, Layout] = {}
+        self.copies: set[tuple[str, Layout]] = set()
+
+    def visit(self, local: LocalOp) -> OpProgram:
+        s = self.setting
+        before: list[Communication] = []
+        beside: list[Communication] = []
+        returns: list[Communication] = []
+        regather: list[Communication] = []
+        shrink: dict[str, float] = {}
+        for tensor in local.op.inputs:
+            have = self.layouts.get(tensor.name)
+            if have is None or tensor.element == "index":
+                continue
+            want = Layout(tuple(local.leaf.axes_of(dim) for dim in tensor.dims))
+            steps = self.incoming(local, tensor, have, want)
+            ring = local.leaf.exchange == "ring" and local.op.kind == "attention"
+            (beside if ring else before).extend(steps)
+            returns += self.returning(local, tensor, have, want)
+            gathers = [c for c in steps if c.collective == "all_gather"]
+            if gathers and s.runtime.regathers_sequence:
+                shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
+                regather += gathers
+        self.place_outputs(local)
+        return self.program(local, before, beside, returns, regather, shrink)
+
+    def _ranks(self, communication: Communication) -> int:
+        return prod(self.setting.sizes[axis] for axis in communication.group.axes)
+
+    def _full_bytes(self, local: LocalOp, tensor: Tensor) -> float:
+        element = self.setting.precision.element_bytes(tensor.element)
+        return local.whole.input_elements(tensor) * element
+
+    def purpose(self, axes: tuple[str, ...]) -> str:
+        words = {self.setting.spoken.get(axis, "reshard") for axis in axes}
+        for _, word in _PURPOSES:
+            if word in words:
+                return word
+        return "reshard"
+
+    def incoming(
+        self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
+    ) -> list[Communication]:
+        if (tensor.name, want) in self.copies:
+            return []
+        self.copies.add((tensor.name, want))
+        full = self._full_bytes(local, tensor)
+        steps = [self._named(c) for c in transition(have, want, full, self.setting.sizes, "reshard")]
+        return steps + self.halo(local, tensor, want)
+
+    def returning(
+        self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
+    ) -> list[Communication]:
+        """Collectives of the input's gradient on its way back to the producer."""
+        missing = (a for a in local.used if want.position_of(a) is None) if local.op.reduces else ()
+        partial = tuple(a for a in missing if a not in want.cutting)
+        got = Layout(want.axes, partial)
+        full = self._full_bytes(local, tensor)
+        steps = transition(got, have.settled, full, self.setting.sizes, "reshard")
+        return [self._named(c) for c in steps] + self.halo(local, tensor, want)
+
+    def _named(self, communication: Communication) -> Communication:
+        return Communication(
+            communication.collective,
+            communication.bytes,
+            communication.group,
+            self.purpose(communication.group.axes),
+        )
+
+    def halo(self, local: LocalOp, tensor: Tensor, want: Layout) -> list[Communication]:
+        """Rows of neighbours that a spatially split convolution or pooling needs."""
+        sends = []
+        for position, dim in enumerate(tensor.dims):
+            axes = tuple(a for a in want.axes[position] if self.setting.sizes[a] > 1)
+            rows = float(local.op.attr.get(f"halo_{dim[0]}", 0)) if dim in ("height", "width") else 0.0
+            if not axes or rows <= 0:
+                continue
+            extent = local.whole.size[dim]
+            others = tuple(a for a in want.cutting if a not in axes)
+            row = self._full_bytes(local, tensor) / extent / prod(self.setting.sizes[a] for a in others)
+            parts = prod(self.setting.sizes[a] for a in axes)
+            size = overlap_bytes(parts, parts, rows, extent, row)
+            group = Communicator((axes[-1],), kind="shift", offset=1)
+            sends.append(Communication("send", size, group, "halo"))
+        return sends
+
+    def place_outputs(self, local: LocalOp) -> None:
+        for out in local.op.outputs:
+            axes = tuple(local.leaf.axes_of(dim) for dim in out.dims)
+            cutting = {axis for cut in axes for axis in cut}
+            partial = tuple(a for a in local.used if a not in cutting) if local.op.reduces else ()
+            self.layouts[out.name] = Layout(axes, partial)
+            self.copies = {c for c in self.copies if c[0] != out.name}
+            self.copies.add((out.name, self.layouts[out.name]))
+
+    def program(
+        self,
+        local: LocalOp,
+        before: list[Communication],
+        beside: list[Communication],
+        returns: list[Communication],
+        regather: list[Communication],
+        shrink: Mapping[str, float],
+    ) -> OpProgram:
+        s = self.setting
+        forward = differentiate.forward(local, s.precision, s.choices)
+        inputs, weights = differentiate.backward(local, s.precision, s.choices)
+        overlaps = s.runtime.overlaps_tensor_backward
+        ring = bool(beside)
+        backward, backward_weight = _backward_items(
+            inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
+        )
+        if ring:  # keys and values go round once more, with their gradients behind them
+            backward = _beside(inputs, _merged([*beside, *returns]))
+        return OpProgram(
+            path=local.path,
+            kind=local.op.kind,
+            forward=(*(Item(c) for c in before), *_beside(forward, _merged(beside))),
+            backward=backward,
+            backward_weight=backward_weight,
+            saved=self.saved(local, shrink),
+            inputs=tuple((t.name, self.bytes(local.op, t)) for t in local.op.inputs),
+            outputs=tuple((t.name, self.bytes(local.op, t)) for t in local.op.outputs),
+            weights=tuple(self.weight(local, w) for w in local.op.weights),
+        )
+
+    def bytes(self, op: Op, tensor: Tensor) -> float:
+        return op.elements(tensor) * self.setting.precision.element_bytes(tensor.element)
+
+    def saved(self, local: LocalOp, shrink: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+        s = self.setting
+        kept = family(local.op).saved(local.op, s.precision, s.choices)
+        return tuple((t.name, self.bytes(local.op, t) / shrink.get(t.name, 1.0)) for t in kept)
+
+    def weight(self, local: LocalOp, weight: Tensor) -> WeightShard:
+        cut = {axis for dim in weight.dims for axis in local.leaf.axes_of(dim)}
+        axes = tuple(a for a in local.used if a not in cut and self.setting.sizes[a] > 1)
+        path = f"{local.path}.{weight.name}"
+        return WeightShard(path, float(local.op.elements(weight)), axes, local.leaf.state)
+
+    def boundary_bytes(self, block: Block, ops: tuple[LocalOp, ...], tensor: Tensor) -> float:
+        """Bytes of a carried tensor as one rank holds it."""
+        for local in reversed(ops):
+            for out in local.op.outputs:
+                if out.name == tensor.name:
+                    return self.bytes(local.op, out)
+        for local in ops:  # carried through untouched, such as an encoder's memory
+            for used in local.op.inputs:
+                if used.name == tensor.name:
+                    return self.bytes(local.op, used)
+        return 0.0
+
+
+def _backward_items(
+    inputs: tuple[Compute, ...],
+    weights: tuple[Compute, ...],
+    returns: list[Communication],
+    regather: list[Communication],
+    overlaps: bool,
+) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """Input-gradient and weight-gradient items; with overlap, the gather of the saved input runs beside the
+    former and the reduction of the input gradient beside the latter (as Megatron-LM does)."""
+    merged_regather, merged_returns = _merged(regather), _merged(returns)
+    if overlaps and weights and len(regather) <= 1 and len(returns) <= 1:
+        first = _beside(inputs, merged_regather)
+        second = _beside(weights, merged_returns)
+        return first, second
+    chain = (*(Item(c) for c in regather), *(Item(w) for w in inputs), *(Item(c) for c in returns))
+    return chain, tuple(Item(w) for w in weights)
+
+
+def _merged(communications: list[Communication]) -> tuple[Communication, ...]:
+    """Messages of one kind over one group travel together."""
+    sums: dict[tuple[str, Communicator, str], float] = {}
+    for c in communications:
+        key = (c.collective, c.group, c.purpose)
+        sums[key] = sums.get(key, 0.0) + c.bytes
+    return tuple(Communication(k[0], size, k[1], k[2]) for k, size in sums.items())
+
+
+def _beside(works: tuple[Compute, ...], communications: tuple[Communication, ...]) -> tuple[Item, ...]:
+    """The longest kernel hides one communication; further ones stand in the chain."""
+    if not communications:
+        return tuple(Item(work) for work in works)
+    if not works:
+        return tuple(Item(c) for c in communications)
+    host = max(range(len(works)), key=lambda i: works[i].kernel.flops)
+    items = [Item(w, communications[0] if i == host else None) for i, w in enumerate(works)]
+    return (*items, *(Item(c) for c in communications[1:]))

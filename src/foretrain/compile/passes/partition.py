@@ -1,0 +1,82 @@
+"""Partition: what one rank computes of every op, and whether the split is possible at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from foretrain.errors import PlanError
+from foretrain.model.graph import Block, Op
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.strategy import Leaf, Node, leaf
+
+# Dims that may have fewer parts than ranks: the rest hold copies (grouped-query attention beyond its heads).
+_REPLICABLE = ("kv_heads",)
+# Dims whose parts may differ by one row: images rarely divide evenly.
+_UNEVEN = ("height", "width")
+_WORDS = {"heads": "attention heads", "ffn": "feed-forward columns", "vocab": "vocabulary entries",
+          "expert": "experts", "seq": "tokens per sample", "channel_in": "input channels",
+          "channel_out": "output channels", "batch": "samples"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOp:
+    """An op as one rank runs it. `whole` has the batch of the entire data-parallel group."""
+
+    path: str
+    op: Op
+    whole: Op
+    leaf: Leaf
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        return self.leaf.used
+
+
+def padded(op: Op, multiple: int) -> Op:
+    """The op with its vocabulary rounded up, as frameworks do to keep GEMMs aligned."""
+    if "vocab" not in op.size or multiple == 1:
+        return op
+    sizes = tuple((d, ceil(n / multiple) * multiple if d == "vocab" else n) for d, n in op.sizes)
+    return replace(op, sizes=sizes)
+
+
+def partition(
+    block: Block, index: int, root: Node, mesh: Mesh, samples: int, pad: int
+) -> tuple[LocalOp, ...]:
+    """Local ops of one repetition of a block; `samples` are those of all replicas together."""
+    sizes = dict(mesh.axes)
+    ops: list[LocalOp] = []
+    faults: list[str] = []
+    for op in block.ops:
+        found = leaf(root, block.name, index, op)
+        degrees = {dim: prod(sizes[a] for a in axes) for dim, axes in found.axes}
+        whole = padded(op, pad * degrees.get("vocab", 1) if pad > 1 else 1)
+        whole = whole.local({}, samples)
+        faults += _faults(f"{block.name}.{op.name}", whole, degrees)
+        ops.append(LocalOp(f"{block.name}.{op.name}", whole.local(degrees, 1), whole, found))
+    if faults:
+        raise PlanError("the plan does not divide the model:", faults=list(dict.fromkeys(faults)))
+    return tuple(ops)
+
+
+def _faults(path: str, op: Op, degrees: Mapping[str, int]) -> list[str]:
+    faults = []
+    for dim, degree in degrees.items():
+        size = op.size[dim]
+        if degree == 1 or size % degree == 0 or dim in _UNEVEN:
+            continue
+        if dim in _REPLICABLE and degree % size == 0:
+            continue
+        what = _WORDS.get(dim, dim)
+        faults.append(f"degree {degree} does not divide {size:,} {what} ({path}). Try {_near(size, degree)}.")
+    return faults
+
+
+def _near(size: int, degree: int) -> str:
+    """Divisors of `size` around `degree`, for the remedy."""
+    divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
+    near = sorted(sorted(divisors, key=lambda d: abs(d - degree))[:5])
+    shown = ", ".join(map(str, near[:-1]))
+    return f"{shown} or {near[-1]}" if shown else str(near[-1])

@@ -1,0 +1,263 @@
+"""Pipeline: the segments of every stage, from the blocks it holds and the schedule it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from foretrain.compile.execution import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Communication,
+    Communicator,
+    Compute,
+    Copy,
+    Item,
+    Stage,
+)
+from foretrain.compile.passes import bucket, offload, shard
+from foretrain.compile.passes.bucket import sharding_axes
+from foretrain.compile.passes.communicate import WeightShard
+from foretrain.compile.passes.recompute import BlockPass
+from foretrain.compile.segment import Async, Interner, Segment, strung
+from foretrain.model.ops.base import Kernel
+from foretrain.model.workload import Workload
+from foretrain.plan.plan import Plan
+from foretrain.runtime import Runtime
+
+Key = tuple[int, int, bool]  # phase, chunk, is it the first (forward) or last (backward) micro-batch
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A chunk of a stage: its blocks in order, and what lies beyond its ends."""
+
+    passes: tuple[BlockPass, ...]
+    offloads: tuple[bool, ...]
+    is_first: bool
+    is_last: bool
+    received_bytes: float  # the boundary this part receives going forward
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """Everything one stage runs: segments by key, the update, and its static memory."""
+
+    segments: Mapping[Key, Segment]
+    update: Segment
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class StageSetting:
+    """What building segments needs to know besides the blocks."""
+
+    workload: Workload
+    plan: Plan
+    runtime: Runtime
+    sizes: Mapping[str, int]
+    splits_backward: bool
+    interner: Interner
+
+    @property
+    def gradient_bytes(self) -> float:
+        given = self.runtime.gradient_bytes
+        return self.workload.precision.gradient_bytes if given is None else given
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.workload.precision.weight_bytes
+
+    @property
+    def bucket_limits(self) -> tuple[float, float]:
+        chosen = self.plan.root.bucket_bytes
+        if chosen is not None:
+            return min(chosen, self.runtime.first_bucket_bytes), chosen
+        return self.runtime.first_bucket_bytes, self.runtime.bucket_bytes
+
+
+def stage_program(index: int, parts: tuple[Part, ...], setting: StageSetting) -> StageProgram:
+    segments: dict[Key, Segment] = {}
+    for chunk, part in enumerate(parts):
+        build = _PartBuilder(part, setting)
+        for is_edge in (False, True):
+            segments[FORWARD, chunk, is_edge] = build.forward(is_edge)
+            if setting.splits_backward:
+                segments[BACKWARD, chunk, is_edge] = build.backward_input()
+                segments[BACKWARD_WEIGHT, chunk, is_edge] = build.backward_weight(is_edge)
+            else:
+                segments[BACKWARD, chunk, is_edge] = build.backward(is_edge)
+    shards = [w for part in parts for p in part.passes for w in p.weights]
+    return StageProgram(segments, _update(shards, setting), _stage(index, parts, shards, setting))
+
+
+class _PartBuilder:
+    """The segments of one chunk."""
+
+    def __init__(self, part: Part, setting: StageSetting) -> None:
+        self.part = part
+        self.setting = setting
+        self.weights = [tuple(p.weights) for p in part.passes]
+
+    def forward(self, is_first: bool) -> Segment:
+        s, passes = self.setting, self.part.passes
+        chain, starts = strung(s.interner.run(p.forward) for p in passes)
+        chain, starts = self._arrival(chain, starts, self.part.is_first)
+        asyncs = self._weight_gathers(self.weights, starts)
+        if is_first and s.runtime.overlaps_parameter_gather:
+            asyncs += self._parameter_gathers(starts)
+        leaving = self._offloaded()
+        asyncs += offload.copies_out(leaving, starts[1:], s.interner)
+        return Segment(
+            chain=chain,
+            asyncs=asyncs,
+            memory=sum(p.saved_bytes for p in passes) - sum(leaving),
+            workspace=max(p.forward_workspace for p in passes) + max(leaving, default=0.0),
+            send=None if self.part.is_last else self._send(passes[-1].boundary_bytes, +1),
+        )
+
+    def backward(self, is_last: bool) -> Segment:
+        return self._backward(is_last, lambda p: p.backward, lambda p: p.ready, frees=True)
+
+    def backward_input(self) -> Segment:
+        return self._backward(False, lambda p: p.backward_input, None, frees=False)
+
+    def backward_weight(self, is_last: bool) -> Segment:
+        segment = self._backward(is_last, lambda p: p.backward_weight, lambda p: p.ready_weight, frees=True)
+        return Segment(segment.chain, segment.asyncs, segment.memory, segment.workspace)
+
+    def _backward(
+        self,
+        is_last: bool,
+        items: Callable[[BlockPass], tuple[Item, ...]],
+        ready: Callable[[BlockPass], tuple[tuple[int, tuple[WeightShard, ...]], ...]] | None,
+        frees: bool,
+    ) -> Segment:
+        s = self.setting
+        passes = self.part.passes[::-1]
+        chain, starts = strung(s.interner.run(items(p)) for p in passes)
+        is_pure_weight = ready is not None and s.splits_backward
+        if not is_pure_weight:
+            chain, starts = self._arrival(chain, starts, self.part.is_last)
+        asyncs: tuple[Async, ...] = ()
+        if not is_pure_weight:
+            asyncs += self._weight_gathers(self.weights[::-1], starts)
+            asyncs += offload.copies_in(self._offloaded()[::-1], starts, s.interner)
+        if ready is not None:
+            finished = [
+                (starts[i] + at, shards)
+                for i, p in enumerate(passes)
+                for at, shards in ready(p)
+                if is_last or any(sharding_axes(w, "gradient") for w in shards)
+            ]
+            asyncs += bucket.gradient_asyncs(
+                finished, len(chain), s.gradient_bytes, s.bucket_limits,
+                s.runtime.overlaps_gradients, s.sizes, s.interner,
+            )  # fmt: skip
+        saved = sum(p.saved_bytes for p in passes) - sum(self._offloaded())
+        return Segment(
+            chain=chain,
+            asyncs=asyncs,
+            memory=-saved if frees else 0.0,
+            workspace=max(p.backward_workspace for p in passes) + max(self._offloaded(), default=0.0),
+            send=None if self.part.is_first else self._send(self.part.received_bytes, -1),
+        )
+
+    def _offloaded(self) -> list[float]:
+        pairs = zip(self.part.passes, self.part.offloads, strict=True)
+        return [p.saved_bytes if leaves else 0.0 for p, leaves in pairs]
+
+    def _weight_gathers(self, blocks: list[tuple[WeightShard, ...]], starts: list[int]) -> tuple[Async, ...]:
+        s = self.setting
+        return shard.gather_asyncs(
+            blocks, starts, "weight", s.weight_bytes, s.runtime.prefetched_blocks, s.interner
+        )
+
+    def _parameter_gathers(self, starts: list[int]) -> tuple[Async, ...]:
+        s = self.setting
+        replicated = [tuple(w for w in ws if not sharding_axes(w, "weight")) for ws in self.weights]
+        return shard.gather_asyncs(replicated, starts, "optimizer", s.weight_bytes, None, s.interner)
+
+    def _scatters(self) -> bool:
+        return self.setting.runtime.scatters_pipeline and "tp" in self.setting.sizes
+
+    def _send(self, size: float, direction: int) -> int:
+        """The boundary goes to the neighbour; replicated over tp it may go in slices (SC21, section 4.1)."""
+        s = self.setting
+        if self._scatters() and not self._is_sequence_cut():
+            size /= s.sizes["tp"]
+        wraps = s.plan.schedule.chunks > 1
+        group = Communicator(("pp",), "shift", direction, wraps)
+        return s.interner.number(Item(Communication("send", size, group, "pipeline")))
+
+    def _is_sequence_cut(self) -> bool:
+        return any("seq" in cut.dims and "tp" in cut.axes for cut in self.setting.plan.root.split)
+
+    def _arrival(
+        self, chain: np.typing.NDArray[np.int32], starts: list[int], is_end: bool
+    ) -> tuple[np.typing.NDArray[np.int32], list[int]]:
+        """Slices of a scattered boundary are put together again before anything else runs."""
+        s = self.setting
+        if is_end or not self._scatters() or s.sizes["tp"] == 1 or self._is_sequence_cut():
+            return chain, starts
+        size = self.part.received_bytes
+        gather = Item(Communication("all_gather", size, Communicator(("tp",)), "pipeline"))
+        head = np.array([s.interner.number(gather)], dtype=np.int32)
+        return np.concatenate([head, chain]), [start + 1 for start in starts]
+
+
+def _update(shards: list[WeightShard], setting: StageSetting) -> Segment:
+    """Apply the optimizer to the shard a rank owns, then bring the weights back together."""
+    s = setting
+    if not s.workload.optimizer.has_update or not shards:
+        return Segment(np.zeros(0, dtype=np.int32), is_update=True)
+    owned = sum(w.elements / _parts(w, "optimizer", s.sizes) for w in shards)
+    items: list[Item] = []
+    traffic = s.workload.optimizer.update_bytes(owned, s.workload.precision)
+    if "optimizer" in (s.plan.root.offload or ()):
+        items.append(Item(Copy(owned * s.gradient_bytes, "to_host")))
+        items.append(Item(Copy(traffic, "host_memory")))
+        items.append(Item(Copy(owned * s.weight_bytes, "to_device")))
+    else:
+        flops = s.workload.optimizer.update_flops(owned)
+        kernel = Kernel("memory", "update", flops, traffic, "fp32")
+        items.append(Item(Compute("optimizer.update", kernel)))
+    if not s.runtime.overlaps_parameter_gather:
+        whole = [w for w in shards if not sharding_axes(w, "weight")]
+        items += shard.gather_items(whole, "optimizer", s.weight_bytes)
+    return Segment(s.interner.run(tuple(items)), is_update=True)
+
+
+def _parts(weight: WeightShard, role: str, sizes: Mapping[str, int]) -> int:
+    return prod(sizes[axis] for axis in sharding_axes(weight, role))
+
+
+def _stage(index: int, parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting) -> Stage:
+    precision, optimizer = s.workload.precision, s.workload.optimizer
+    state = optimizer.state_bytes + (4.0 if precision.has_master_weights and optimizer.has_update else 0.0)
+    if "optimizer" in (s.plan.root.offload or ()):
+        state = 0.0
+    gathered = [
+        sum(shard.gathered_bytes(p.weights, "weight", s.weight_bytes).values())
+        for part in parts for p in part.passes
+    ]  # fmt: skip
+    has_replicas = any(w.reduce_axes for w in shards)
+    staging = s.bucket_limits[1] if has_replicas and s.runtime.overlaps_gradients else 0.0
+    counts: dict[str, int] = {}
+    for part in parts:
+        for p in part.passes:
+            counts[p.name] = counts.get(p.name, 0) + 1
+    return Stage(
+        index=index,
+        weights=sum(w.elements / _parts(w, "weight", s.sizes) for w in shards) * s.weight_bytes,
+        gradients=sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards) * s.gradient_bytes,
+        optimizer=sum(w.elements / _parts(w, "optimizer", s.sizes) for w in shards) * state,
+        buffers=max(gathered, default=0.0) * (1 + s.runtime.prefetched_blocks) + staging,
+        parameters=sum(w.elements for w in shards),
+        blocks=tuple(counts.items()),
+    )
+

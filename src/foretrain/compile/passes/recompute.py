@@ -1,0 +1,146 @@
+"""Recompute: choose what a block keeps for backward and put the forward work that replaces the rest there.
+
+A choice is a set of ops, not a mode: `full` is all ops of the block, `selective` its attention cores
+(Korthikanti et al. 2022), a list names ops. An op in the set keeps nothing; what the set reads from outside
+is kept instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from foretrain.compile.execution import Communication, Compute, Item
+from foretrain.compile.passes.communicate import BlockProgram, OpProgram, WeightShard
+from foretrain.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPass:
+    """One repetition of a block, ready to be strung into chains."""
+
+    name: str
+    forward: tuple[Item, ...]
+    backward: tuple[Item, ...]  # everything, weight gradients in place
+    backward_input: tuple[Item, ...]  # the same without weight gradients …
+    backward_weight: tuple[Item, ...]  # … and those alone, for schedules that separate them
+    ready: tuple[tuple[int, tuple[WeightShard, ...]], ...]  # gradients done after n items of backward
+    ready_weight: tuple[tuple[int, tuple[WeightShard, ...]], ...]  # … of backward_weight
+    saved_bytes: float
+    forward_workspace: float
+    backward_workspace: float
+    boundary_bytes: float
+
+    @property
+    def weights(self) -> Iterator[WeightShard]:
+        for _, shards in self.ready:
+            yield from shards
+
+
+def recompute(block: BlockProgram, choice: str, logits_copies: float) -> BlockPass:
+    redo = _chosen(block, choice)
+    backward, inputs, weights = [], [], []
+    ready, ready_weight = [], []
+    for index in range(len(block.ops) - 1, -1, -1):
+        op = block.ops[index]
+        if index in redo and index + 1 not in redo:
+            again = [_again(item) for i in _run(redo, index) for item in block.ops[i].forward]
+            backward += again
+            inputs += again
+        backward += [*op.backward, *op.backward_weight]
+        inputs += op.backward
+        weights += op.backward_weight
+        if op.weights:
+            ready.append((len(backward), op.weights))
+            ready_weight.append((len(weights), op.weights))
+    return BlockPass(
+        name=block.name,
+        forward=tuple(item for op in block.ops for item in op.forward),
+        backward=tuple(backward),
+        backward_input=tuple(inputs),
+        backward_weight=tuple(weights),
+        ready=tuple(ready),
+        ready_weight=tuple(ready_weight),
+        saved_bytes=_kept(block, redo),
+        forward_workspace=max((_outputs(op) for op in block.ops), default=0.0),
+        backward_workspace=_redone(block, redo) + _gradients(block, logits_copies),
+        boundary_bytes=block.boundary_bytes,
+    )
+
+
+def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
+    match choice:
+        case "none":
+            return frozenset()
+        case "full":
+            return frozenset(range(len(block.ops))) if _has_backward(block) else frozenset()
+        case "selective":
+            return frozenset(i for i, op in enumerate(block.ops) if op.kind == "attention")
+    names = [name.strip() for name in choice.split(",")]
+    found = frozenset(
+        i for i, op in enumerate(block.ops)
+        if any(fnmatchcase(op.path.partition(".")[2], n) or fnmatchcase(op.path, n) or fnmatchcase(op.kind, n)
+               for n in names)
+    )  # fmt: skip
+    if not found and not any(ch in choice for ch in "*?["):
+        known = ", ".join(op.path for op in block.ops[:12])
+        if choice.isidentifier():
+            raise PlanError(
+                f"recompute={choice}: neither none, selective or full, nor an op of {block.name}."
+                f" Its ops: {known}."
+            )
+    return found
+
+
+def _has_backward(block: BlockProgram) -> bool:
+    """Blocks around the layers (embedding, head) keep what they have: recomputing them frees next to nothing."""
+    return not any(op.kind in ("embedding", "cross_entropy") for op in block.ops)
+
+
+def _run(redo: frozenset[int], last: int) -> range:
+    """The unbroken run of recomputed ops that ends at `last`."""
+    first = last
+    while first - 1 in redo:
+        first -= 1
+    return range(first, last + 1)
+
+
+def _again(item: Item) -> Item:
+    if isinstance(item.work, Compute):
+        return Item(Compute(item.work.op, item.work.kernel, is_recomputed=True), item.beside)
+    assert isinstance(item.work, Communication)
+    return item
+
+
+def _kept(block: BlockProgram, redo: frozenset[int]) -> float:
+    kept: dict[str, float] = {}
+    made_inside = {name for i in redo for name, _ in block.ops[i].outputs}
+    for index, op in enumerate(block.ops):
+        tensors = op.saved
+        if index in redo:
+            tensors = tuple((n, size) for n, size in op.inputs if n not in made_inside)
+        for name, size in tensors:
+            kept[name] = max(size, kept.get(name, 0.0)) if index not in redo else kept.get(name, size)
+    return sum(kept.values())
+
+
+def _redone(block: BlockProgram, redo: frozenset[int]) -> float:
+    """What recomputed ops bring back to life while their backward runs."""
+    alive = {name: size for i in redo for name, size in block.ops[i].saved}
+    return sum(alive.values())
+
+
+def _outputs(op: OpProgram) -> float:
+    return sum(size for _, size in op.outputs)
+
+
+def _gradients(block: BlockProgram, logits_copies: float) -> float:
+    """The largest pair of gradients alive at once; the loss works on fp32 copies of the logits."""
+    worst = 0.0
+    for op in block.ops:
+        size = _outputs(op) + sum(s for _, s in op.inputs)
+        if op.kind == "cross_entropy":
+            size += 2.0 * logits_copies * op.inputs[0][1]
+        worst = max(worst, size)
+    return worst

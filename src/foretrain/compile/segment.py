@@ -1,0 +1,69 @@
+"""Segments: what a rank runs in one step of the schedule, before it is cut into tasks.
+
+A segment is a chain of items plus work that runs beside it: each `Async` starts once `after` items of the
+chain are done and must end before item `before` starts (or, without `before`, before the weights are updated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import Item
+
+
+class Interner:
+    """Distinct items in order of first use; equal items share a number."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._numbers: dict[Item, int] = {}
+        self._runs: dict[int, tuple[tuple[Item, ...], NDArray[np.int32]]] = {}
+
+    def number(self, item: Item) -> int:
+        found = self._numbers.get(item)
+        if found is None:
+            found = self._numbers[item] = len(self.items)
+            self.items.append(item)
+        return found
+
+    def run(self, items: tuple[Item, ...]) -> NDArray[np.int32]:
+        """Numbers of a tuple of items; the same tuple object is looked up once."""
+        known = self._runs.get(id(items))
+        if known is None:
+            numbers = np.array([self.number(item) for item in items], dtype=np.int32)
+            known = self._runs[id(items)] = (items, numbers)  # keeps the tuple alive, so ids stay unique
+        return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Async:
+    """`stream` names the queue it stands in; queues are first in, first out."""
+
+    item: int
+    stream: str
+    after: int
+    before: int | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Segment:
+    """One step of the schedule on one stage. `memory` is kept (+) or freed (-) when it ends."""
+
+    chain: NDArray[np.int32]
+    asyncs: tuple[Async, ...] = ()
+    memory: float = 0.0
+    workspace: float = 0.0
+    send: int | None = None  # item that passes the result on
+    is_update: bool = False
+
+
+def strung(parts: Iterable[NDArray[np.int32]]) -> tuple[NDArray[np.int32], list[int]]:
+    """Parts in a row, and where each starts."""
+    arrays = list(parts)
+    starts = np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(int).tolist()
+    chain = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int32)
+    return chain.astype(np.int32), starts

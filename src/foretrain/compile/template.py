@@ -1,0 +1,248 @@
+"""Templates: a segment cut into rows (tasks to be), once for all the micro-batches that run it.
+
+The chain is cut only where something can come between: where work beside it starts or is waited for, and
+around collectives that several rank classes take part in or whose links carry other traffic. Everything
+else runs as one task, which is exact because nothing outside can change what happens inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import (
+    CHAIN,
+    COLLECTIVE,
+    COPY,
+    LAUNCH,
+    LAUNCH_REST,
+    TRANSFER,
+    Communication,
+    Item,
+)
+from foretrain.compile.passes.fold import Fold
+from foretrain.compile.segment import Async, Segment
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Template:
+    """Rows of one segment for all rank classes of a stage; `first`, `last`, `lead`, `sends` hold one row per
+    class (-1: none)."""
+
+    kind: list[int] = field(default_factory=list)
+    shape: list[int] = field(default_factory=list)
+    rank_class: list[int] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    workspace: list[float] = field(default_factory=list)
+    streams: list[tuple[int, ...]] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    at_start: list[tuple[int, int]] = field(default_factory=list)  # (class position, row) issued at once
+    first: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    lead: list[int] = field(default_factory=list)
+    sends: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return len(self.kind)
+
+
+class Shapes:
+    """Distinct runs of items."""
+
+    def __init__(self) -> None:
+        self.runs: list[Ints] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, run: Ints) -> int:
+        key = run.tobytes()
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.runs)
+            self.runs.append(run)
+        return found
+
+    def csr(self) -> tuple[Ints, Ints]:
+        lengths = [len(run) for run in self.runs]
+        pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        items = np.concatenate(self.runs) if self.runs else np.zeros(0)
+        return pointers, items.astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Weaver:
+    """What cutting segments into rows needs to know."""
+
+    items: list[Item]
+    fold: Fold
+    shapes: Shapes
+    stream: Callable[[int, str], int]  # (rank class, name) → stream number
+    has_host: bool
+    host_blocks: bool
+
+
+def weave(segment: Segment, classes: tuple[int, ...], is_edge: bool, weaver: Weaver) -> Template:
+    """The rows of one segment on the rank classes of one stage."""
+    return _Weaving(segment, classes, is_edge, weaver).run()
+
+
+class _Weaving:
+    def __init__(self, segment: Segment, classes: tuple[int, ...], is_edge: bool, weaver: Weaver) -> None:
+        self.segment, self.classes, self.weaver = segment, classes, weaver
+        self.is_edge = is_edge or any(a.stream == "data" for a in segment.asyncs)
+        self.out = Template()
+        self.previous = [-1] * len(classes)  # the chain row each class ran last
+        self.waits: dict[int, list[tuple[int, int]]] = {}  # chain position → (class position, async row)
+
+    def run(self) -> Template:
+        out, segment = self.out, self.segment
+        out.first = [-1] * len(self.classes)
+        out.lead = [-1] * len(self.classes)
+        pending = sorted(segment.asyncs, key=lambda a: a.after)
+        cuts = self._cuts()
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            pending = self._issue(pending, low)
+            if high - low == 1 and self._is_apart(int(segment.chain[low])):
+                self._collective(low)
+            else:
+                self._piece(low, high)
+        self._issue(pending, len(segment.chain))
+        out.last = list(self.previous)
+        self._settle_memory()
+        out.sends = [-1] * len(self.classes)
+        if segment.send is not None:
+            self._send(segment.send)
+        return out
+
+    def _cuts(self) -> list[int]:
+        chain = self.segment.chain
+        cuts = {0, len(chain)}
+        for entry in self.segment.asyncs:
+            cuts.add(entry.after)
+            if entry.before is not None:
+                cuts.add(entry.before)
+        apart = {int(n) for n in np.unique(chain) if self._is_apart(int(n))}
+        if apart:
+            for position in np.flatnonzero(np.isin(chain, list(apart))).tolist():
+                cuts.update((position, position + 1))
+        return sorted(cuts)
+
+    def _is_apart(self, number: int) -> bool:
+        """Whether a collective of the chain must be a task of its own."""
+        work = self.weaver.items[number].work
+        if not isinstance(work, Communication):
+            return False
+        fold = self.weaver.fold
+        shared = fold.shared if self.is_edge else fold.shared_steady
+        for rank_class in self.classes:
+            group = fold.group_class(work.group, rank_class)
+            if len(fold.groups[work.group].members[group]) > 1 or shared[work.group][group]:
+                return True
+        return False
+
+    def _row(
+        self, kind: int, shape: int, rank_class: int, streams: tuple[int, ...], workspace: float = 0.0
+    ) -> int:
+        out = self.out
+        out.kind.append(kind)
+        out.shape.append(shape)
+        out.rank_class.append(rank_class)
+        out.memory.append(0.0)
+        out.workspace.append(workspace)
+        out.streams.append(streams)
+        return len(out.kind) - 1
+
+    def _launch(self, shape: int, position: int, row_after: int | None) -> int | None:
+        """Host time to issue a shape: the lead the device must wait for, and the rest."""
+        if not self.weaver.has_host:
+            return None
+        rank_class = self.classes[position]
+        host = (self.weaver.stream(rank_class, "host"),)
+        lead = self._row(LAUNCH, shape, rank_class, host)
+        self._row(LAUNCH_REST, shape, rank_class, host)
+        if self.out.lead[position] < 0:
+            self.out.lead[position] = lead
+        return lead
+
+    def _piece(self, low: int, high: int) -> None:
+        shape = self.weaver.shapes.number(self.segment.chain[low:high])
+        for position, rank_class in enumerate(self.classes):
+            lead = self._launch(shape, position, None)
+            compute = (self.weaver.stream(rank_class, "compute"),)
+            row = self._row(CHAIN, shape, rank_class, compute, self.segment.workspace)
+            self._follow(position, row, lead, low)
+
+    def _collective(self, low: int) -> None:
+        number = int(self.segment.chain[low])
+        work = self.weaver.items[number].work
+        assert isinstance(work, Communication)
+        shape = self.weaver.shapes.number(self.segment.chain[low : low + 1])
+        for members in self._groups(work):
+            leads = [self._launch(shape, position, None) for position in members]
+            streams = tuple(self.weaver.stream(self.classes[p], "compute") for p in members)
+            row = self._row(COLLECTIVE, shape, self.classes[members[0]], streams)
+            for position, lead in zip(members, leads, strict=True):
+                self._follow(position, row, lead, low)
+
+    def _follow(self, position: int, row: int, lead: int | None, low: int) -> None:
+        if lead is not None:
+            self.out.edges.append((lead, row))
+        for where, waited in self.waits.get(low, ()):
+            if where == position:
+                self.out.edges.append((waited, row))
+        if self.out.first[position] < 0:
+            self.out.first[position] = row
+        self.previous[position] = row
+
+    def _groups(self, work: Communication) -> list[list[int]]:
+        """Positions of this stage's classes that take part together."""
+        fold = self.weaver.fold
+        found: dict[int, list[int]] = {}
+        for position, rank_class in enumerate(self.classes):
+            group = fold.group_class(work.group, rank_class)
+            found.setdefault(group, []).append(position)
+        return list(found.values())
+
+    def _issue(self, pending: list[Async], at: int) -> list[Async]:
+        while pending and pending[0].after <= at:
+            self._async(pending.pop(0))
+        return pending
+
+    def _async(self, entry: Async) -> None:
+        work = self.weaver.items[entry.item].work
+        shape = self.weaver.shapes.number(np.array([entry.item], dtype=np.int32))
+        if isinstance(work, Communication):
+            groups, kind = self._groups(work), COLLECTIVE
+        else:
+            groups, kind = [[p] for p in range(len(self.classes))], COPY
+        for members in groups:
+            streams = tuple(self.weaver.stream(self.classes[p], entry.stream) for p in members)
+            row = self._row(kind, shape, self.classes[members[0]], streams)
+            for position in members:
+                if self.previous[position] >= 0:
+                    self.out.edges.append((self.previous[position], row))
+                else:
+                    self.out.at_start.append((position, row))
+                if entry.before is not None:
+                    self.waits.setdefault(entry.before, []).append((position, row))
+
+    def _send(self, number: int) -> None:
+        work = self.weaver.items[number].work
+        assert isinstance(work, Communication)
+        shape = self.weaver.shapes.number(np.array([number], dtype=np.int32))
+        name = "send_forward" if work.group.offset > 0 else "send_backward"
+        for position, rank_class in enumerate(self.classes):
+            stream = (self.weaver.stream(rank_class, name),)
+            row = self._row(TRANSFER, shape, rank_class, stream)
+            if self.previous[position] >= 0:
+                self.out.edges.append((self.previous[position], row))
+            self.out.sends[position] = row
+
+    def _settle_memory(self) -> None:
+        for row in {row for row in self.previous if row >= 0}:
+            self.out.memory[row] = self.segment.memory

@@ -1,0 +1,25 @@
+"""Point to point: one message from the first rank of a pair to the second."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretrain.cost.collectives.base import Flows, Ints, Steps
+
+
+class Send:
+    """A send and its matching receive."""
+
+    name = "send"
+    pattern = "send"
+    collectives = ("send",)
+
+    def flows(self, groups: Ints, domain_of: Ints) -> Flows:
+        count = len(groups)
+        return Flows(np.arange(count), groups[:, 0], groups[:, 1], np.ones(count))
+
+    def volume(self, collective: str, size: float, ranks: int) -> float:
+        return size
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        return Steps(0, 1) if domains > 1 else Steps(1, 0)

@@ -1,0 +1,178 @@
+"""Roofline with the few corrections that matter for training kernels.
+
+A kernel takes a fixed start-up plus the longer of its arithmetic and its memory traffic, each at the share of
+the data-sheet rate that such kernels reach on such devices (`calibration/efficiencies.yaml`). GEMMs and
+convolutions add tile and wave quantisation, attention adds short sequences and narrow heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.device import Device
+from foretrain.cost.calibration.efficiencies import Efficiencies, Table, table
+from foretrain.cost.compute.base import KernelCosts
+from foretrain.cost.compute.tiles import Floats, Units, gemm_seconds
+from foretrain.errors import ClusterError
+from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Kernel
+
+FLASH_PRODUCTS = {FORWARD: 2.0, INPUT_GRADIENT: 5.0, WEIGHT_GRADIENT: 5.0}
+"""Matrix products of fused attention: backward computes the scores again (Dao et al. 2022)."""
+
+Ints = NDArray[np.int64]
+Dims = Callable[[Kernel], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The default model: needs a data sheet only."""
+
+    efficiencies: Table | None = None  # None: the table that ships with the package
+
+    def seconds(self, kernels: Sequence[Kernel], device: Device) -> KernelCosts:
+        known = self.efficiencies or table()
+        reached, is_own = known.of(device)
+        seconds = np.zeros(len(kernels))
+        spread = np.zeros(len(kernels))
+        notes: dict[str, None] = {}
+        for (kind, phase, wanted), rows in _groups(kernels).items():
+            dtype = _dtype(wanted, device, known, notes)
+            chosen = [kernels[row] for row in rows]
+            case = _Case(device, reached, known, kind, phase, dtype)
+            seconds[rows] = case.seconds(chosen)
+            spread[rows] = known.spread.get(_family(kind), known.spread["other"])
+        if not is_own:
+            spread *= known.unknown_device_spread
+            notes[
+                f"{device.title} has no efficiencies of its own; those of {reached.name} are used."
+            ] = None
+        return KernelCosts(
+            seconds=seconds,
+            spread=spread,
+            measured=np.zeros(len(kernels), dtype=np.bool_),
+            source=(f"roofline, efficiencies of {reached.name}",) * len(kernels),
+            notes=tuple(notes),
+        )
+
+
+def _groups(kernels: Sequence[Kernel]) -> dict[tuple[str, str, str], Ints]:
+    """Rows that are computed together, in order of first appearance."""
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for row, kernel in enumerate(kernels):
+        rows.setdefault((kernel.kind, kernel.phase, kernel.dtype), []).append(row)
+    return {key: np.array(value, dtype=np.int64) for key, value in rows.items()}
+
+
+def _family(kind: str) -> str:
+    """`attention_cudnn` is a kind of `attention`."""
+    return "attention" if kind.startswith("attention") else kind
+
+
+def _dtype(wanted: str, device: Device, known: Table, notes: dict[str, None]) -> str:
+    """`wanted`, or what the software runs in where the device has no such units."""
+    if device.peak(wanted) is not None:
+        return wanted
+    for other in known.substitutes.get(wanted, ()):
+        if device.peak(other) is not None:
+            notes[
+                f"{device.title} has no {wanted} units; {wanted} kernels run at the {other} rate."
+            ] = None
+            return other
+    have = ", ".join(name for name, _ in device.peak_flops)
+    raise ClusterError(
+        f"{device.title} has no rate for {wanted} and none that stands in for it; it has {have}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Kernels of one kind, phase and dtype on one device."""
+
+    device: Device
+    reached: Efficiencies
+    known: Table
+    kind: str
+    phase: str
+    dtype: str
+
+    def seconds(self, kernels: Sequence[Kernel]) -> Floats:
+        flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
+        moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64)
+        traffic = moved / (self.device.memory_bandwidth * self._memory_share())
+        return self.reached.start_seconds + np.maximum(self._arithmetic(kernels, flops), traffic)
+
+    def _memory_share(self) -> float:
+        return self.reached.embedding if self.kind == "embedding" else self.reached.memory
+
+    def _peak(self) -> float:
+        return self.device.required_peak(self.dtype)
+
+    def _arithmetic(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
+        match self.kind:
+            case "gemm" | "grouped_gemm":
+                return self._tiled(kernels, flops, self.reached.gemm_share(self.dtype), _gemm_dims)
+            case "conv":
+                return self._tiled(kernels, flops, self.reached.conv_share(self.dtype), _conv_dims)
+        if self.kind.startswith("attention"):
+            return self._attention(kernels, flops)
+        return flops / (self._peak() * self.reached.vector)
+
+    def _tiled(self, kernels: Sequence[Kernel], flops: Floats, share: float, dims: Dims) -> Floats:
+        rate = self._peak() * share
+        if self.kind == "grouped_gemm":
+            rate *= self.reached.grouped
+        ideal = flops / rate
+        shaped = np.array([bool(kernel.shape) for kernel in kernels])
+        if not shaped.any():
+            return ideal
+        shape = np.array([dims(k) for k in kernels if k.shape], dtype=np.float64)
+        units = Units(
+            count=self.device.compute_units or self.known.compute_units,
+            flops=rate,
+            bandwidth=self.device.memory_bandwidth * self.reached.memory,
+            fill=self.reached.fill,
+        )
+        tiled = gemm_seconds(shape, units, self.known.tiles, self.known.splits)
+        # a kernel that does less or more than its dims say (strides, masks) keeps their inefficiency
+        nominal = np.maximum(2.0 * shape.prod(axis=1), 1.0)
+        ideal[shaped] *= np.maximum(tiled * rate / nominal, 1.0)
+        return ideal
+
+    def _attention(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
+        shares = self.reached.attention_shares(self.kind.removeprefix("attention").lstrip("_"))
+        share = shares.forward if self.phase == FORWARD else shares.backward
+        ideal = flops / (self._peak() * share)
+        shaped = np.array([bool(kernel.shape) for kernel in kernels])
+        if not shaped.any():
+            return ideal
+        shape = np.array([kernel.shape for kernel in kernels if kernel.shape], dtype=np.float64)
+        batch, heads, _, seq, kv_seq, head_dim = shape.T
+        narrow = np.where(head_dim <= self.known.narrow_head, shares.narrow, 1.0)
+        blocks = np.maximum(batch * heads * np.ceil(seq / self.known.attention_rows), 1.0)
+        units = self.device.compute_units or self.known.compute_units
+        idle = np.ceil(blocks / units) * units / blocks
+        # Keys a query looks at: masks shorten the inner loop, and what surrounds it weighs more.
+        dense = FLASH_PRODUCTS[self.phase] * 2.0 * batch * heads * seq * kv_seq * head_dim
+        visible = kv_seq * np.minimum(flops[shaped] / np.maximum(dense, 1.0), 1.0)
+        ideal[shaped] *= (1.0 + shares.half_length / np.maximum(visible, 1.0)) * idle / narrow
+        return ideal
+
+
+def _gemm_dims(kernel: Kernel) -> tuple[int, ...]:
+    return kernel.shape
+
+
+def _conv_dims(kernel: Kernel) -> tuple[int, ...]:
+    """The implicit GEMM of a convolution (Chetlur et al. 2014, arXiv 1410.0759), per group."""
+    batch, channels, filters, height, width, kernel_h, kernel_w, _, groups = kernel.shape
+    pixels = batch * height * width
+    window = channels // groups * kernel_h * kernel_w
+    if kernel.phase == WEIGHT_GRADIENT:
+        return groups, filters // groups, window, pixels
+    if kernel.phase == FORWARD:
+        return groups, pixels, filters // groups, window
+    return groups, pixels, channels // groups, filters // groups * kernel_h * kernel_w

@@ -1,0 +1,274 @@
+"""Costs: what every task of an execution graph costs alone, in columns, each with source and spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile.execution import (
+    CHAIN,
+    COLLECTIVE,
+    LAUNCH,
+    LAUNCH_REST,
+    TRANSFER,
+    Communication,
+    Compute,
+    Copy,
+    ExecutionGraph,
+    Item,
+    Load,
+)
+from foretrain.compile.passes.fold import Use
+from foretrain.cost.collectives.selector import spread as communication_spread
+from foretrain.cost.compute import ComputeModel
+from foretrain.cost.data import load_seconds
+from foretrain.cost.host import chain_summaries
+from foretrain.cost.network import Network, Routes, charge, routes_of
+from foretrain.errors import Bug
+from foretrain.model.workload import DataSource
+from foretrain.runtime import Runtime
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Columns of a breakdown: where the seconds of a chain go.
+COMPUTE, INTERCONNECT, NETWORK = range(3)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Costs:
+    """Per task: fixed seconds, volume and route for the engine, and what its seconds are made of."""
+
+    seconds: Floats
+    volume: Floats
+    route: NDArray[np.int32]
+    breakdown: Floats  # [tasks, 3] of chains: compute, interconnect, network
+    is_network: NDArray[np.bool_]  # a flow that crosses the network
+    measured_seconds: Floats  # of chains: the part that rests on measured tables
+    spread_seconds: Floats  # of chains: one standard deviation, errors of like kernels taken to go together
+    routes: Routes
+    route_cap: Floats
+    notes: tuple[str, ...]
+    sources: tuple[str, ...]
+    item_seconds: Floats  # [rank classes, items]: what one item costs alone
+
+
+def uses_of(graph: ExecutionGraph) -> tuple[Use, ...]:
+    """Communicators and collectives of a graph, in order of first use."""
+    uses: dict[Use, None] = {}
+    for item in graph.items:
+        for work in (item.work, item.beside):
+            if isinstance(work, Communication):
+                uses[work.group, work.collective] = None
+    return tuple(uses)
+
+
+def cost_graph(
+    graph: ExecutionGraph,
+    cluster: Cluster,
+    runtime: Runtime,
+    network: Network,
+    compute: ComputeModel,
+    data: DataSource | None = None,
+) -> Costs:
+    return _Costing(graph, cluster, runtime, network, compute, data).costs()
+
+
+class _Costing:
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        cluster: Cluster,
+        runtime: Runtime,
+        network: Network,
+        compute: ComputeModel,
+        data: DataSource | None,
+    ) -> None:
+        self.graph, self.cluster, self.runtime = graph, cluster, runtime
+        self.network, self.compute, self.data = network, compute, data
+        self.routes = routes_of(network, graph.fold, uses_of(graph))
+        self.kernel_ids = [i for i, item in enumerate(graph.items) if isinstance(item.work, Compute)]
+        self.other_ids = [
+            i for i, item in enumerate(graph.items)
+            if not isinstance(item.work, Compute) or item.beside is not None
+        ]  # fmt: skip
+        self.devices = np.asarray(cluster.device_kind)[graph.fold.examples]
+        self.notes: dict[str, None] = {}
+        self.sources: dict[str, None] = {}
+        self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
+
+    def costs(self) -> Costs:
+        graph, classes = self.graph, self.graph.fold.classes
+        items = np.zeros((classes, len(graph.items)))
+        parts = np.zeros((classes, 3, len(graph.items)))
+        extra = np.zeros((2, classes, len(graph.items)))  # measured seconds, spread
+        for rank_class in range(classes):
+            items[rank_class], parts[rank_class], extra[:, rank_class] = self._items(rank_class)
+        return self._tasks(items, parts, extra)
+
+    def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
+        """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
+        found = self._kernels.get(kind)
+        if found is None:
+            works = [self.graph.items[i].work for i in self.kernel_ids]
+            kernels = [work.kernel for work in works if isinstance(work, Compute)]
+            answer = self.compute.seconds(kernels, self.cluster.devices[kind])
+            columns = np.zeros((3, len(self.graph.items)))
+            columns[0, self.kernel_ids] = answer.seconds
+            columns[1, self.kernel_ids] = np.where(answer.measured, answer.seconds, 0.0)
+            columns[2, self.kernel_ids] = answer.spread * answer.seconds
+            self.notes.update(dict.fromkeys(answer.notes))
+            self.sources.update(dict.fromkeys(answer.source))
+            found = self._kernels[kind] = (columns[0], columns[1], columns[2])
+        return found
+
+    def _items(self, rank_class: int) -> tuple[Floats, Floats, Floats]:
+        """Every item's seconds alone, their parts, and (measured seconds, spread seconds)."""
+        seconds, measured, spread = self._device_kernels(int(self.devices[rank_class]))
+        total = seconds.copy()
+        parts = np.zeros((3, len(total)))
+        parts[COMPUTE] = seconds
+        extra = np.stack([measured, spread])
+        for index in self.other_ids:
+            item = self.graph.items[index]
+            if not self._takes_part(item, rank_class):
+                continue
+            if item.beside is not None:
+                hidden, is_network = self._communication(item.beside, rank_class)
+                exposed = max(0.0, hidden - seconds[index])
+                total[index] += exposed
+                parts[NETWORK if is_network else INTERCONNECT, index] += exposed
+            elif isinstance(item.work, Communication):
+                alone, is_network = self._communication(item.work, rank_class)
+                total[index] = alone
+                parts[NETWORK if is_network else INTERCONNECT, index] = alone
+                extra[1, index] = communication_spread() * alone
+            else:
+                total[index] = self._host_side(item, rank_class)
+                parts[INTERCONNECT, index] = total[index]
+        return total, parts, extra
+
+    def _takes_part(self, item: Item, rank_class: int) -> bool:
+        """Items are pooled over stages; a class is only asked about groups it is in."""
+        for work in (item.work, item.beside):
+            if isinstance(work, Communication):
+                found = self.graph.fold.groups[work.group]
+                if found.group_of[self.graph.fold.examples[rank_class]] < 0:
+                    return False
+        return True
+
+    def _communication(self, work: Communication, rank_class: int) -> tuple[float, bool]:
+        cost = charge(
+            self.network, self.graph.fold, self.routes, work, rank_class, self.runtime.library
+        )
+        return cost.seconds * self._exposed(work), cost.is_network
+
+    def _exposed(self, work: Communication) -> float:
+        """The share of a blocking collective that the runtime does not hide under its neighbours."""
+        if work.purpose == "tensor":
+            return 1.0 - self.runtime.tensor_overlap
+        if work.purpose == "expert":
+            return 1.0 - self.runtime.expert_overlap
+        return 1.0
+
+    def _host_side(self, item: Item, rank_class: int) -> float:
+        device = self.cluster.devices[int(self.devices[rank_class])]
+        node = self.cluster.node(int(self.cluster.node_of[self.graph.fold.examples[rank_class]]))
+        work = item.work
+        if isinstance(work, Load):
+            if self.data is None:
+                raise Bug("a load without a data source.")
+            return load_seconds(work, self.data, node.host, node.device_count)
+        assert isinstance(work, Copy)
+        if work.direction == "host_memory":
+            rate = node.host.memory_bandwidth or device.pcie_bandwidth
+            return work.bytes / (rate / node.device_count)
+        return work.bytes / device.pcie_bandwidth
+
+    def _tasks(self, items: Floats, parts: Floats, extra: Floats) -> Costs:
+        graph = self.graph
+        kind, shape = graph.task_kind, graph.task_shape.astype(np.int64)
+        shapes = len(graph.shape_ptr) - 1
+        key = graph.task_class.astype(np.int64) * shapes + shape
+        pairs, inverse = np.unique(key, return_inverse=True)
+        table = self._pairs(pairs // shapes, pairs % shapes, items, parts, extra)
+        seconds = table["seconds"][inverse].copy()
+        seconds[kind == LAUNCH] = table["lead"][inverse][kind == LAUNCH]
+        rest = kind == LAUNCH_REST
+        seconds[rest] = table["host"][inverse][rest] - table["lead"][inverse][rest]
+        flows = (kind == COLLECTIVE) | (kind == TRANSFER)
+        volume = np.where(flows, table["volume"][inverse], 0.0)
+        route = np.where(flows, table["route"][inverse], -1).astype(np.int32)
+        seconds = np.where(flows, table["latency"][inverse], seconds)
+        chains = kind == CHAIN
+        return Costs(
+            seconds=seconds,
+            volume=volume,
+            route=route,
+            breakdown=np.where(chains[:, None], table["parts"][inverse], 0.0),
+            is_network=table["is_network"][inverse] & flows,
+            measured_seconds=np.where(chains, table["measured"][inverse], 0.0),
+            spread_seconds=np.where(chains, table["spread"][inverse], 0.0),
+            routes=self.routes,
+            route_cap=np.full(len(self.routes.rate), np.inf),
+            notes=tuple(self.notes),
+            sources=tuple(self.sources),
+            item_seconds=items,
+        )
+
+    def _pairs(
+        self, classes: Ints, shapes: Ints, items: Floats, parts: Floats, extra: Floats
+    ) -> dict[str, NDArray[np.float64]]:
+        """Sums over the items of each distinct (rank class, shape)."""
+        graph = self.graph
+        low, high = graph.shape_ptr[shapes], graph.shape_ptr[shapes + 1]
+        lengths = (high - low).astype(np.int64)
+        ptr = np.concatenate([[0], np.cumsum(lengths)])
+        where = np.arange(ptr[-1]) - np.repeat(ptr[:-1], lengths) + np.repeat(low.astype(np.int64), lengths)
+        item = graph.shape_items[where].astype(np.int64)
+        owner = np.repeat(np.arange(len(shapes)), lengths)
+        rank_class = np.repeat(classes, lengths)
+        device = items[rank_class, item]
+        chains = chain_summaries(ptr, device, self._host_seconds()[item])
+        table: dict[str, NDArray[np.float64]] = {
+            "seconds": chains.device,
+            "host": chains.host,
+            "lead": chains.lead,
+            "measured": np.bincount(owner, extra[0, rank_class, item], len(shapes)),
+            "spread": np.bincount(owner, extra[1, rank_class, item], len(shapes)),
+            "parts": np.stack(
+                [np.bincount(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
+            ),
+        }
+        return table | self._flow_columns(classes, shapes)
+
+    def _flow_columns(self, classes: Ints, shapes: Ints) -> dict[str, NDArray[np.float64]]:
+        """Latency, volume and route of shapes that are a single collective."""
+        graph, count = self.graph, len(shapes)
+        latency, volume = np.zeros(count), np.zeros(count)
+        route, is_network = np.full(count, -1), np.zeros(count, dtype=np.bool_)
+        single = graph.shape_ptr[shapes + 1] - graph.shape_ptr[shapes] == 1
+        for pair in np.flatnonzero(single).tolist():
+            item = graph.items[int(graph.shape_items[graph.shape_ptr[shapes[pair]]])]
+            if not isinstance(item.work, Communication):
+                continue
+            cost = charge(
+                self.network, graph.fold, self.routes, item.work, int(classes[pair]), self.runtime.library
+            )
+            exposed = self._exposed(item.work)
+            latency[pair] = cost.choice.latency * exposed
+            volume[pair] = cost.choice.volume * exposed
+            route[pair] = cost.route
+            is_network[pair] = cost.is_network
+        return {"latency": latency, "volume": volume, "route": route, "is_network": is_network}
+
+    def _host_seconds(self) -> Floats:
+        kernel, collective = self.runtime.host_seconds_per_kernel, self.runtime.host_seconds_per_collective
+        return np.array([
+            (kernel if isinstance(item.work, Compute) else collective)
+            + (collective if item.beside is not None else 0.0)
+            for item in self.graph.items
+        ])  # fmt: skip

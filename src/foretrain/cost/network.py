@@ -1,0 +1,205 @@
+"""The network as costs see it: which links groups load, what collectives cost alone, routes for the engine.
+
+Folding keeps one flow per class of groups. What that flow meets on a link is the load of *all* groups of its
+class together, so the constraint "sum of loads ≤ capacity" on one link of each kind is the same as in the
+whole cluster. Links with equal capacity and equal loads are one constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile.execution import Communication, Communicator
+from foretrain.compile.passes.fold import Colors, Fold, Loads, Use
+from foretrain.cost.collectives import algorithms_for
+from foretrain.cost.collectives.base import Algorithm, Ints
+from foretrain.cost.collectives.selector import Choice, Wiring, link_efficiency, select
+
+Floats = NDArray[np.float64]
+Flow = tuple[Communicator, str, int]  # communicator, pattern, group class
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Routes:
+    """Constraints (one per kind of link) and, per flow, the constraints it meets with its load."""
+
+    number: Mapping[Flow, int]
+    ptr: NDArray[np.int32]
+    link: NDArray[np.int32]
+    weight: Floats
+    capacity: Floats
+    rate: Floats  # per route: bytes/s when only its own class of groups runs
+    crowd_rate: Floats  # … when all groups of its communicator run: what a library's tuner would assume
+    is_network: NDArray[np.bool_]  # per route: crosses the network
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one collective costs a group class: pay latency, then move volume over a route."""
+
+    choice: Choice
+    route: int
+    seconds: float  # alone
+    is_network: bool
+
+
+class Network:
+    """The links of a cluster at the bandwidth long messages reach. Implements `Traffic` for the fold pass."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        topology = cluster.topology
+        tier = np.asarray(topology.tier)
+        inside = _inside_efficiency(cluster)
+        between = link_efficiency("network", cluster.network.kind or "default")
+        self.capacity = np.asarray(topology.capacity) * np.where(tier == 0, inside, between)
+        self.is_network = tier == 1
+        self.domain_of = np.asarray(cluster.domain_of, dtype=np.int64)
+        self.link_family = _link_family(cluster)
+        colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
+        self._link_colors = np.ascontiguousarray(colors)
+
+    def link_colors(self) -> Colors:
+        return self._link_colors
+
+    def rank_colors(self) -> Colors:
+        return np.asarray(self.cluster.device_kind, dtype=np.uint64)
+
+    def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
+        patterns = {a.pattern: a for a in algorithms_for(collective)}
+        return tuple(self.pattern_loads(a, groups) for a in patterns.values())
+
+    def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
+        flows = algorithm.flows(groups, self.domain_of)
+        routes = self.cluster.topology.routes(flows.src, flows.dst)
+        owner = routes.owner
+        return Loads(
+            group=flows.group[owner],
+            link=np.asarray(routes.links, dtype=np.int64),
+            weight=flows.weight[owner],
+        )
+
+
+@lru_cache(maxsize=32)
+def network_of(cluster: Cluster) -> Network:
+    """One network per cluster, so that folds and routes can be remembered."""
+    return Network(cluster)
+
+
+@lru_cache(maxsize=128)
+def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
+    """Constraints and routes of every flow the uses may need."""
+    number: dict[Flow, int] = {}
+    links, flows, weights = [], [], []
+    for communicator, collective in uses:
+        found = fold.groups[communicator]
+        for algorithm in {a.pattern: a for a in algorithms_for(collective)}.values():
+            if (communicator, algorithm.pattern, 0) in number:
+                continue
+            first = len(number)
+            for group_class in range(len(found.examples)):
+                number[communicator, algorithm.pattern, group_class] = first + group_class
+            loads = network.pattern_loads(algorithm, found.groups)
+            links.append(loads.link)
+            flows.append(first + found.group_class[loads.group])
+            weights.append(loads.weight)
+    if not number:
+        none = np.zeros(0, dtype=np.int32)
+        empty = np.zeros(0)
+        return Routes({}, np.zeros(1, dtype=np.int32), none, empty, empty, empty, empty, none > 0)
+    crowd = np.concatenate([
+        _crowd_rate(network, *pattern) for pattern in zip(links, flows, weights, strict=True)
+    ])  # fmt: skip
+    columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
+    return _constraints(network, number, crowd, *columns)
+
+
+def _crowd_rate(network: Network, link: Ints, flow: Ints, weight: Floats) -> Floats:
+    """Rate of each flow of one pattern when all groups of the communicator move at once."""
+    total = np.bincount(link, weights=weight, minlength=len(network.capacity))
+    first = int(flow.min())
+    rate = np.full(int(flow.max()) - first + 1, np.inf)
+    np.minimum.at(rate, flow - first, network.capacity[link] / total[link])
+    return rate
+
+
+def _constraints(
+    network: Network, number: dict[Flow, int], crowd: Floats, link: Ints, flow: Ints, weight: Floats
+) -> Routes:
+    count = len(number)
+    keys, inverse = np.unique(link * count + flow, return_inverse=True)
+    total = np.bincount(inverse, weights=weight)
+    link, flow = keys // count, keys % count
+    chosen = _distinct_rows(network, link, flow, total, count)
+    keep = chosen[link] >= 0
+    flow, total, constraint = flow[keep], total[keep], chosen[link[keep]]
+    order = np.lexsort((constraint, flow))
+    flow, total, constraint = flow[order], total[order], constraint[order]
+    ptr = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(np.bincount(flow, minlength=count), out=ptr[1:])
+    representative = np.flatnonzero(chosen >= 0)
+    capacity = np.zeros(len(representative))
+    capacity[chosen[representative]] = network.capacity[representative]
+    crosses = np.zeros(len(representative), dtype=np.bool_)
+    crosses[chosen[representative]] = network.is_network[representative]
+    rate = np.full(count, np.inf)
+    np.minimum.at(rate, flow, capacity[constraint] / total)
+    is_network = np.zeros(count, dtype=np.bool_)
+    np.logical_or.at(is_network, flow, crosses[constraint])
+    return Routes(number, ptr, constraint.astype(np.int32), total, capacity, rate, crowd, is_network)
+
+
+def _distinct_rows(network: Network, link: Ints, flow: Ints, total: Floats, flows: int) -> Ints:
+    """For each link the number of its constraint if it represents one, else -1."""
+    rng = np.random.default_rng(flows)  # fixed multipliers: the same input gives the same hashes
+    salt = rng.integers(1, 2**63, size=flows, dtype=np.uint64) | np.uint64(1)
+    terms = (np.ascontiguousarray(total).view(np.uint64) ^ (salt[flow] >> np.uint64(7))) * salt[flow]
+    rows = np.zeros(len(network.capacity), dtype=np.uint64)
+    np.add.at(rows, link, terms ^ (terms >> np.uint64(29)))
+    used = np.zeros(len(rows), dtype=np.bool_)
+    used[link] = True
+    rows += network.link_colors() * np.uint64(0x9E3779B97F4A7C15)
+    where = np.flatnonzero(used)
+    _, first = np.unique(rows[where], return_index=True)
+    chosen = np.full(len(rows), -1, dtype=np.int64)
+    chosen[where[np.sort(first)]] = np.arange(len(first))
+    return chosen
+
+
+def charge(
+    network: Network, fold: Fold, routes: Routes, work: Communication, rank_class: int, library: str
+) -> Charge:
+    """What a collective costs the group class that a rank class belongs to."""
+    found = fold.groups[work.group]
+    group_class = fold.group_class(work.group, rank_class)
+    members = found.groups[found.examples[group_class]]
+    patterns = {a.pattern for a in algorithms_for(work.collective)}
+    route = routes.number[work.group, next(iter(patterns)), group_class]
+    wiring = Wiring(
+        ranks=len(members),
+        domains=len(np.unique(network.domain_of[members])),
+        link_family=network.link_family,
+        rate=float(routes.crowd_rate[route]),
+    )
+    choice = select(work.collective, work.bytes, wiring, library)
+    route = routes.number[work.group, choice.pattern, group_class]
+    rate = float(routes.rate[route])
+    return Charge(choice, route, choice.seconds(rate), bool(routes.is_network[route]))
+
+
+def _inside_efficiency(cluster: Cluster) -> float:
+    return min(link_efficiency("interconnect", run.node.interconnect.kind) for run in cluster.runs)
+
+
+def _link_family(cluster: Cluster) -> str:
+    kind = cluster.runs[0].node.interconnect.kind
+    for family in ("nvlink", "pcie", "xgmi"):
+        if kind.startswith(family):
+            return family
+    return "default"

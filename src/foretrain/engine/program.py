@@ -1,0 +1,233 @@
+"""What the engine runs and what it answers: tasks, streams, links, and nothing else.
+
+A *task* spends `duration` seconds, and if it has a `volume` it then becomes a *flow*: it moves that
+volume over its *route* at a rate shared max-min fairly with the other flows of the moment. A *stream*
+runs its tasks one at a time, strictly in index order. A task that occupies several streams starts when
+it is at the head of all of them. Everything is in columns; lists of lists are in CSR form (`ptr`, items).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.errors import Bug
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+# Weights are added to and taken off a link's load; beyond this ratio a small weight would drown in
+# the rounding of a large one.
+WIDEST_WEIGHT_RATIO = 1e9
+
+_FLOATS = ("duration", "volume", "route_weight", "route_cap", "capacity")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A graph of tasks on streams and links, ready to be simulated."""
+
+    duration: Floats
+    """[n] seconds of fixed work; for a flow, the latency paid before data moves"""
+    volume: Floats
+    """[n] amount to move after the fixed part; 0 = the task is not a flow"""
+    route: Ints
+    """[n] route of a flow, -1 if none"""
+    stream_ptr: Ints
+    """[n + 1] CSR: the streams a task occupies (none, one or several)"""
+    stream_ids: Ints
+    succ_ptr: Ints
+    """[n + 1] CSR: the tasks that wait for a task"""
+    succ: Ints
+    route_ptr: Ints
+    """[routes + 1] CSR: the links a route crosses, each once"""
+    route_link: Ints
+    route_weight: Floats
+    """load a flow puts on that link per unit of its rate"""
+    route_cap: Floats
+    """[routes] a flow's own ceiling on its rate (inf when none)"""
+    capacity: Floats
+    """[links] the load a link bears"""
+    streams: int
+    """number of streams"""
+
+    def __len__(self) -> int:
+        return len(self.duration)
+
+    @classmethod
+    def of(
+        cls,
+        duration: Sequence[float],
+        *,
+        streams: Sequence[Sequence[int]] | None = None,
+        edges: Iterable[tuple[int, int]] = (),
+        volume: Sequence[float] | None = None,
+        route: Sequence[int] | None = None,
+        routes: Sequence[Sequence[tuple[int, float]]] = (),
+        route_cap: Sequence[float] | None = None,
+        capacity: Sequence[float] = (),
+    ) -> Program:
+        """Build a small program from plain lists.
+
+        `streams[i]` are the streams of task i, `edges` are (task, task that waits for it),
+        `routes[r]` are (link, weight) pairs.
+        """
+        n = len(duration)
+        held = streams if streams is not None else [()] * n
+        after: list[list[int]] = [[] for _ in range(n)]
+        for task, waiting in edges:
+            after[task].append(waiting)
+        stream_ptr, stream_ids = _csr(held)
+        succ_ptr, succ = _csr(after)
+        route_ptr, route_link = _csr([[link for link, _ in hops] for hops in routes])
+        return cls(
+            duration=_floats(duration),
+            volume=_floats(volume if volume is not None else [0.0] * n),
+            route=_ints(route if route is not None else [-1] * n),
+            stream_ptr=stream_ptr,
+            stream_ids=stream_ids,
+            succ_ptr=succ_ptr,
+            succ=succ,
+            route_ptr=route_ptr,
+            route_link=route_link,
+            route_weight=_floats([weight for hops in routes for _, weight in hops]),
+            route_cap=_floats(route_cap if route_cap is not None else [math.inf] * len(routes)),
+            capacity=_floats(capacity),
+            streams=int(stream_ids.max()) + 1 if len(stream_ids) else 0,
+        )
+
+    def check(self) -> None:
+        """Raise `Bug` unless every array has the right type, shape and range."""
+        self._check_types()
+        n, routes = len(self.duration), len(self.route_cap)
+        _same_length("volume", self.volume, n)
+        _same_length("route", self.route, n)
+        _same_length("route_weight", self.route_weight, len(self.route_link))
+        _check_csr("stream_ptr", self.stream_ptr, n, self.stream_ids)
+        _check_csr("succ_ptr", self.succ_ptr, n, self.succ)
+        _check_csr("route_ptr", self.route_ptr, routes, self.route_link)
+        _within("stream_ids", self.stream_ids, 0, self.streams)
+        _within("succ", self.succ, 0, n)
+        _within("route", self.route, -1, routes)
+        _within("route_link", self.route_link, 0, len(self.capacity))
+        _finite_from_zero("duration", self.duration)
+        _finite_from_zero("volume", self.volume)
+        _finite_above_zero("capacity", self.capacity)
+        self._check_routes()
+
+    def _check_types(self) -> None:
+        for field in fields(self):
+            if field.name == "streams":
+                continue
+            array = getattr(self, field.name)
+            wanted = np.float64 if field.name in _FLOATS else np.int32
+            if not isinstance(array, np.ndarray) or array.dtype != wanted or array.ndim != 1:
+                raise Bug(f"program.{field.name} must be a flat array of {wanted.__name__}")
+            if not array.flags.c_contiguous:
+                raise Bug(f"program.{field.name} must be contiguous")
+        if self.streams < 0:
+            raise Bug(f"program.streams must not be negative, got {self.streams}")
+
+    def _check_routes(self) -> None:
+        _finite_above_zero("route_weight", self.route_weight)
+        bad = _first(~(self.route_cap > 0.0))
+        if bad is not None:
+            raise Bug(f"program.route_cap[{bad}] = {self.route_cap[bad]} must be above zero")
+        weight = self.route_weight
+        if len(weight) and weight.max() > WIDEST_WEIGHT_RATIO * weight.min():
+            raise Bug(
+                f"program.route_weight spans {weight.min()} to {weight.max()}: more than a factor "
+                f"of {WIDEST_WEIGHT_RATIO:g} cannot be summed without loss"
+            )
+        hops = np.diff(self.route_ptr)
+        key = np.repeat(np.arange(len(hops)), hops) * len(self.capacity) + self.route_link
+        if len(np.unique(key)) != len(key):
+            raise Bug("program.route_link names a link twice on one route; add the weights instead")
+        bad = _first((self.volume > 0.0) & (self.route < 0))
+        if bad is not None:
+            raise Bug(f"program.volume[{bad}] = {self.volume[bad]} but task {bad} has no route")
+        unbounded = (hops == 0) & np.isinf(self.route_cap)
+        if unbounded.any():
+            bad = _first((self.volume > 0.0) & unbounded[self.route])
+            if bad is not None:
+                raise Bug(
+                    f"task {bad} flows over route {self.route[bad]}, which crosses no link and has "
+                    "no cap: its rate would be unbounded"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """When every task started and ended, and what decided its start."""
+
+    start: Floats
+    end: Floats
+    waited_for: Ints
+    """[n] the task whose end let this one start (latest end, then smallest index); -1 if none"""
+
+    @property
+    def makespan(self) -> float:
+        """The end of the last task."""
+        return float(self.end.max()) if len(self.end) else 0.0
+
+
+def _floats(values: Sequence[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int32)
+
+
+def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    ptr = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([len(row) for row in rows], out=ptr[1:])
+    return ptr, _ints([item for row in rows for item in row])
+
+
+def _first(mask: NDArray[np.bool_]) -> int | None:
+    """Position of the first True, if there is one."""
+    if not len(mask):
+        return None
+    at = int(mask.argmax())
+    return at if mask[at] else None
+
+
+def _same_length(name: str, array: Floats | Ints, wanted: int) -> None:
+    if len(array) != wanted:
+        raise Bug(f"program.{name} has {len(array)} entries, expected {wanted}")
+
+
+def _check_csr(name: str, ptr: Ints, rows: int, items: Ints) -> None:
+    _same_length(name, ptr, rows + 1)
+    if ptr[0] != 0 or ptr[-1] != len(items):
+        raise Bug(f"program.{name} runs from {ptr[0]} to {ptr[-1]}, expected 0 to {len(items)}")
+    bad = _first(ptr[1:] < ptr[:-1])
+    if bad is not None:
+        raise Bug(f"program.{name} falls after row {bad}")
+
+
+def _within(name: str, array: Ints, low: int, high: int) -> None:
+    if len(array) and (int(array.min()) < low or int(array.max()) >= high):
+        bad = _first((array < low) | (array >= high))
+        assert bad is not None
+        raise Bug(f"program.{name}[{bad}] = {array[bad]} is outside {low} to {high - 1}")
+
+
+def _finite_from_zero(name: str, array: Floats) -> None:
+    # min and max carry NaN along, so two passes suffice for the usual, sound array
+    if len(array) and not (array.min() >= 0.0 and array.max() < math.inf):
+        bad = _first(~((array >= 0.0) & (array < math.inf)))
+        assert bad is not None
+        raise Bug(f"program.{name}[{bad}] = {array[bad]} must be finite and not negative")
+
+
+def _finite_above_zero(name: str, array: Floats) -> None:
+    if len(array) and not (array.min() > 0.0 and array.max() < math.inf):
+        bad = _first(~((array > 0.0) & (array < math.inf)))
+        assert bad is not None
+        raise Bug(f"program.{name}[{bad}] = {array[bad]} must be finite and above zero")

@@ -1,0 +1,143 @@
+"""Models as plain data: an explicit graph of blocks and ops that can be written down and read back.
+
+A tensor is a text: `x[batch, seq, hidden]`, with its element type after it where it is not the usual one:
+`ids[batch, seq] index`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from foretrain.errors import ModelError
+from foretrain.loading import validated
+from foretrain.model.graph import Block, Model, Op, Tensor
+from foretrain.model.verify import model_faults
+
+ELEMENTS = ("activation", "weight", "fp32", "index", "mask")
+_TENSOR = re.compile(r"\s*([\w.\-]+)\s*\[([\w\s,]*)\]\s*(\w*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class OpDocument:
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    name: str
+    kind: str
+    sizes: dict[str, int]
+    outputs: list[str]
+    inputs: list[str] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+    attrs: dict[str, bool | int | float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDocument:
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    name: str
+    ops: list[OpDocument]
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    repeat: int = 1
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDocument:
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    name: str
+    blocks: list[BlockDocument]
+    seq: int | None = None
+    tied: list[tuple[str, str]] = field(default_factory=list)
+    source: str = ""
+
+
+def model_to_dict(model: Model) -> dict[str, Any]:
+    """The whole graph as plain data; `model_from_document` gives an equal model back."""
+    data: dict[str, Any] = {"name": model.name}
+    if model.seq_len is not None:
+        data["seq"] = model.seq_len
+    if model.source:
+        data["source"] = model.source
+    if model.tied:
+        data["tied"] = [list(pair) for pair in model.tied]
+    data["blocks"] = [_block_to_dict(block) for block in model.blocks]
+    return data
+
+
+def _block_to_dict(block: Block) -> dict[str, Any]:
+    return {
+        "name": block.name,
+        "repeat": block.repeat,
+        "sizes": dict(block.sizes),
+        "inputs": [_text(t) for t in block.inputs],
+        "outputs": [_text(t) for t in block.outputs],
+        "ops": [_op_to_dict(op) for op in block.ops],
+    }
+
+
+def _op_to_dict(op: Op) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": op.name, "kind": op.kind, "sizes": dict(op.sizes)}
+    data["inputs"] = [_text(t) for t in op.inputs]
+    data["outputs"] = [_text(t) for t in op.outputs]
+    if op.weights:
+        data["weights"] = [_text(t, "weight") for t in op.weights]
+    if op.attrs:
+        data["attrs"] = dict(op.attrs)
+    return data
+
+
+def _text(tensor: Tensor, usual: str = "activation") -> str:
+    element = "" if tensor.element == usual else f" {tensor.element}"
+    return f"{tensor.name}[{', '.join(tensor.dims)}]{element}"
+
+
+def model_from_document(data: Mapping[str, Any], where: str = "the model") -> Model:
+    """The graph that a document describes; every fault is reported with its place."""
+    document = validated(ModelDocument, data, where, ModelError)
+    blocks = tuple(_block(block) for block in document.blocks)
+    tied = tuple((first, second) for first, second in document.tied)
+    model = Model(document.name, blocks, document.seq, tied, document.source)
+    faults = model_faults(model)
+    if faults:
+        raise ModelError(f"{where} is not a usable graph:", faults=faults)
+    return model
+
+
+def _block(document: BlockDocument) -> Block:
+    return Block(
+        document.name,
+        tuple(_op(op) for op in document.ops),
+        _tensors(document.inputs),
+        _tensors(document.outputs),
+        document.repeat,
+        tuple(document.sizes.items()),
+    )
+
+
+def _op(document: OpDocument) -> Op:
+    return Op(
+        document.name,
+        document.kind,
+        tuple(document.sizes.items()),
+        _tensors(document.inputs),
+        _tensors(document.outputs),
+        _tensors(document.weights, "weight"),
+        tuple(document.attrs.items()),
+    )
+
+
+def _tensors(texts: list[str], usual: str = "activation") -> tuple[Tensor, ...]:
+    return tuple(_tensor(text, usual) for text in texts)
+
+
+def _tensor(text: str, usual: str) -> Tensor:
+    found = _TENSOR.fullmatch(text)
+    if found is None:
+        raise ModelError(f"{text!r} is not a tensor. Write for example 'x[batch, seq, hidden]'.")
+    element = found[3] or usual
+    if element not in ELEMENTS:
+        raise ModelError(f"{text!r}: unknown element type {element!r}; use {', '.join(ELEMENTS)}.")
+    dims = tuple(dim.strip() for dim in found[2].split(",") if dim.strip())
+    return Tensor(found[1], dims, element)

@@ -1,0 +1,113 @@
+"""Models from whatever the user has: a name, a file, a dict.
+
+- a zoo name;
+- a path to a Hugging Face `config.json` (has `model_type`);
+- a path to our YAML or JSON (exactly one of `zoo`, `transformer`, `blocks`);
+- the same content as a dict, or the `model` key of a case (`zoo`, or `family` and a shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from foretrain.errors import ModelError, did_you_mean
+from foretrain.loading import load_json, load_yaml
+from foretrain.model import zoo
+from foretrain.model.case import model_from_case
+from foretrain.model.document import model_from_document
+from foretrain.model.graph import Model
+from foretrain.model.huggingface import model_from_config
+from foretrain.model.shape import TransformerShape
+from foretrain.model.transformer import transformer
+
+_KINDS = ("zoo", "transformer", "blocks")
+_KEYS = ("name", "seq", "source", "overrides", "tied", *_KINDS)
+
+
+def load_model(spec: str | Path | Mapping[str, Any] | Model, seq: int | None = None) -> Model:
+    """A Model from any of the forms above; `seq` overrides the length the form gives."""
+    if isinstance(spec, Model):
+        return spec
+    if isinstance(spec, Mapping):
+        return _from_mapping(spec, seq, "", "the given model")
+    if _is_file(spec):
+        return _from_file(Path(spec), seq)
+    return zoo.build(str(spec), seq)
+
+
+def _is_file(spec: str | Path) -> bool:
+    """A path is anything with a folder or a known ending; names never have either."""
+    if isinstance(spec, Path):
+        return True
+    return Path(spec).suffix.lower() in (".json", ".yaml", ".yml") or "/" in spec or "\\" in spec
+
+
+def _from_file(path: Path, seq: int | None) -> Model:
+    what = "a model: a Hugging Face config.json or our YAML"
+    is_json = path.suffix.lower() == ".json"
+    data = load_json(path, what) if is_json else load_yaml(path, what)
+    if not isinstance(data, Mapping):
+        raise ModelError(f"{path} holds {type(data).__name__}, not a mapping; expected {what}.")
+    name = path.parent.name if path.name == "config.json" else path.stem
+    return _from_mapping(data, seq, name, str(path))
+
+
+def _from_mapping(data: Mapping[str, Any], seq: int | None, name: str, where: str) -> Model:
+    if "model_type" in data:
+        return model_from_config(data, seq, name)
+    if "family" in data:
+        return model_from_case(data, seq, name)[0]
+    kinds = [kind for kind in _KINDS if kind in data]
+    if len(kinds) != 1:
+        raise ModelError(
+            f"{where}: give exactly one of {', '.join(_KINDS)} (or a Hugging Face model_type, or a "
+            f"case's family); found {', '.join(kinds) or 'none'}."
+        )
+    return _from_own(data, kinds[0], seq, name, where)
+
+
+def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, where: str) -> Model:
+    if kind == "zoo" and not set(data) & {"overrides", "seq", "name", "source"}:
+        return model_from_case(data, seq)[0]  # a case's model key
+    unknown = [f"{k}: unknown key.{did_you_mean(k, _KEYS)}" for k in data if k not in _KEYS]
+    if unknown:
+        raise ModelError(f"{where} is not usable:", faults=unknown)
+    length = seq or _length(data, where)
+    label = str(data.get("name") or name or data.get("zoo") or "model")
+    if kind == "blocks":
+        return model_from_document({**data, "name": label}, where)
+    if kind == "zoo":
+        overrides = _mapping(data.get("overrides") or {}, f"{where}: overrides")
+        return model_from_case({"zoo": data["zoo"], **overrides}, length, label)[0]
+    shape = _shape(_mapping(data["transformer"], f"{where}: transformer"), where)
+    return transformer(shape, length or 2048, label, str(data.get("source", "")))
+
+
+def _shape(data: Mapping[str, Any], where: str) -> TransformerShape:
+    known = [field.name for field in fields(TransformerShape)]
+    required = known[:4]
+    faults = [
+        f"transformer.{k}: unknown key.{did_you_mean(k, known)}" for k in data if k not in known
+    ]
+    faults += [f"transformer.{k}: missing." for k in required if data.get(k) is None]
+    if faults:
+        raise ModelError(f"{where} is not usable:", faults=faults)
+    return TransformerShape(**data)
+
+
+def _length(data: Mapping[str, Any], where: str) -> int | None:
+    value = data.get("seq")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ModelError(f"{where}: seq is {value!r}, not a positive whole number.")
+    return value
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ModelError(f"{where} is {value!r}, not a mapping.")
+    return value

@@ -1,0 +1,60 @@
+"""Op families: one file per family, one row per kind in `FAMILIES`."""
+
+from __future__ import annotations
+
+from foretrain.errors import ModelError, did_you_mean
+from foretrain.model.graph import Op
+from foretrain.model.ops.attention import Attention
+from foretrain.model.ops.base import Choices, OpFamily
+from foretrain.model.ops.conv import Conv, Pooling
+from foretrain.model.ops.cross_entropy import CrossEntropy
+from foretrain.model.ops.elementwise import Elementwise
+from foretrain.model.ops.embedding import Embedding, EmbeddingBag, Interaction, Position
+from foretrain.model.ops.linear import Linear
+from foretrain.model.ops.matmul import Matmul
+from foretrain.model.ops.memory import Memory
+from foretrain.model.ops.moe import Combine, Dispatch, GroupedGemm
+from foretrain.model.ops.norm import BatchNorm, Norm
+from foretrain.model.ops.recurrent import Recurrent
+from foretrain.model.ops.softmax import Softmax
+from foretrain.model.precision import Precision
+
+FAMILIES: dict[str, OpFamily] = {
+    "linear": Linear(),
+    "matmul": Matmul(),
+    "attention": Attention(),
+    "norm": Norm(),
+    "batch_norm": BatchNorm(),
+    "elementwise": Elementwise(),
+    "softmax": Softmax(),
+    "cross_entropy": CrossEntropy(),
+    "embedding": Embedding(),
+    "position": Position(),
+    "conv": Conv(),
+    "pooling": Pooling(),
+    "dispatch": Dispatch(),
+    "combine": Combine(),
+    "grouped_gemm": GroupedGemm(),
+    "recurrent": Recurrent(),
+    "embedding_bag": EmbeddingBag(),
+    "interaction": Interaction(),
+    "memory": Memory(),
+}
+
+
+def family(op: Op) -> OpFamily:
+    """The formulas of an op."""
+    try:
+        return FAMILIES[op.kind]
+    except KeyError:
+        hint = did_you_mean(op.kind, FAMILIES)
+        known = ", ".join(FAMILIES)
+        raise ModelError(
+            f"op {op.name!r}: unknown kind {op.kind!r}.{hint} Known: {known}."
+        ) from None
+
+
+def workspace(op: Op, precision: Precision, choices: Choices) -> float:
+    """Bytes an op needs only while it runs, beside its inputs and outputs."""
+    formula = family(op)
+    return formula.workspace(op, precision, choices) if isinstance(formula, CrossEntropy) else 0.0

@@ -1,0 +1,133 @@
+"""Scaled dot-product attention: softmax(q·kᵀ)·v over grouped heads.
+
+q `(batch, seq, heads, head_dim)`, k `(batch, kv_seq, kv_heads, head_dim)`, v `(batch, kv_seq, kv_heads, v)`
+→ `(batch, seq, heads, v)` where v's width is `v_dim` if the op has one, else `head_dim`.
+
+Attributes: `causal`, `window` (0: none), `dropout`, `kv_total` (the whole key length, so that a window keeps
+its share of the work when `kv_seq` is split).
+
+`unfused` materialises the scores and keeps what Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1)
+list; `flash` keeps q, k, v, the output and the log-sum-exp and recomputes scores in backward, which makes
+five products of forward's two (Dao et al. 2022, arXiv 2205.14135).
+"""
+
+from __future__ import annotations
+
+from foretrain.model.graph import Op, Tensor
+from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, memory
+from foretrain.model.ops.matmul import activation_gemm
+from foretrain.model.precision import Precision
+
+FLASH_BACKWARD = 2.5  # five products in backward for two in forward
+_SOFTMAX_FLOPS = 5.0  # max, subtract, exp, sum, divide
+
+
+class Attention:
+    name = "attention"
+
+    def flops(self, op: Op) -> float:
+        window = int(op.attr.get("window", 0))
+        return _dense_flops(op) * (min(1.0, window / _kv_total(op)) if window else 1.0)
+
+    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        if choices.attention == "flash":
+            return (_flash(op, precision, FORWARD),)
+        return _unfused_forward(op, precision, choices)
+
+    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        if choices.attention == "flash":
+            return (_flash(op, precision, INPUT_GRADIENT),)
+        return _unfused_backward(op, precision, choices)
+
+    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+        if choices.attention == "flash":
+            logsumexp = Tensor(f"{op.name}.logsumexp", ("batch", "seq", "heads"), "fp32")
+            return (*op.inputs, *op.outputs, logsumexp)
+        scores = ("batch", "heads", "seq", "kv_seq")
+        kept = (*op.inputs, Tensor(f"{op.name}.probabilities", scores))
+        if not op.attr.get("dropout", 0.0):
+            return kept
+        mask = Tensor(f"{op.name}.mask", scores, "mask")
+        return (*kept, mask, Tensor(f"{op.name}.dropped", scores))
+
+
+def _value_width(op: Op) -> int:
+    return op.size["v_dim"] if "v_dim" in op.size else op.size["head_dim"]
+
+
+def _kv_total(op: Op) -> int:
+    return int(op.attr.get("kv_total", op.size["kv_seq"]))
+
+
+def _dense_flops(op: Op) -> float:
+    """Both products over the full score matrix."""
+    scores = op.extent(("batch", "heads", "seq", "kv_seq"))
+    return 2.0 * scores * (op.size["head_dim"] + _value_width(op))
+
+
+def _visible(op: Op) -> float:
+    """Share of the score matrix that is not masked away."""
+    window = min(int(op.attr.get("window", 0)) or _kv_total(op), _kv_total(op)) / _kv_total(op)
+    if not op.attr.get("causal", False):
+        return window
+    return window - window * window / 2  # the triangle, cut off at the window
+
+
+def _flash(op: Op, precision: Precision, phase: str) -> Kernel:
+    size = op.size
+    query = op.extent(("batch", "seq", "heads"))
+    key = op.extent(("batch", "kv_seq", "kv_heads"))
+    width = size["head_dim"] + _value_width(op)
+    once = (query + key) * width * precision.activation_bytes  # q, out and k, v
+    backward = phase == INPUT_GRADIENT
+    return Kernel(
+        kind="attention",
+        phase=phase,
+        flops=_dense_flops(op) * _visible(op) * (FLASH_BACKWARD if backward else 1.0),
+        # backward reads q, k, v, out and the output's gradient and writes three gradients
+        bytes=(2.0 if backward else 1.0) * once + query * 4.0,
+        dtype=precision.attention,
+        shape=(
+            size["batch"], size["heads"], size["kv_heads"],
+            size["seq"], size["kv_seq"], size["head_dim"],
+        ),
+    )  # fmt: skip
+
+
+def _gemm_dims(op: Op) -> tuple[int, int, int, int, int]:
+    size = op.size
+    batch = size["batch"] * size["heads"]
+    return batch, size["seq"], size["kv_seq"], size["head_dim"], _value_width(op)
+
+
+def _unfused_forward(op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    batch, m, n, width, value = _gemm_dims(op)
+    scores = batch * m * n
+    one_pass = scores * precision.activation_bytes
+    # scale, mask and softmax are one pass each unless fused into one
+    passes = 1 if choices.fuses_elementwise else 3
+    kernels = [activation_gemm(FORWARD, batch, m, n, width, precision)]
+    kernels += [memory(FORWARD, 2 * one_pass, scores, _SOFTMAX_FLOPS / passes)] * passes
+    if op.attr.get("dropout", 0.0):
+        kernels.append(memory(FORWARD, 2 * one_pass + scores, scores))
+    return (*kernels, activation_gemm(FORWARD, batch, m, value, n, precision))
+
+
+def _unfused_backward(op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    batch, m, n, width, value = _gemm_dims(op)
+    scores = batch * m * n
+    one_pass = scores * precision.activation_bytes
+    kernels = [
+        activation_gemm(INPUT_GRADIENT, batch, n, value, m, precision),  # dV = Pᵀ·dO
+        activation_gemm(INPUT_GRADIENT, batch, m, n, value, precision),  # dP = dO·Vᵀ
+    ]
+    if op.attr.get("dropout", 0.0):
+        kernels.append(memory(INPUT_GRADIENT, 2 * one_pass + scores, scores))
+    kernels.append(memory(INPUT_GRADIENT, 3 * one_pass, scores, _SOFTMAX_FLOPS))
+    if not choices.fuses_elementwise:
+        kernels += [memory(INPUT_GRADIENT, 2 * one_pass, scores)] * 2
+    return (
+        *kernels,
+        activation_gemm(INPUT_GRADIENT, batch, m, width, n, precision),  # dQ = dS·K
+        activation_gemm(INPUT_GRADIENT, batch, n, width, m, precision),  # dK = dSᵀ·Q
+    )

@@ -1,0 +1,109 @@
+"""What every op family answers, and the kernels it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from foretrain.model.graph import Op, Tensor
+from foretrain.model.precision import Precision
+
+FORWARD = "forward"
+INPUT_GRADIENT = "backward_input"
+WEIGHT_GRADIENT = "backward_weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How the software stack implements ops; the compiler reads it off the Runtime."""
+
+    attention: str = "flash"  # flash | unfused
+    fuses_elementwise: bool = True  # bias+GELU, dropout+add, scale+mask+softmax in one pass
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One device kernel on local dims: what a cost model needs to time it."""
+
+    kind: str  # gemm | grouped_gemm | attention | conv | embedding | memory
+    phase: str  # FORWARD | INPUT_GRADIENT | WEIGHT_GRADIENT
+    flops: float
+    bytes: float  # read + written in device memory
+    dtype: str  # the data-sheet rate the arithmetic runs at
+    shape: tuple[int, ...] = ()  # by kind, see below
+
+
+# Shapes by kind of kernel:
+#   gemm, grouped_gemm  (batch, m, n, k)
+#   attention           (batch, heads, kv_heads, seq, kv_seq, head_dim)
+#   conv                (batch, channel_in, channel_out, height, width, kernel_h, kernel_w, stride, groups)
+#   embedding           (rows, width, lookups)
+#   memory              (elements of the largest tensor,)
+
+
+class OpFamily(Protocol):
+    """Formulas of one kind of op. `op` may be whole or local: only its sizes matter.
+
+    - `flops` – nominal forward FLOPs of the mathematics (two per multiply-add; causal masking not
+      discounted), the convention of model FLOPs utilisation;
+    - `forward`, `backward` – the kernels really run; backward kernels carry their own phase;
+    - `saved` – what autograd keeps for backward: inputs and outputs by their own names (the compiler counts
+      a tensor once however many ops keep it) and private tensors under names of their own.
+    """
+
+    name: str
+
+    def flops(self, op: Op) -> float: ...
+
+    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]: ...
+
+    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]: ...
+
+    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]: ...
+
+
+def memory(phase: str, moved: float, elements: int, flops_per_element: float = 1.0) -> Kernel:
+    """A kernel bound by memory: `moved` bytes read and written, some vector arithmetic beside it."""
+    return Kernel(
+        kind="memory",
+        phase=phase,
+        flops=elements * flops_per_element,
+        bytes=moved,
+        dtype="fp32",
+        shape=(elements,),
+    )
+
+
+def input_bytes(op: Op, precision: Precision) -> float:
+    """Bytes of all inputs, as large as their producers made them."""
+    return sum(op.input_elements(t) * precision.element_bytes(t.element) for t in op.inputs)
+
+
+def output_bytes(op: Op, precision: Precision) -> float:
+    return tensor_bytes(op, op.outputs, precision)
+
+
+def largest(op: Op) -> int:
+    """Elements of the op's largest tensor at the op's own sizes."""
+    return max(op.elements(t) for t in (*op.inputs, *op.outputs))
+
+
+def saved_bytes(
+    op: Op, tensors: Iterable[Tensor], precision: Precision
+) -> tuple[tuple[str, float], ...]:
+    """`(name, bytes)` of kept tensors; inputs of strided ops count at their producer's size."""
+    inputs = {tensor.name for tensor in op.inputs}
+    return tuple(
+        (
+            t.name,
+            (op.input_elements(t) if t.name in inputs else op.elements(t))
+            * precision.element_bytes(t.element),
+        )
+        for t in tensors
+    )
+
+
+def tensor_bytes(op: Op, tensors: Iterable[Tensor], precision: Precision) -> float:
+    """Bytes of `tensors` at the op's sizes."""
+    return sum(op.elements(t) * precision.element_bytes(t.element) for t in tensors)

@@ -1,0 +1,94 @@
+"""Mixture of experts: permute tokens to experts, expert GEMMs, and back.
+
+Tokens are taken as balanced: each expert gets `slot` tokens per sample, top_k·seq/experts times a capacity
+factor. `dispatch` and `combine` are permutations: a split leaves no partial sums (`reduces` is False).
+"""
+
+from __future__ import annotations
+
+from foretrain.model.graph import Op, Tensor
+from foretrain.model.ops.base import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Choices,
+    Kernel,
+    memory,
+    tensor_bytes,
+)
+from foretrain.model.ops.linear import gemm
+from foretrain.model.precision import Precision
+
+
+class Dispatch:
+    """x `(batch, seq, hidden)` → `(routed, batch, slot, hidden)`: each row read once per copy and written."""
+
+    name = "dispatch"
+
+    def flops(self, op: Op) -> float:
+        return 0.0
+
+    def _copies(self, op: Op) -> Tensor:
+        return op.outputs[0]
+
+    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        copies = self._copies(op)
+        moved = 2 * tensor_bytes(op, (copies,), precision)
+        return (memory(FORWARD, moved, op.elements(copies), 0.0),)
+
+    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        copies = self._copies(op)
+        moved = 2 * tensor_bytes(op, (copies,), precision)
+        return (memory(INPUT_GRADIENT, moved, op.elements(copies)),)
+
+    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+        return ()
+
+
+class Combine(Dispatch):
+    """`(routed, batch, slot, hidden)` → `(batch, seq, hidden)`: weighted sum of each token's experts.
+
+    The gradient of the routing weights needs the experts' outputs, unless the stack multiplies the weights
+    into the activation before the second GEMM (Megatron-Core's weighted SwiGLU), as fused stacks do.
+    """
+
+    name = "combine"
+
+    def _copies(self, op: Op) -> Tensor:
+        return op.inputs[0]
+
+    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+        return () if choices.fuses_elementwise else op.inputs[:1]
+
+
+class GroupedGemm:
+    """Expert products: `(expert, batch, slot, in)` · `(expert, in, out)` → `(expert, batch, slot, out)`."""
+
+    name = "grouped_gemm"
+
+    def _bmnk(self, op: Op) -> tuple[int, int, int, int]:
+        source, out = op.inputs[0], op.outputs[0]
+        rows = [d for d in source.dims if d in out.dims and d != "expert"]
+        inner = [d for d in source.dims if d not in out.dims]
+        columns = sum(op.extent(d for d in o.dims if d not in source.dims) for o in op.outputs)
+        return op.size["expert"], op.extent(rows), columns, op.extent(inner)
+
+    def flops(self, op: Op) -> float:
+        experts, m, n, k = self._bmnk(op)
+        return 2.0 * experts * m * n * k
+
+    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        e, m, n, k = self._bmnk(op)
+        out = precision.activation_bytes
+        return (gemm(FORWARD, e, m, n, k, precision, out, "grouped_gemm"),)
+
+    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        e, m, n, k = self._bmnk(op)
+        out, grad = precision.activation_bytes, precision.gradient_bytes
+        return (
+            gemm(INPUT_GRADIENT, e, m, k, n, precision, out, "grouped_gemm"),
+            gemm(WEIGHT_GRADIENT, e, k, n, m, precision, grad, "grouped_gemm"),
+        )
+
+    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+        return op.inputs

@@ -1,0 +1,59 @@
+"""Number formats of a training run: what the matrix units see and what memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from foretrain.errors import ModelError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """`matmul` is the data-sheet rate that GEMMs run at; the rest are bytes per element."""
+
+    name: str
+    matmul: str  # fp32 | tf32 | fp16 | bf16 | fp8 | fp4
+    attention: str  # attention stays in 16 bit where GEMMs go lower
+    activation_bytes: float
+    gemm_input_bytes: float  # operands as the GEMM reads them
+    weight_bytes: float
+    gradient_bytes: float
+    has_master_weights: bool  # an fp32 copy beside the working weights
+
+    def element_bytes(self, element: str) -> float:
+        match element:
+            case "activation":
+                return self.activation_bytes
+            case "weight":
+                return self.weight_bytes
+            case "fp32":
+                return 4.0
+            case "index":
+                return 8.0
+            case "mask":
+                return 1.0
+        raise ModelError(f"unknown element type {element!r}.")
+
+
+@cache
+def precisions() -> Mapping[str, Precision]:
+    """The table of `precisions.yaml`."""
+    import yaml
+
+    text = files("foretrain.model").joinpath("precisions.yaml").read_text()
+    rows: dict[str, dict[str, Any]] = yaml.safe_load(text)["precisions"]
+    return {name: Precision(name=name, **row) for name, row in rows.items()}
+
+
+def precision(name: str | Precision) -> Precision:
+    if isinstance(name, Precision):
+        return name
+    known = precisions()
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise ModelError(f"unknown precision {name!r}.{hint} Known: {', '.join(known)}.")
+    return known[name]

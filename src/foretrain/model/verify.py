@@ -1,0 +1,119 @@
+"""What a legal model graph is, as a check that names every fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isclose, prod
+
+from foretrain.errors import did_you_mean
+from foretrain.model.graph import Block, Model, Op, Tensor
+from foretrain.model.ops import FAMILIES
+
+
+def model_faults(model: Model) -> list[str]:
+    """Everything wrong with the graph; empty for a legal one."""
+    if not model.blocks:
+        return ["blocks: there are none."]
+    faults = _repeated([block.name for block in model.blocks], "blocks")
+    for block in model.blocks:
+        faults += _block_faults(block)
+    if faults:
+        return faults
+    faults += _carry_faults(model)
+    paths = {f"{b.name}.{op.name}.{w.name}" for b, op in model.ops() for w in op.weights}
+    for pair in model.tied:
+        for path in pair:
+            if path not in paths:
+                faults.append(f"tied: {path} does not exist.{did_you_mean(path, sorted(paths))}")
+    return faults
+
+
+def _repeated(names: list[str], where: str) -> list[str]:
+    return [f"{where}: {n!r} appears twice." for n in dict.fromkeys(names) if names.count(n) > 1]
+
+
+def _block_faults(block: Block) -> list[str]:
+    faults = _repeated([op.name for op in block.ops], block.name)
+    if block.repeat < 1:
+        faults.append(f"{block.name}: repeat is {block.repeat}, not a positive whole number.")
+    for op in block.ops:
+        faults += _op_faults(block, op)
+    sizes = dict(block.sizes)
+    for tensor in (*block.inputs, *block.outputs):
+        missing = [dim for dim in tensor.dims if dim not in sizes]
+        if missing:
+            faults.append(f"{block.name}: sizes lack {', '.join(missing)} of {tensor.name}.")
+    return faults or list(_wiring_faults(block))
+
+
+def _op_faults(block: Block, op: Op) -> list[str]:
+    where = f"{block.name}.{op.name}"
+    faults = []
+    if op.kind not in FAMILIES:
+        faults.append(f"{where}: unknown kind {op.kind!r}.{did_you_mean(op.kind, FAMILIES)}")
+    faults += [
+        f"{where}: size of {dim} is {size}, not a positive whole number."
+        for dim, size in op.sizes
+        if size < 1
+    ]
+    for tensor in (*op.inputs, *op.outputs, *op.weights):
+        missing = [dim for dim in tensor.dims if dim not in op.size]
+        if missing:
+            faults.append(f"{where}: sizes lack {', '.join(missing)} of {tensor.name}.")
+    if not op.outputs:
+        faults.append(f"{where}: has no output.")
+    return faults
+
+
+def _wiring_faults(block: Block) -> Iterator[str]:
+    """Every tensor is produced once, and consumers see as many elements as the producer made."""
+    produced: dict[str, float | None] = {t.name: None for t in block.inputs}
+    later = {t.name for op in block.ops for t in op.outputs}
+    for op in block.ops:
+        for tensor in op.inputs:
+            made = produced.get(tensor.name)
+            if tensor.name in later and tensor.name not in produced:
+                yield f"{block.name}.{op.name}: reads {tensor.name} before it is produced."
+            elif made is not None and not isclose(made, op.input_elements(tensor), rel_tol=1e-9):
+                yield (
+                    f"{block.name}.{op.name}: sees {op.input_elements(tensor):,.0f} elements of "
+                    f"{tensor.name}, but {made:,.0f} are produced."
+                )
+        for tensor in op.outputs:
+            if tensor.name in produced:
+                yield f"{block.name}.{op.name}: {tensor.name} is produced twice."
+            produced[tensor.name] = float(op.elements(tensor))
+    for tensor in block.outputs:
+        if tensor.name not in produced:
+            yield f"{block.name}: output {tensor.name} is not produced."
+
+
+def _carry_faults(model: Model) -> list[str]:
+    """What one block gives is what the next one takes."""
+    faults = []
+    pairs = [*zip(model.blocks, model.blocks[1:], strict=False)]
+    pairs += [(block, block) for block in model.blocks if block.repeat > 1]
+    for giver, taker in pairs:
+        where = f"{giver.name} → {taker.name}"
+        if len(giver.outputs) != len(taker.inputs):
+            faults.append(f"{where}: {len(giver.outputs)} given, {len(taker.inputs)} taken.")
+            continue
+        for given, taken in zip(giver.outputs, taker.inputs, strict=True):
+            faults += _match_faults(where, giver, given, taker, taken)
+    return faults
+
+
+def _match_faults(
+    where: str, giver: Block, given: Tensor, taker: Block, taken: Tensor
+) -> list[str]:
+    if len(given.dims) != len(taken.dims):
+        return [f"{where}: {given.name} {given.dims} is taken as {taken.dims}."]
+    made = prod(dict(giver.sizes)[dim] for dim in given.dims)
+    for op in taker.ops:
+        for tensor in op.inputs:
+            if tensor.name == taken.name and not isclose(
+                made, op.input_elements(tensor), rel_tol=1e-9
+            ):
+                seen = op.input_elements(tensor)
+                return [f"{where}: {made:,} elements given, {op.name} takes {seen:,.0f}."]
+    return []

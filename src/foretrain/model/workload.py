@@ -1,0 +1,85 @@
+"""What is trained: a model, and how many samples of which length and precision make one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretrain.errors import InputError, ModelError
+from foretrain.model import optimizer as optimizers
+from foretrain.model import precision as precisions
+from foretrain.model.graph import Model
+from foretrain.model.load import load_model
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """Where samples come from. `prep_seconds_per_sample` is time on one CPU worker."""
+
+    bytes_per_sample: float
+    prep_seconds_per_sample: float = 0.0
+    workers: int = 1  # per device
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name}: {getattr(self, name)} is negative."
+            for name in ("bytes_per_sample", "prep_seconds_per_sample")
+            if getattr(self, name) < 0
+        ]
+        if self.workers < 1:
+            faults.append(f"workers: {self.workers} is not a positive whole number.")
+        if faults:
+            raise InputError("this data source is not usable:", faults=faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One optimizer step over `global_batch` samples. `seq_len` is None where samples are not sequences."""
+
+    model: Model
+    global_batch: int
+    seq_len: int | None
+    precision: Precision
+    optimizer: Optimizer
+    data: DataSource | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.global_batch, bool) or self.global_batch < 1:
+            raise ModelError(f"global batch {self.global_batch} is not a positive whole number.")
+        if self.seq_len != self.model.seq_len:
+            raise ModelError(
+                f"sequence length {self.seq_len} is not the {self.model.seq_len} that "
+                f"{self.model.name} was built for. Build both with Workload.of(model, seq=…)."
+            )
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens per step; None where samples are not sequences."""
+        return None if self.seq_len is None else self.seq_len * self.global_batch
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Path | Mapping[str, Any] | Model,
+        batch: int,
+        seq: int | None = None,
+        precision: str | Precision = "bf16",
+        optimizer: str | Optimizer = "adam",
+        data: DataSource | None = None,
+    ) -> Workload:
+        """A workload from names: `Workload.of("llama3-8b", batch=256, seq=8192)`."""
+        built = load_model(model, seq)
+        if isinstance(batch, bool) or not isinstance(batch, int):
+            raise ModelError(f"global batch {batch!r} is not a positive whole number.")
+        return cls(
+            built,
+            batch,
+            built.seq_len,
+            precisions.precision(precision),
+            optimizers.optimizer(optimizer),
+            data,
+        )

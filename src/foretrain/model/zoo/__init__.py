@@ -1,0 +1,94 @@
+"""Named models. One file per family; every family's table is a row of `_FAMILIES`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from foretrain.errors import ModelError, did_you_mean
+from foretrain.model.graph import Model
+from foretrain.model.shape import TransformerShape
+from foretrain.model.zoo import (
+    bert,
+    deepspeech,
+    dlrm,
+    gnmt,
+    gpt,
+    inception,
+    llama,
+    moe,
+    mpt,
+    resnet,
+    t5,
+    vgg,
+    vit,
+    yolo,
+)
+from foretrain.model.zoo.entry import Entry
+
+__all__ = ["build", "entry", "names", "shape"]
+
+_FAMILIES: tuple[dict[str, Entry], ...] = (
+    gpt.MODELS,
+    llama.MODELS,
+    moe.MODELS,
+    bert.MODELS,
+    mpt.MODELS,
+    t5.MODELS,
+    vit.MODELS,
+    resnet.MODELS,
+    vgg.MODELS,
+    inception.MODELS,
+    yolo.MODELS,
+    gnmt.MODELS,
+    deepspeech.MODELS,
+    dlrm.MODELS,
+)
+_ENTRIES: dict[str, Entry] = {name: row for table in _FAMILIES for name, row in table.items()}
+_ALIASES = {
+    "gpt2-small": "gpt2",
+    "gpt3": "gpt3-175b",
+    "llama3-405b": "llama3.1-405b",
+    "mixtral": "mixtral-8x7b",
+    "deepseek-v3-671b": "deepseek-v3",
+    "grok1": "grok-1",
+    "vit-b-16": "vit-b",
+    "vit-l-16": "vit-l",
+    "vit-h-14": "vit-h",
+    "inception_v3": "inception-v3",
+    "wide_resnet50_2": "wide-resnet50-2",
+    "wide_resnet101_2": "wide-resnet101-2",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every model of the zoo."""
+    return tuple(_ENTRIES)
+
+
+def entry(name: str) -> Entry:
+    """The row of a model; unknown names are refused with the nearest known ones."""
+    key = _ALIASES.get(name.lower(), name.lower())
+    if key not in _ENTRIES:
+        hint = did_you_mean(name, (*_ENTRIES, *_ALIASES)) or " Known: " + ", ".join(_ENTRIES) + "."
+        raise ModelError(f"unknown model {name!r}.{hint}")
+    return _ENTRIES[key]
+
+
+def shape(name: str) -> TransformerShape | None:
+    """The shape of a zoo transformer; None for models that no shape describes."""
+    return entry(name).shape
+
+
+def build(name: str, seq: int | None = None) -> Model:
+    """A model by name; `seq` is ignored where samples are not sequences."""
+    row = entry(name)
+    if seq is not None and seq < 1:
+        raise ModelError(f"sequence length {seq} is not positive.")
+    return _build(
+        _ALIASES.get(name.lower(), name.lower()), 0 if row.seq is None else seq or row.seq
+    )
+
+
+@cache
+def _build(name: str, seq: int) -> Model:
+    return _ENTRIES[name].build(seq)

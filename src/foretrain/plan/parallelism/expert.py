@@ -1,0 +1,38 @@
+"""Expert parallelism: cut the experts over the inner data-parallel (and, without tensor parallel experts,
+tensor-parallel) ranks. Tokens move from their batch cut to the expert cut: an all-to-all by inference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foretrain.errors import PlanError
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.strategy import Cut, Node
+
+if TYPE_CHECKING:
+    from foretrain.plan.short_form import Words
+
+
+def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+    inner_tp = _tensor_degree(words)
+    if words.ep == 1:
+        return mesh, root
+    names = ("dp", "cp") if inner_tp == words.tp else ("dp", "cp", "tp")
+    mesh = mesh.named("expert_ranks", tuple(a for name in names for a in mesh.expand(name)))
+    mesh = mesh.factored("expert_ranks", words.ep)
+    axes = mesh.inner("expert_ranks", words.ep)
+    return mesh.named("ep", axes), root.with_cuts(Cut(("expert",), axes))
+
+
+def _tensor_degree(words: Words) -> int:
+    """The tensor parallel degree inside experts: all of tp, or none of it."""
+    replicas = (words.dp or 1) * words.cp
+    degree = words.etp if words.etp is not None else (words.tp if replicas % words.ep == 0 else 1)
+    if degree not in (1, words.tp):
+        raise PlanError(f"etp{degree}: experts use either all of tp ({words.tp}) or none of it (1).")
+    if (replicas * words.tp // degree) % words.ep:
+        raise PlanError(
+            f"ep {words.ep} does not divide the {replicas * words.tp // degree} ranks"
+            f" (dp {words.dp} x cp {words.cp} x tp {words.tp} / etp {degree}) that hold experts."
+        )
+    return degree

@@ -1,0 +1,27 @@
+"""ZeRO (Rajbhandari et al. 2020): split the optimizer state, the gradient, the weight over replicas.
+
+A tensor can only be split over ranks that hold copies of it, so the compiler keeps, per weight, those of the
+named axes over which its gradient is reduced. Hybrid sharding splits over an inner group only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.strategy import STATE_ROLES, Node
+
+if TYPE_CHECKING:
+    from foretrain.plan.short_form import Words
+
+
+def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+    if words.zero == 0:
+        return mesh, root
+    axes = (*mesh.expand("dp"), *mesh.expand("cp"))
+    if words.shard:
+        mesh = mesh.named("replicas", axes).factored("replicas", words.shard)
+        axes = mesh.inner("replicas", words.shard)
+    for role in STATE_ROLES[: words.zero]:
+        root = root.with_state(role, axes)
+    return mesh, root

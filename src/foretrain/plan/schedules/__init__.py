@@ -1,0 +1,35 @@
+"""Pipeline schedules by name: one file each, one row each in `SCHEDULES`."""
+
+from __future__ import annotations
+
+from foretrain.errors import PlanError, did_you_mean
+from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD, Schedule, Steps
+from foretrain.plan.schedules.gpipe import GPipe
+from foretrain.plan.schedules.interleaved import Interleaved
+from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
+from foretrain.plan.schedules.zero_bubble import ZeroBubbleH1
+
+__all__ = [
+    "BACKWARD",
+    "BACKWARD_WEIGHT",
+    "FORWARD",
+    "SCHEDULES",
+    "Schedule",
+    "Steps",
+    "schedule",
+]
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": GPipe(),
+    "1f1b": OneForwardOneBackward(),
+    "interleaved": Interleaved(),
+    "zb-h1": ZeroBubbleH1(),
+}
+
+
+def schedule(name: str) -> Schedule:
+    """A schedule by name."""
+    if name not in SCHEDULES:
+        hint = did_you_mean(name, SCHEDULES)
+        raise PlanError(f"unknown schedule {name!r}.{hint} Known: {', '.join(SCHEDULES)}.")
+    return SCHEDULES[name]

@@ -1,0 +1,71 @@
+"""Interleaved 1F1B (Narayanan et al. SC21, arXiv 2104.04473, section 2.2).
+
+Every stage holds v chunks of the model and works on groups of p micro-batches: the group passes chunk 0,
+then chunk 1, and so on; backward runs through the chunks the other way. The bubble shrinks v times.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from foretrain.errors import PlanError
+from foretrain.plan.schedules.base import (
+    BACKWARD,
+    FORWARD,
+    Steps,
+    check_counts,
+    check_stage,
+    one_forward_one_backward,
+    steps,
+)
+
+
+class Interleaved:
+    """Bubble (p - 1)/(v·m); more activations in flight than 1F1B."""
+
+    name = "interleaved"
+    splits_backward = False
+    needs_chunks = True
+
+    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
+        check_counts(self.name, stages, micro_batches, chunks)
+        if micro_batches % stages:
+            below = micro_batches // stages * stages
+            near = f"{below} or {below + stages}" if below else f"{stages}"
+            raise PlanError(
+                f"schedule 'interleaved' needs micro-batches in groups of the number of stages: "
+                f"{micro_batches} micro-batches are not a multiple of {stages} stages. "
+                f"Try {near} micro-batches, or schedule '1f1b'."
+            )
+
+    def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        self.check(stages, micro_batches, chunks)
+        check_stage(stage, stages)
+        return _order(stage, stages, micro_batches, chunks)
+
+    def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+        return min(warm_up(stage, stages, chunks) + 1, micro_batches * chunks)
+
+
+def warm_up(stage: int, stages: int, chunks: int) -> int:
+    """Forward steps before the first backward step may be asked for.
+
+    The first micro-batch reaches the last chunk after (v - 1)·p steps; its gradient comes back two slots
+    (one forward, one backward) later per stage in between.
+    """
+    return 2 * (stages - stage - 1) + (chunks - 1) * stages
+
+
+@lru_cache(maxsize=1024)
+def _order(stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+    slot = np.arange(micro_batches * chunks)
+    group, place = np.divmod(slot, stages * chunks)
+    chunk, member = np.divmod(place, stages)
+    micro = group * stages + member
+    return one_forward_one_backward(
+        steps(FORWARD, chunk, micro),
+        steps(BACKWARD, chunks - 1 - chunk, micro),
+        min(warm_up(stage, stages, chunks), len(slot)),
+    )

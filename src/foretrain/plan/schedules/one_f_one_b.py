@@ -1,0 +1,48 @@
+"""1F1B, also PipeDream-flush (Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training").
+
+A stage runs as many forward steps as stages lie behind it, then one forward and one backward in turn.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from foretrain.plan.schedules.base import (
+    BACKWARD,
+    FORWARD,
+    Steps,
+    check_one_chunk,
+    check_stage,
+    one_forward_one_backward,
+    steps,
+)
+
+
+class OneForwardOneBackward:
+    """GPipe's bubble (p - 1)/m, but stage s holds at most p - s micro-batches."""
+
+    name = "1f1b"
+    splits_backward = False
+    needs_chunks = False
+
+    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
+        check_one_chunk(self.name, stages, micro_batches, chunks)
+
+    def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        self.check(stages, micro_batches, chunks)
+        check_stage(stage, stages)
+        return _order(min(stages - stage - 1, micro_batches), micro_batches)
+
+    def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+        return min(stages - stage, micro_batches)
+
+
+@lru_cache(maxsize=1024)
+def _order(warm_up: int, micro_batches: int) -> Steps:
+    micro = np.arange(micro_batches)
+    none = np.zeros_like(micro)
+    return one_forward_one_backward(
+        steps(FORWARD, none, micro), steps(BACKWARD, none, micro), warm_up
+    )

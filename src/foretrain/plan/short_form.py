@@ -1,0 +1,220 @@
+"""The short form: `tp8 pp16 vpp2 dp8 cp2 ep8 zero1 sp 1f1b recompute=selective`.
+
+It is only a way to say a tree: `parse` reads words, `build` lets each parallelism add its nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+from foretrain.errors import PlanError, did_you_mean
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.parallelism import PARALLELISMS
+from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.strategy import Node, Schedule
+from foretrain.runtime import Runtime
+from foretrain.units import parse_bytes
+
+_DEGREES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")
+_FLAGS = ("sp",)
+_OPTIONS = ("recompute", "schedule", "offload", "cp", "buckets", "layers", "order", "shard", "micro")
+_CHOICES = {"cp": ("ring", "all-gather")}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a short form. `dp` None: as many as the devices allow."""
+
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int | None = None
+    etp: int | None = None  # tensor parallel degree inside experts; None = tp where it fits
+    zero: int = 0
+    shard: int | None = None  # hybrid sharding: state is split over groups of this many ranks
+    sp: bool = False
+    schedule: str | None = None
+    recompute: str | None = None
+    offload: tuple[str, ...] = ()
+    exchange: str = "all-gather"
+    buckets: float | None = None
+    layers: tuple[int, ...] | None = None
+    order: tuple[str, ...] | None = None
+    micro: int | None = None
+
+    def with_devices(self, devices: int) -> Words:
+        """Data parallelism over the devices that the other degrees leave."""
+        model_ranks = self.tp * self.pp * self.cp
+        if self.dp is not None:
+            return self
+        if devices % model_ranks:
+            raise PlanError(
+                f"tp {self.tp} x pp {self.pp} x cp {self.cp} = {model_ranks} ranks do not divide"
+                f" {devices:,} devices. Change a degree, or the number of nodes."
+            )
+        return replace(self, dp=devices // model_ranks)
+
+    def text(self) -> str:
+        """The canonical spelling."""
+        words = [f"{name}{getattr(self, name)}" for name in ("tp", "pp", "dp", "cp", "ep")]
+        default = {"tp1", "pp1", "dp1", "cp1", "ep1"}
+        words = [word for word in words if word not in default]
+        if self.vpp > 1:
+            words.append(f"vpp{self.vpp}")
+        if self.etp is not None:
+            words.append(f"etp{self.etp}")
+        if self.zero:
+            words.append(f"zero{self.zero}")
+        if self.shard:
+            words.append(f"shard={self.shard}")
+        if self.sp:
+            words.append("sp")
+        if self.schedule and self.pp > 1:
+            words.append(self.schedule)
+        if self.recompute not in (None, "none"):
+            words.append(f"recompute={self.recompute}")
+        if self.offload:
+            words.append(f"offload={'+'.join(self.offload)}")
+        if self.exchange != "all-gather":
+            words.append(f"cp={self.exchange}")
+        if self.buckets is not None:
+            words.append(f"buckets={self.buckets / 1e6:g}MB")
+        if self.layers is not None:
+            words.append(f"layers={','.join(map(str, self.layers))}")
+        if self.order is not None:
+            words.append(f"order={'-'.join(self.order)}")
+        if self.micro is not None:
+            words.append(f"micro={self.micro}")
+        return " ".join(words) or "dp1"
+
+
+def parse(text: str) -> Words:
+    """Words from text; every fault is named at once."""
+    found: dict[str, object] = {}
+    faults: list[str] = []
+    for word in text.replace(";", " ").split():
+        try:
+            for name, value in _read(word).items():
+                if name in found and found[name] != value:
+                    faults.append(f"{word}: {name} is given twice ({found[name]} and {value}).")
+                found[name] = value
+        except PlanError as error:
+            faults.append(str(error))
+    if faults:
+        raise PlanError(f"plan {text!r} cannot be read:", faults=faults)
+    return Words(**found)  # type: ignore[arg-type]
+
+
+def _read(word: str) -> dict[str, object]:
+    lowered = word.lower()
+    if "=" in lowered:
+        name, _, value = lowered.partition("=")
+        return _option(word, name, value)
+    if lowered in _FLAGS:
+        return {lowered: True}
+    if lowered in SCHEDULES:
+        return {"schedule": lowered}
+    match = re.fullmatch(r"([a-z]+)[-:]?(\d+)", lowered)
+    if match and match[1] in (*_DEGREES, "zero"):
+        return {match[1]: _degree(word, match[1], int(match[2]))}
+    known = [*_DEGREES, *_FLAGS, *SCHEDULES, "zero1", "zero2", "zero3", *(f"{o}=" for o in _OPTIONS)]
+    raise PlanError(f"{word}: unknown word.{did_you_mean(lowered, known)} Known: {' '.join(known)}.")
+
+
+def _degree(word: str, name: str, value: int) -> int:
+    if name == "zero" and value > 3:
+        raise PlanError(f"{word}: ZeRO has stages 0 to 3.")
+    if name != "zero" and value < 1:
+        raise PlanError(f"{word}: a degree is at least 1.")
+    return value
+
+
+def _option(word: str, name: str, value: str) -> dict[str, object]:
+    if name in _DEGREES and value.isdigit():
+        return {name: _degree(word, name, int(value))}
+    if name == "zero" and value.isdigit():
+        return {"zero": _degree(word, "zero", int(value))}
+    match name:
+        case "recompute":
+            return {"recompute": value}
+        case "schedule" if value in SCHEDULES:
+            return {"schedule": value}
+        case "schedule":
+            hint = did_you_mean(value, SCHEDULES)
+            raise PlanError(f"{word}: unknown schedule.{hint} Known: {', '.join(SCHEDULES)}.")
+        case "offload":
+            parts = tuple(value.replace("+", ",").split(","))
+            unknown = [part for part in parts if part not in ("optimizer", "activations")]
+            if unknown:
+                raise PlanError(f"{word}: offload takes optimizer and activations, not {unknown[0]!r}.")
+            return {"offload": parts}
+        case "cp" if value in _CHOICES["cp"]:
+            return {"exchange": value}
+        case "buckets":
+            return {"buckets": parse_bytes(value.replace("mb", "MB").replace("mib", "MiB"))}
+        case "shard" | "micro":
+            return {name: _whole(word, value)}
+        case "layers":
+            return {"layers": tuple(_whole(word, part) for part in value.split(","))}
+        case "order":
+            return {"order": tuple(value.split("-"))}
+    raise PlanError(f"{word}: unknown option.{did_you_mean(name, _OPTIONS)} Known: {', '.join(_OPTIONS)}.")
+
+
+def _whole(word: str, value: str) -> int:
+    if not value.isdigit() or int(value) < 1:
+        raise PlanError(f"{word}: {value!r} is not a whole number of at least 1.")
+    return int(value)
+
+
+def build(words: Words, runtime: Runtime) -> tuple[Mesh, Node]:
+    """The mesh and the tree the words describe; each parallelism adds its part in a fixed order."""
+    mesh = _mesh(words, runtime)
+    root = Node(schedule=_schedule(words))
+    for parallelism in PARALLELISMS:
+        mesh, root = parallelism(words, mesh, root)
+    return mesh, root
+
+
+def _mesh(words: Words, runtime: Runtime) -> Mesh:
+    degrees = {"pp": words.pp, "dp": words.dp or 1, "cp": words.cp, "tp": words.tp}
+    order = tuple(reversed(words.order)) if words.order else runtime.rank_order
+    unknown = [axis for axis in order if axis not in degrees and axis != "ep"]
+    if unknown or len(set(order)) != len(order):
+        raise PlanError(f"order={'-'.join(reversed(order))}: axes are tp, cp, dp and pp, each once.")
+    missing = [axis for axis in degrees if axis not in order]
+    axes = [(axis, degrees[axis]) for axis in (*missing, *order) if axis in degrees]
+    return Mesh(tuple(axes))
+
+
+def _schedule(words: Words) -> Schedule:
+    kind = words.schedule or ("interleaved" if words.vpp > 1 else "1f1b")
+    if words.vpp > 1 and kind == "1f1b":
+        kind = "interleaved"
+    if words.vpp > 1 and words.pp == 1:
+        raise PlanError(f"vpp{words.vpp} needs a pipeline: pp is 1. Set pp, or drop vpp.")
+    if kind == "interleaved" and words.vpp == 1:
+        kind = "1f1b"
+    if words.layers is not None and len(words.layers) != words.pp * words.vpp:
+        raise PlanError(
+            f"layers= lists {len(words.layers)} parts but pp {words.pp} x vpp {words.vpp}"
+            f" = {words.pp * words.vpp}."
+        )
+    return Schedule(
+        kind=kind,
+        micro_batch=words.micro or 1,
+        stages=words.pp,
+        chunks=words.vpp,
+        layers=words.layers,
+    )
+
+
+def degrees_text(words: Words) -> str:
+    """`tp 8 x pp 16 x dp 8`, for messages."""
+    shown = [f"{f.name} {getattr(words, f.name)}" for f in fields(words) if f.name in ("tp", "pp", "dp", "cp")]
+    total = prod(getattr(words, name) or 1 for name in ("tp", "pp", "dp", "cp"))
+    return f"{' x '.join(shown)} = {total}"

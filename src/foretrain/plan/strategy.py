@@ -1,0 +1,156 @@
+"""The strategy tree: how every op is split and how every subgraph is scheduled.
+
+A `Node` selects a block, an op or a kind of op and says what holds below it. Nothing else in Foretrain knows
+about "data parallelism" or "ZeRO": those words build nodes (see `foretrain.plan.parallelism`).
+
+Splits are *cuts*: "these dims are cut over these axes". An op takes each cut whose dims it has; an axis goes
+to the first cut that wants it, deeper nodes first. So `ffn: tp` before `seq: tp` means: ops with an `ffn`
+dim are tensor parallel, the others sequence parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from foretrain.model.graph import Op
+
+STATE_ROLES = ("optimizer", "gradient", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`dims` that correspond to each other (heads and kv_heads) are cut together over `axes`."""
+
+    dims: tuple[str, ...]
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How micro-batches flow through stages. `layers`: repetitions per (stage, chunk), uneven if wanted."""
+
+    kind: str = "1f1b"
+    micro_batch: int = 1
+    stages: int = 1
+    chunks: int = 1
+    layers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the tree. None and empty mean "as above"."""
+
+    select: str = "*"
+    split: tuple[Cut, ...] = ()
+    state: tuple[tuple[str, tuple[str, ...]], ...] = ()  # optimizer | gradient | weight over axes
+    recompute: str | None = None  # none | selective | full | comma-separated op names
+    offload: tuple[str, ...] | None = None  # optimizer, activations
+    exchange: str | None = None  # context parallel: ring | all-gather
+    bucket_bytes: float | None = None
+    schedule: Schedule | None = None
+    children: tuple[Node, ...] = ()
+
+    def with_child(self, child: Node) -> Node:
+        return replace(self, children=(*self.children, child))
+
+    def with_cuts(self, *cuts: Cut) -> Node:
+        return replace(self, split=(*self.split, *cuts))
+
+    def with_state(self, role: str, axes: tuple[str, ...]) -> Node:
+        rest = tuple(item for item in self.state if item[0] != role)
+        return replace(self, state=(*rest, (role, axes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What holds for one op, all nodes on the way applied."""
+
+    axes: tuple[tuple[str, tuple[str, ...]], ...]  # dim → axes, only split dims
+    state: tuple[tuple[str, tuple[str, ...]], ...]
+    exchange: str
+
+    def axes_of(self, dim: str) -> tuple[str, ...]:
+        for name, axes in self.axes:
+            if name == dim:
+                return axes
+        return ()
+
+    def state_axes(self, role: str) -> tuple[str, ...]:
+        for name, axes in self.state:
+            if name == role:
+                return axes
+        return ()
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Every axis that splits this op, in a fixed order."""
+        return tuple(dict.fromkeys(axis for _, axes in self.axes for axis in axes))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChoice:
+    """What holds for a repetition of a block as a whole."""
+
+    recompute: str
+    offload: tuple[str, ...]
+
+
+def leaf(root: Node, block: str, index: int, op: Op) -> Leaf:
+    """The strategy of one op in repetition `index` of a block."""
+    cuts: list[Cut] = []
+    state: dict[str, tuple[str, ...]] = {}
+    exchange = "all-gather"
+    for node in _chosen(root, block, index, op):
+        cuts = [*node.split, *cuts]
+        state.update(node.state)
+        exchange = node.exchange or exchange
+    return Leaf(_assigned(cuts, op), tuple(sorted(state.items())), exchange)
+
+
+def block_choice(root: Node, block: str, index: int) -> BlockChoice:
+    """Recompute and offload of one repetition of a block."""
+    recompute, offload = "none", ()
+    for node in _chosen(root, block, index, None):
+        recompute = recompute if node.recompute is None else node.recompute
+        offload = offload if node.offload is None else node.offload
+    return BlockChoice(recompute, offload)
+
+
+def _assigned(cuts: list[Cut], op: Op) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    taken: dict[str, tuple[str, ...]] = {}
+    used: set[str] = set()
+    for cut in cuts:
+        present = [dim for dim in cut.dims if dim in op.size]
+        free = tuple(axis for axis in cut.axes if axis not in used)
+        if not present or not free:
+            continue
+        for dim in present:
+            taken[dim] = (*taken.get(dim, ()), *free)
+        used.update(free)
+    return tuple(sorted(taken.items()))
+
+
+def _chosen(node: Node, block: str, index: int, op: Op | None) -> Iterator[Node]:
+    """The node and its matching descendants, outermost first."""
+    yield node
+    for child in node.children:
+        if matches(child.select, block, index, op):
+            yield from _chosen(child, block, index, op)
+
+
+def matches(select: str, block: str, index: int, op: Op | None) -> bool:
+    """`layers`, `layers[0:8]`, `kind:norm`, `attn.*`, `layers.attn.*` or `*`."""
+    if select.startswith("kind:"):
+        return op is not None and fnmatchcase(op.kind, select[5:])
+    name, _, slice_text = select.partition("[")
+    if slice_text:
+        low, _, high = slice_text.rstrip("]").partition(":")
+        inside = int(low or 0) <= index < (int(high) if high else index + 1)
+        return fnmatchcase(block, name) and inside
+    if fnmatchcase(block, select):
+        return True
+    return op is not None and (
+        fnmatchcase(op.name, select) or fnmatchcase(f"{block}.{op.name}", select)
+    )

@@ -1,0 +1,244 @@
+"""The façade: from a question to a Prediction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretrain import __version__
+from foretrain.analysis.critical_path import critical_path
+from foretrain.analysis.memory import memory
+from foretrain.analysis.money import money
+from foretrain.analysis.operators import busiest_operators, executed_flops
+from foretrain.analysis.prediction import Prediction
+from foretrain.analysis.sensitivity import remedies, run_graph
+from foretrain.analysis.stalls import chains, stalls
+from foretrain.analysis.timeline import timeline
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile import ExecutionGraph, compile_step
+from foretrain.cost.compute import ComputeModel, Roofline
+from foretrain.cost.cost import Costs, cost_graph
+from foretrain.cost.network import network_of
+from foretrain.engine import Run, engine_name
+from foretrain.errors import InputError
+from foretrain.model.graph import Model
+from foretrain.model.ops import family
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
+from foretrain.model.workload import DataSource, Workload
+from foretrain.plan.plan import Plan
+from foretrain.runtime import Runtime
+from foretrain.runtime import runtime as runtime_of
+
+# Two-sided 80 % interval of a normal distribution.
+Z80 = 1.2815515655446004
+
+
+@dataclass(frozen=True)
+class Question:
+    """Everything a prediction depends on, resolved."""
+
+    workload: Workload
+    cluster: Cluster
+    plan: Plan
+    runtime: Runtime
+    id: str = ""
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        w = self.workload
+        return {
+            "model": w.model.name,
+            "parameters": w.model.parameters,
+            "seq_len": w.seq_len,
+            "global_batch": w.global_batch,
+            "micro_batch": self.plan.schedule.micro_batch,
+            "micro_batches": w.global_batch // (self.plan.schedule.micro_batch * self.plan.replicas),
+            "precision": w.precision.name,
+            "optimizer": w.optimizer.name,
+            "cluster": self.cluster.name,
+            "devices": self.cluster.device_count,
+            "nodes": self.cluster.node_count,
+            "device": self.cluster.devices[0].name,
+            "plan": self.plan.text,
+            "runtime": self.runtime.name,
+        }
+
+
+def ask(
+    model: str | Path | Mapping[str, Any] | Model,
+    *,
+    on: str | Path | Mapping[str, Any] | Cluster,
+    plan: str | Mapping[str, Any] | Plan = "",
+    batch: int | None = None,
+    micro_batch: int | None = None,
+    seq: int | None = None,
+    precision: str | Precision = "bf16",
+    optimizer: str | Optimizer = "adam",
+    runtime: str | Runtime = "megatron",
+    runtime_options: Mapping[str, Any] | None = None,
+    data: DataSource | None = None,
+) -> Question:
+    """Resolve names into a question; every wrong name is an `InputError`."""
+    cluster = Cluster.of(on)
+    stack = runtime_of(runtime).with_options(runtime_options or {})
+    resolved = Plan.of(plan, devices=cluster.device_count, runtime=stack, micro_batch=micro_batch)
+    assumptions = []
+    if batch is None:
+        batch = resolved.replicas * resolved.schedule.micro_batch * max(1, 4 * resolved.schedule.stages)
+        assumptions.append(f"global batch not given: {batch}, four micro-batches per pipeline stage.")
+    if batch < 1:
+        raise InputError(f"global batch {batch} is not a positive whole number.")
+    workload = Workload.of(model, batch, seq, precision, optimizer, data)
+    return Question(workload, cluster, resolved, stack, assumptions=tuple(assumptions))
+
+
+def predict(
+    model: str | Path | Mapping[str, Any] | Model,
+    *,
+    on: str | Path | Mapping[str, Any] | Cluster,
+    plan: str | Mapping[str, Any] | Plan = "",
+    batch: int | None = None,
+    micro_batch: int | None = None,
+    seq: int | None = None,
+    precision: str | Precision = "bf16",
+    optimizer: str | Optimizer = "adam",
+    runtime: str | Runtime = "megatron",
+    runtime_options: Mapping[str, Any] | None = None,
+    data: DataSource | None = None,
+) -> Prediction:
+    """Predict one training step: `predict("llama3-8b", on="2 x dgx-h100", plan="tp4 pp2 dp2 zero1", batch=256)`."""
+    question = ask(
+        model,
+        on=on,
+        plan=plan,
+        batch=batch,
+        micro_batch=micro_batch,
+        seq=seq,
+        precision=precision,
+        optimizer=optimizer,
+        runtime=runtime,
+        runtime_options=runtime_options,
+        data=data,
+    )
+    return answer(question)
+
+
+def compile_question(question: Question, *, is_folded: bool = True) -> ExecutionGraph:
+    """The execution graph of a question."""
+    network = network_of(question.cluster)
+    return compile_step(
+        question.workload, question.plan, question.runtime, network, is_folded=is_folded
+    )
+
+
+def cost_question(
+    question: Question, graph: ExecutionGraph, compute: ComputeModel | None = None
+) -> Costs:
+    """What the graph's tasks cost on the question's cluster."""
+    return cost_graph(
+        graph,
+        question.cluster,
+        question.runtime,
+        network_of(question.cluster),
+        compute or Roofline(),
+        question.workload.data,
+    )
+
+
+def answer(
+    question: Question, *, is_folded: bool = True, compute: ComputeModel | None = None
+) -> Prediction:
+    """Compile, cost, simulate, analyse."""
+    graph = compile_question(question, is_folded=is_folded)
+    costs = cost_question(question, graph, compute)
+    run = run_graph(graph, costs)
+    return _prediction(question, graph, costs, run)
+
+
+def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Run) -> Prediction:
+    step = float(run.end.max())
+    counts = graph.fold.counts
+    found = stalls(graph, costs, run, step)
+    mean = found.mean(counts)
+    stages = range(len(graph.stages))
+    by_stage = tuple(
+        type(found)(found.by_class[graph.fold.stage_of == s]).mean(counts[graph.fold.stage_of == s])
+        for s in stages
+    )
+    device_kind = np.asarray(question.cluster.device_kind)[graph.fold.examples]
+    capacities = np.array([d.memory_bytes for d in question.cluster.devices])[device_kind]
+    spread, measured = _trust(graph, costs, step)
+    model_flops, peak = _model_flops(question), _peak(question)
+    workload = question.workload
+    line = timeline(graph, run)
+    return Prediction(
+        id=question.id,
+        step_seconds=step,
+        interval=(step / (1.0 + Z80 * spread), step * (1.0 + Z80 * spread)),
+        samples_per_second=workload.global_batch / step,
+        tokens_per_second=None if workload.tokens is None else workload.tokens / step,
+        mfu=model_flops / step / peak if peak else None,
+        hfu=executed_flops(graph) / step / peak if peak else None,
+        memory=memory(graph, question.runtime, capacities),
+        stalls=mean,
+        stalls_by_stage=by_stage,
+        bottleneck=max(mean, key=lambda name: mean[name]),
+        what_would_help=remedies(graph, costs, step),
+        cost=money(question.cluster, step),
+        measured_share=measured,
+        assumptions=question.assumptions,
+        warnings=(*question.warnings, *costs.notes),
+        provenance=_provenance(question, costs),
+        question=question.to_dict(),
+        timeline=line,
+        critical_path=critical_path(line),
+        operators=busiest_operators(graph, costs),
+    )
+
+
+def _trust(graph: ExecutionGraph, costs: Costs, step: float) -> tuple[float, float]:
+    """Relative spread of the step and the share of it that rests on measured tables."""
+    task, owner = chains(graph)
+    classes = graph.fold.classes
+    busy = np.bincount(owner, costs.seconds[task] * (costs.route[task] < 0), classes)
+    slowest = int(np.argmax(busy))
+    mine = task[owner == slowest]
+    total = float(busy[slowest])
+    spread = float(costs.spread_seconds[mine].sum()) / total if total else 0.0
+    return spread, float(costs.measured_seconds[mine].sum()) / step
+
+
+def _model_flops(question: Question) -> float:
+    """Forward and backward FLOPs of the mathematics: three times forward, recomputation not counted."""
+    model = question.workload.model
+    forward = sum(family(op).flops(op) * block.repeat for block, op in model.ops())
+    return 3.0 * forward * question.workload.global_batch
+
+
+def _peak(question: Question) -> float | None:
+    """FLOP/s of all devices together at the workload's matmul format, where the data sheet has it."""
+    cluster, dtype = question.cluster, question.workload.precision.matmul
+    peaks = [device.peak(dtype) for device in cluster.devices]
+    known = [peak for peak in peaks if peak is not None]
+    if len(known) < len(peaks):
+        return None
+    counts = np.bincount(np.asarray(cluster.device_kind), minlength=len(peaks))
+    return float(sum(p * n for p, n in zip(known, counts, strict=True)))
+
+
+def _provenance(question: Question, costs: Costs) -> dict[str, str]:
+    text = json.dumps(question.to_dict(), sort_keys=True, default=str)
+    return {
+        "version": __version__,
+        "calibration": "; ".join(costs.sources[:3]),
+        "inputs_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "engine": engine_name(),
+    }

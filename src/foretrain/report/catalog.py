@@ -1,0 +1,214 @@
+"""Pages about what is known: devices, nodes, links, models and runtimes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from foretrain.cluster import Device, Link, Node, catalog
+from foretrain.errors import ForetrainError, InputError, did_you_mean
+from foretrain.model import zoo
+from foretrain.report.page import Page, Section
+from foretrain.report.words import usd
+from foretrain.runtime import Runtime, presets
+from foretrain.units import show_bandwidth, show_bytes, show_count, show_seconds
+
+
+def list_page(kinds: Iterable[str]) -> Page:
+    """Tables of the wanted kinds."""
+    sections = tuple(_TABLES[kind]() for kind in kinds)
+    document = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
+    count = sum(len(section.rows) for section in sections)
+    return Page(f"{count:,} rows", document, sections)
+
+
+def _devices() -> Section:
+    rows = tuple(
+        (name, d.title, show_bytes(d.memory_bytes), show_bandwidth(d.memory_bandwidth), _fastest(d))
+        for name, d in catalog.devices().items()
+    )
+    return Section("devices", ("name", "title", "memory", "bandwidth", "peak"), rows, left=2)
+
+
+def _fastest(device: Device) -> str:
+    known = dict(device.peak_flops)
+    dtype = next((name for name in ("bf16", "fp16", "fp32") if name in known), None)
+    return "" if dtype is None else f"{show_count(known[dtype]).removesuffix(' T')} TFLOP/s {dtype}"
+
+
+def _nodes() -> Section:
+    rows = tuple(
+        (
+            name,
+            f"{node.device_count} x {node.devices[0].name}",
+            node.interconnect.kind,
+            "" if node.nics is None else f"{node.nics.count} x {node.nics.kind}",
+            "" if node.price is None else f"{usd(node.price.usd_per_hour)}/h ({node.price.date})",
+        )
+        for name, node in catalog.nodes().items()
+    )
+    return Section("nodes", ("name", "devices", "interconnect", "network", "price"), rows, left=4)
+
+
+def _links() -> Section:
+    rows = tuple(
+        (
+            name,
+            link.title,
+            link.tier,
+            "" if link.bandwidth is None else show_bandwidth(link.bandwidth),
+            show_seconds(link.latency),
+        )
+        for name, link in catalog.links().items()
+    )
+    return Section("links", ("name", "title", "tier", "bandwidth", "latency"), rows, left=3)
+
+
+def _models() -> Section:
+    rows = []
+    for name in zoo.names():
+        model = zoo.build(name)
+        seq = "" if model.seq_len is None else f"{model.seq_len:,}"
+        rows.append((name, show_count(model.parameters), seq))
+    return Section("models", ("name", "parameters", "sequence"), tuple(rows))
+
+
+def _runtimes() -> Section:
+    rows = tuple(
+        (name, preset.title, ", ".join(preset.aliases)) for name, preset in presets().items()
+    )
+    return Section("runtimes", ("name", "title", "also known as"), rows, left=3)
+
+
+_TABLES: dict[str, Callable[[], Section]] = {
+    "devices": _devices,
+    "nodes": _nodes,
+    "links": _links,
+    "models": _models,
+    "runtimes": _runtimes,
+}
+
+
+# --- one thing ----------------------------------------------------------------------------------
+
+
+def show_page_of(name: str) -> Page:
+    """Everything known about what `name` means, in every table that has it."""
+    found = list(_found(name))
+    if not found:
+        known = [*catalog.devices(), *catalog.nodes(), *catalog.links(), *zoo.names(), *presets()]
+        raise InputError(
+            f"nothing is called {name!r}.{did_you_mean(name, known)} See 'foretrain catalog list'."
+        )
+    sections = tuple(
+        Section(f"{kind} {value.name}", ("", ""), tuple(_rows(facts)), left=2)
+        for kind, value, facts in found
+    )
+    document = {kind: facts for kind, _, facts in found}
+    titles = "; ".join(
+        f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found
+    )
+    return Page(titles, document, sections)
+
+
+def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for kind, find in _FINDERS.items():
+        try:
+            value = find(name)
+        except (ForetrainError, KeyError):
+            continue
+        yield kind, value, _facts(value)
+
+
+def _runtime(name: str) -> Runtime:
+    from foretrain.runtime import runtime
+
+    return runtime(name)
+
+
+_FINDERS: dict[str, Callable[[str], Any]] = {
+    "device": catalog.find_device,
+    "node": catalog.find_node,
+    "link": lambda name: catalog.links()[name],
+    "model": zoo.build,
+    "runtime": _runtime,
+}
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    if isinstance(value, Device | Link | Runtime):
+        return _plain(value)
+    if isinstance(value, Node):
+        facts = _plain(dataclasses.replace(value, devices=value.devices[:1]))
+        return {**facts, "devices": f"{value.device_count} x {value.devices[0].name}"}
+    blocks = [f"{block.name} x {block.repeat} ({len(block.ops)} ops)" for block in value.blocks]
+    return {
+        "name": value.name,
+        "parameters": value.parameters,
+        "seq_len": value.seq_len,
+        "blocks": blocks if len(blocks) <= 24 else [*blocks[:24], f"… {len(blocks) - 24} more"],
+        "source": value.source,
+    }
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = dataclasses.asdict(value)
+    for key in ("peak_flops", "defaults"):
+        if key in facts:
+            facts[key] = dict(facts[key])
+    return facts
+
+
+def _rows(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            yield from _rows(value, f"{prefix}{key}.")
+        elif value is not None and value not in ((), []):
+            yield f"{prefix}{key}", _shown(key, value)
+
+
+def _shown(key: str, value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        return str(value)
+    if key.endswith("_bytes") and value >= 1024:
+        return show_bytes(value)
+    if key.endswith("bandwidth"):
+        return show_bandwidth(value)
+    if key == "latency" or "seconds" in key:
+        return show_seconds(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+# --- all things ---------------------------------------------------------------------------------
+
+
+def check_page() -> Page:
+    """Build every row; a fault is a row that cannot be built or that names no source."""
+    count, faults = 0, []
+    for path, make in _rows_of_all():
+        count += 1
+        try:
+            if not make().source:
+                faults.append(f"{path}: names no source.")
+        except (ForetrainError, ValueError, KeyError, TypeError) as error:
+            faults.append(f"{path}: {error}")
+    headline = f"{count:,} rows, {len(faults)} faults" if faults else f"{count:,} rows, no faults"
+    document = {"rows": count, "faults": faults}
+    return Page(headline, document, (Section("Faults", lines=tuple(faults)),), bool(faults))
+
+
+def _rows_of_all() -> Iterator[tuple[str, Callable[[], Any]]]:
+    makers: dict[str, tuple[Iterable[str], Callable[[str], Any]]] = {
+        "devices": (catalog.devices(), catalog.devices().__getitem__),
+        "nodes": (catalog.nodes(), catalog.nodes().__getitem__),
+        "links": (catalog.links(), catalog.links().__getitem__),
+        "models": (zoo.names(), zoo.build),
+        "runtimes": (presets(), presets().__getitem__),
+    }
+    for kind, (names, make) in makers.items():
+        for name in names:
+            yield f"{kind}.{name}", functools.partial(make, name)

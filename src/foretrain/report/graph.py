@@ -1,0 +1,201 @@
+"""The compiled program, readable: rank classes, communicators, shapes with their items, tasks per stream."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from foretrain.compile.execution import (
+    KIND_NAMES,
+    PHASE_NAMES,
+    Communication,
+    Communicator,
+    Compute,
+    Copy,
+    ExecutionGraph,
+    Item,
+    Work,
+)
+from foretrain.report.page import Page, Section
+from foretrain.units import show_bytes, show_count
+
+TASKS_SHOWN = 200
+ITEMS_SHOWN = 400
+_PHASE_LETTER = ("F", "B", "W", "U")
+
+
+def graph_page(graph: ExecutionGraph, dump: bool = False) -> Page:
+    """A summary; with `dump` every shape and every task too."""
+    fold = graph.fold
+    headline = (
+        f"{graph.tasks:,} tasks of {len(graph.shape_ptr) - 1:,} shapes on {len(graph.streams):,} streams; "
+        f"{int(fold.counts.sum()):,} ranks in {fold.classes:,} classes"
+    )
+    sections = [_classes(graph), _communicators(graph), _stages(graph), _streams(graph)]
+    if dump:
+        sections += [*_shapes(graph), _tasks(graph)]
+    return Page(headline, _document(graph, dump), tuple(sections))
+
+
+def communicator_name(communicator: Communicator) -> str:
+    """`tp group`, `pp shift +1`, `pp ends`."""
+    axes = "·".join(communicator.axes)
+    if communicator.kind != "shift":
+        return f"{axes} {communicator.kind}"
+    return f"{axes} shift {communicator.offset:+d}{' cyclic' if communicator.wraps else ''}"
+
+
+def describe(work: Work) -> str:
+    """One work in one line."""
+    if isinstance(work, Compute):
+        kernel = work.kernel
+        shape = "×".join(str(size) for size in kernel.shape)
+        again = " recomputed" if work.is_recomputed else ""
+        return (
+            f"{work.op} {kernel.phase}{again}: {kernel.kind} {shape} {kernel.dtype} "
+            f"{show_count(kernel.flops)} FLOP, {show_bytes(kernel.bytes)}"
+        )
+    if isinstance(work, Communication):
+        group = communicator_name(work.group)
+        return f"{work.collective} {show_bytes(work.bytes)} on {group} ({work.purpose})"
+    if isinstance(work, Copy):
+        return f"copy {work.direction} {show_bytes(work.bytes)}"
+    return f"{work.kind} {work.samples:g} samples"
+
+
+def task_name(graph: ExecutionGraph, task: int) -> str:
+    """`F3`, `B0.1` (chunk 1), `all_reduce`: short enough for a row of them."""
+    kind = KIND_NAMES[graph.task_kind[task]]
+    letter = _PHASE_LETTER[graph.task_phase[task]]
+    micro, chunk = int(graph.task_micro[task]), int(graph.task_chunk[task])
+    name = letter + (str(micro) if micro >= 0 else "") + (f".{chunk}" if chunk > 0 else "")
+    return name if kind == "chain" else f"{kind}:{name}"
+
+
+def stream_tasks(graph: ExecutionGraph) -> list[list[int]]:
+    """Tasks of each stream in order; a task that holds several streams is in each."""
+    owner = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    order = np.lexsort((owner, graph.stream_ids))
+    bounds = np.searchsorted(graph.stream_ids[order], np.arange(len(graph.streams) + 1))
+    return [owner[order[low:high]].tolist() for low, high in itertools.pairwise(bounds)]
+
+
+def _classes(graph: ExecutionGraph) -> Section:
+    fold = graph.fold
+    rows = tuple(
+        (str(k), str(int(fold.stage_of[k])), f"{int(fold.counts[k]):,}", str(int(fold.examples[k])))
+        for k in range(fold.classes)
+    )
+    return Section("Rank classes", ("class", "stage", "ranks", "for example"), rows)
+
+
+def _communicators(graph: ExecutionGraph) -> Section:
+    rows = tuple(
+        (
+            communicator_name(communicator),
+            f"{len(found.groups):,}",
+            str(found.groups.shape[1]),
+            str(len(found.examples)),
+            " ".join(str(int(rank)) for rank in found.groups[0][:8])
+            + (" …" if found.groups.shape[1] > 8 else ""),
+        )
+        for communicator, found in graph.fold.groups.items()
+        if len(found.groups)
+    )
+    return Section("Communicators", ("", "groups", "ranks each", "classes", "first group"), rows)
+
+
+def _stages(graph: ExecutionGraph) -> Section:
+    rows = tuple(
+        (
+            str(stage.index),
+            " ".join(f"{name}×{count}" for name, count in stage.blocks),
+            show_count(stage.parameters),
+            *(
+                show_bytes(size)
+                for size in (stage.weights, stage.gradients, stage.optimizer, stage.buffers)
+            ),
+        )
+        for stage in graph.stages
+    )
+    head = ("stage", "blocks", "parameters", "weights", "gradients", "optimizer", "buffers")
+    return Section("Stages", head, rows, left=2)
+
+
+def _streams(graph: ExecutionGraph) -> Section:
+    rows = tuple(
+        (f"class {rank_class} {name}", f"{len(tasks):,}")
+        for (rank_class, name), tasks in zip(graph.streams, stream_tasks(graph), strict=True)
+    )
+    return Section("Streams", ("stream", "tasks"), rows)
+
+
+def _shapes(graph: ExecutionGraph) -> Iterator[Section]:
+    uses = np.bincount(graph.task_shape, minlength=len(graph.shape_ptr) - 1)
+    for index in range(len(graph.shape_ptr) - 1):
+        items = graph.shape(index)
+        lines = [_item(item) for item in items[:ITEMS_SHOWN]]
+        if len(items) > ITEMS_SHOWN:
+            lines.append(f"… {len(items) - ITEMS_SHOWN:,} more items (--json holds all)")
+        title = f"Shape {index}: {len(items):,} items, run by {int(uses[index]):,} tasks"
+        yield Section(title, lines=tuple(lines) or ("nothing to do",))
+
+
+def _item(item: Item) -> str:
+    text = describe(item.work)
+    return text if item.beside is None else f"{text} | beside: {describe(item.beside)}"
+
+
+def _tasks(graph: ExecutionGraph) -> Section:
+    rows = []
+    for (rank_class, name), tasks in zip(graph.streams, stream_tasks(graph), strict=True):
+        shown = " ".join(task_name(graph, task) for task in tasks[:TASKS_SHOWN])
+        more = len(tasks) - TASKS_SHOWN
+        rows.append(
+            (f"class {rank_class} {name}", shown + (f" … {more:,} more" if more > 0 else ""))
+        )
+    return Section("Tasks by stream, in order", ("stream", "tasks"), tuple(rows), left=2)
+
+
+def _document(graph: ExecutionGraph, dump: bool) -> dict[str, Any]:
+    fold = graph.fold
+    document: dict[str, Any] = {
+        "tasks": graph.tasks,
+        "ranks": int(fold.counts.sum()),
+        "classes": [
+            {"class": k, "stage": int(fold.stage_of[k]), "ranks": int(fold.counts[k]), "example": int(fold.examples[k])}
+            for k in range(fold.classes)
+        ],
+        "communicators": [
+            {"name": communicator_name(c), "groups": len(g.groups), "ranks_each": int(g.groups.shape[1])}
+            for c, g in fold.groups.items()
+        ],
+        "stages": [
+            {
+                "stage": s.index, "parameters": s.parameters, "weights": s.weights, "gradients": s.gradients,
+                "optimizer": s.optimizer, "buffers": s.buffers, "blocks": dict(s.blocks),
+            }
+            for s in graph.stages
+        ],
+        "streams": [{"class": rank_class, "stream": name} for rank_class, name in graph.streams],
+    }  # fmt: skip
+    if dump:
+        document["shapes"] = [
+            [_item(item) for item in graph.shape(index)]
+            for index in range(len(graph.shape_ptr) - 1)
+        ]
+        document["stream_tasks"] = stream_tasks(graph)
+        document["task"] = {
+            "kind": [KIND_NAMES[kind] for kind in graph.task_kind.tolist()],
+            "phase": [PHASE_NAMES[phase] for phase in graph.task_phase.tolist()],
+            "shape": graph.task_shape.tolist(),
+            "class": graph.task_class.tolist(),
+            "stage": graph.task_stage.tolist(),
+            "chunk": graph.task_chunk.tolist(),
+            "micro": graph.task_micro.tolist(),
+            "memory": graph.task_memory.tolist(),
+        }
+    return document

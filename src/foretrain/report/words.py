@@ -1,0 +1,197 @@
+"""What every renderer says, worded once: the headline, labels, cleaned text and sorted rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from foretrain.analysis.prediction import MEMORY_KINDS, STALLS, Prediction
+from foretrain.units import show_bytes, show_count, show_seconds
+
+STALL_MEANING = {
+    "compute": "kernels running",
+    "interconnect": "exposed communication inside a node",
+    "network": "exposed communication between nodes",
+    "bubble": "pipeline fill and drain",
+    "host": "waiting for the CPU to launch kernels",
+    "prep": "waiting for data preparation",
+    "fetch": "waiting for storage",
+    "imbalance": "waiting for the slowest rank",
+    "optimizer": "parameter update",
+}
+
+_ASKED = (
+    "model",
+    "cluster",
+    "plan",
+    "batch",
+    "micro_batch",
+    "seq",
+    "precision",
+    "optimizer",
+    "runtime",
+)
+
+
+def clean(text: object, limit: int = 400) -> str:
+    """One printable line: names come from users and may hold control characters or half surrogates."""
+    shown = "".join(c if c.isprintable() else " " for c in str(text))
+    shown = shown.encode("utf-8", "replace").decode("utf-8")
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def plain(value: Any) -> Any:
+    """`value` as strict JSON can hold it; a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {_text(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+def devices(prediction: Prediction) -> int:
+    """How many devices take part: as asked, else the ranks the timeline stands for."""
+    asked = prediction.question.get("devices")
+    if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0:
+        return asked
+    ranks = {lane.rank_class: lane.ranks for lane in prediction.timeline.lanes}
+    return max(1, sum(ranks.values()))
+
+
+def percent(share: float | None) -> str:
+    """`44 %`, with a decimal below ten."""
+    if share is None or not math.isfinite(share):
+        return "unknown"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{share * 100:.1f} %" if abs(share) < 0.0995 else f"{share * 100:.0f} %"
+
+
+def seconds(value: float) -> str:
+    """Three significant digits are what a prediction can carry: `20.9 s`, `412 ms`."""
+    if not math.isfinite(value):
+        return "unknown"
+    if value == 0:
+        return "0 s"
+    shown, _, unit = show_seconds(value).partition(" ")
+    number = float(shown.replace(",", ""))
+    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:,.{digits}f} {unit}"
+
+
+def interval(prediction: Prediction) -> str:
+    """`18.1–23.9 s`, both ends in one unit."""
+    low, high = (seconds(value) for value in prediction.interval)
+    number, _, unit = low.partition(" ")
+    return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
+
+
+def of_memory(prediction: Prediction) -> str:
+    """`61.2 of 80.0 GiB`, both in one unit."""
+    peak, capacity = (
+        show_bytes(prediction.memory.peak_bytes),
+        show_bytes(prediction.memory.capacity_bytes),
+    )
+    number, _, unit = peak.partition(" ")
+    return f"{number} of {capacity}" if capacity.endswith(f" {unit}") else f"{peak} of {capacity}"
+
+
+def rate(prediction: Prediction) -> str:
+    """Tokens per second and device where there are tokens, else samples per second."""
+    if prediction.tokens_per_second is not None:
+        each = prediction.tokens_per_second / devices(prediction)
+        return f"{_rate(each)} tokens/s/device"
+    return f"{_rate(prediction.samples_per_second)} samples/s"
+
+
+def _rate(value: float) -> str:
+    if not math.isfinite(value):
+        return "unknown"
+    return show_count(value) if value >= 100 else f"{value:.3g}"
+
+
+def headline(prediction: Prediction) -> str:
+    """The decision in one sentence."""
+    parts = [
+        f"{seconds(prediction.step_seconds)} per step ({interval(prediction)})",
+        rate(prediction),
+    ]
+    if prediction.mfu is not None:
+        parts.append(f"MFU {percent(prediction.mfu)}")
+    verdict = "fits" if prediction.fits else "DOES NOT FIT"
+    parts.append(f"{verdict}: {of_memory(prediction)}")
+    return ", ".join(parts)
+
+
+def asked(prediction: Prediction) -> str:
+    """The question in one line: `llama3-8b on 2 x dgx-h100 · tp4 pp2 · batch 256 …`."""
+    question = prediction.question
+    words = [clean(question.get("model", "model"))]
+    if question.get("cluster") is not None:
+        words[0] += f" on {clean(question['cluster'])}"
+    for key in ("plan", "batch", "micro_batch", "seq", "precision", "runtime"):
+        value = question.get(key)
+        if value is None:
+            continue
+        named = key in ("batch", "micro_batch", "seq")
+        shown = f"{value:,}" if isinstance(value, int) else clean(value)
+        words.append(f"{key.replace('_', '-')} {shown}" if named else shown)
+    return " · ".join(words)
+
+
+def question_rows(prediction: Prediction) -> list[tuple[str, str]]:
+    """All that was asked, the usual keys first."""
+    question = prediction.question
+    keys = [key for key in _ASKED if key in question]
+    keys += [key for key in question if key not in _ASKED]
+    return [(clean(key, 60), clean(question[key])) for key in keys if question[key] is not None]
+
+
+def stall_rows(prediction: Prediction) -> list[tuple[str, float, float]]:
+    """(stall, seconds, share of the step), greatest first; those of no length are left out."""
+    whole = prediction.step_seconds or 1.0
+    found = [(name, prediction.stalls.get(name, 0.0)) for name in STALLS]
+    found.sort(key=lambda row: -row[1])
+    return [(name, value, value / whole) for name, value in found if value > whole * 5e-5]
+
+
+def kinds(prediction: Prediction) -> list[str]:
+    """Memory kinds in use: the usual order, then any other."""
+    seen = [prediction.memory.by_kind, *(stage.by_kind for stage in prediction.memory.by_stage)]
+    names = dict.fromkeys([*MEMORY_KINDS, *(kind for by_kind in seen for kind in by_kind)])
+    return [name for name in names if any(by_kind.get(name, 0.0) > 0 for by_kind in seen)]
+
+
+def money(prediction: Prediction) -> str | None:
+    """`$1,240 per hour, $0.28 per step (prices of 2025-11-01)`, or None without a price."""
+    cost = prediction.cost
+    parts = []
+    if cost.usd_per_hour is not None:
+        parts.append(f"{usd(cost.usd_per_hour)} per hour")
+    if cost.usd_per_step is not None:
+        parts.append(f"{usd(cost.usd_per_step)} per step")
+    if not parts:
+        return None
+    dated = f" (prices of {clean(cost.price_date, 40)})" if cost.price_date else ""
+    return ", ".join(parts) + dated
+
+
+def usd(amount: float) -> str:
+    """Cents below a hundred dollars, three digits below a dime."""
+    if abs(amount) >= 100:
+        return f"${amount:,.0f}"
+    return f"${amount:,.2f}" if abs(amount) >= 0.1 else f"${amount:.3g}"

@@ -1,0 +1,115 @@
+"""How the software stack behaves: kernels, host overheads, overlap, memory habits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import as_file, files
+from typing import Any, ClassVar
+
+from foretrain.errors import RuntimePresetError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One software stack. Presets live in `presets.yaml`, each with its source."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    name: str
+    title: str = ""
+    source: str = ""
+    # kernels
+    attention: str = "flash"  # flash | unfused
+    fuses_elementwise: bool = True
+    # host
+    host_seconds_per_kernel: float = 0.0  # CPU time to issue one kernel
+    host_seconds_per_collective: float = 0.0
+    uses_cuda_graphs: bool = False
+    host_blocks_on_pipeline: bool = False  # waits for a received activation before issuing more
+    # communication
+    library: str = "nccl"  # nccl | gloo | mpi
+    overlaps_gradients: bool = True  # gradient buckets are reduced while backward runs
+    bucket_bytes: float = 25e6
+    first_bucket_bytes: float = 1e6
+    overlaps_parameter_gather: bool = False  # sharded weights are gathered under the next forward
+    tensor_overlap: float = 0.0  # share of tensor-parallel communication hidden under its GEMM
+    overlaps_tensor_backward: bool = False  # input-gradient reduction runs beside the weight GEMM
+    overlaps_pipeline: bool = True  # sends run beside the next micro-batch
+    regathers_sequence: bool = True  # saves sequence shards and gathers them again in backward
+    scatters_pipeline: bool = False  # sends 1/tp of a replicated boundary, gathers on arrival
+    clips_gradients: bool = False  # a global gradient norm joins all ranks before the update
+    prefetched_blocks: int = 1  # fully sharded weights gathered ahead
+    expert_overlap: float = 0.0  # share of expert all-to-all hidden under other work
+    # memory
+    gradient_bytes: float | None = (
+        None  # per element in the accumulation buffer; None = as the precision
+    )
+    context_bytes: float = 0.0  # driver context, communication buffers, libraries
+    fragmentation: float = 0.0  # share of the allocated peak lost in the allocator
+    logits_copies: float = 1.0  # fp32 copies of the logits alive at the loss
+    # plan
+    pads_vocabulary_to: int = 1
+    rank_order: tuple[str, ...] = ("pp", "dp", "cp", "tp")  # outermost first
+    defaults: tuple[tuple[str, str], ...] = ()  # plan words used where a case says nothing
+    aliases: tuple[str, ...] = ()
+
+    def with_options(self, options: Mapping[str, Any]) -> Runtime:
+        """A copy with fields replaced; unknown names are errors."""
+        known = {field.name for field in fields(self)}
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            faults = [f"{name}: unknown option.{did_you_mean(name, known)}" for name in unknown]
+            raise RuntimePresetError(f"runtime {self.name!r} has no such options:", faults=faults)
+        return replace(self, **options)
+
+
+@cache
+def preset_file() -> Mapping[str, Any]:
+    """`presets.yaml` as it stands: the presets, and what the switches of a case change."""
+    from foretrain.loading import load_own_yaml
+
+    with as_file(files("foretrain.runtime") / "presets.yaml") as path:
+        data: dict[str, Any] = load_own_yaml(path)
+    return data
+
+
+@cache
+def presets() -> Mapping[str, Runtime]:
+    """The table of `presets.yaml`; a preset may build on another with `like`."""
+    table: dict[str, Runtime] = {}
+    for name, given in preset_file()["presets"].items():
+        row: dict[str, Any] = dict(given)
+        base = table[row.pop("like")] if "like" in row else Runtime(name=name)
+        for key in ("rank_order", "aliases"):
+            if key in row:
+                row[key] = tuple(row[key])
+        if "defaults" in row:
+            row["defaults"] = tuple(sorted(row["defaults"].items()))
+        table[name] = replace(base, name=name, aliases=row.pop("aliases", ()), **row)
+    return table
+
+
+@cache
+def names() -> Mapping[str, str]:
+    """Every name and alias, folded, and the preset it stands for."""
+    table = presets()
+    known = {folded(alias): name for name, preset in table.items() for alias in preset.aliases}
+    return known | {folded(name): name for name in table}
+
+
+def folded(name: str) -> str:
+    """`Megatron_LM` and `megatron lm` are `megatron-lm`."""
+    return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
+
+
+def runtime(name: str | Runtime) -> Runtime:
+    """A preset by name or alias."""
+    if isinstance(name, Runtime):
+        return name
+    preset = names().get(folded(name))
+    if preset is None:
+        hint = did_you_mean(name, names())
+        raise RuntimePresetError(f"unknown runtime {name!r}.{hint} Known: {', '.join(presets())}.")
+    return presets()[preset]

@@ -1,0 +1,186 @@
+"""Conformance kit for op families: what every op of every model must satisfy.
+
+`check_op(op)` raises `AssertionError` with the reason. Give it whole ops; it makes local ones itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from math import isclose, isfinite, prod
+
+from foretrain.model.graph import Model, Op
+from foretrain.model.ops import family
+from foretrain.model.ops.base import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Choices,
+    Kernel,
+)
+from foretrain.model.precision import Precision, precision
+from foretrain.model.verify import model_faults
+
+__all__ = ["check_model", "check_op", "check_split", "split_groups"]
+
+SHAPE_LENGTH = {
+    "gemm": 4, "grouped_gemm": 4, "attention": 6, "conv": 9, "embedding": 3, "memory": 1,
+}  # fmt: skip
+CONTRACTIONS = ("gemm", "grouped_gemm", "conv", "attention")
+EVERY_CHOICE = tuple(
+    Choices(attention, fuses) for attention, fuses in product(("flash", "unfused"), (True, False))
+)
+PRECISIONS = ("fp32", "bf16", "fp8")
+# Backward makes two products for each of forward's; flash attention recomputes and is apart.
+_TWO_FOR_ONE = ("linear", "matmul", "grouped_gemm", "conv", "recurrent")
+# Kinds whose parts may read something whole beside their share (weights, scores, cells).
+_SHARED_BYTES = ("attention", "interaction", "memory", "position", "recurrent")
+# Dims that only make sense split together.
+_TOGETHER = (("heads", "kv_heads"), ("head_dim", "v_dim"), ("hidden", "cell_in"))
+
+
+def check_op(op: Op) -> None:
+    """Everything below for one op."""
+    assert op.local({}, 1) == op, f"{op.name}: cutting into one part changes it"
+    formula = family(op)
+    assert formula.name == op.kind, f"{op.name}: {formula.name} is registered as {op.kind}"
+    assert isclose(formula.flops(op.local({}, 6)), 6 * formula.flops(op), rel_tol=1e-9), op.name
+    for name, choices in product(PRECISIONS, EVERY_CHOICE):
+        _check_kernels(op, precision(name), choices)
+        _check_saved(op, precision(name), choices)
+    for group in split_groups(op):
+        _check_all_degrees(op, group)
+
+
+def check_model(model: Model) -> None:
+    """A legal graph whose ops all conform."""
+    faults = model_faults(model)
+    assert not faults, f"{model.name}: {faults}"
+    for op in dict.fromkeys(op for _, op in model.ops()):
+        check_op(op)
+
+
+def _check_kernels(op: Op, number: Precision, choices: Choices) -> None:
+    formula = family(op)
+    forward = formula.forward(op, number, choices)
+    backward = formula.backward(op, number, choices)
+    assert forward, f"{op.name}: forward runs no kernel"
+    assert all(k.phase == FORWARD for k in forward), f"{op.name}: a forward kernel is misnamed"
+    for kernel in backward:
+        assert kernel.phase in (INPUT_GRADIENT, WEIGHT_GRADIENT), f"{op.name}: {kernel}"
+        assert op.weights or kernel.phase == INPUT_GRADIENT, f"{op.name}: gradient of no weight"
+    for kernel in (*forward, *backward):
+        _check_kernel(op, kernel)
+    _check_flops(op, forward, backward, choices)
+
+
+def _check_kernel(op: Op, kernel: Kernel) -> None:
+    assert kernel.kind in SHAPE_LENGTH, f"{op.name}: kind {kernel.kind}"
+    assert len(kernel.shape) == SHAPE_LENGTH[kernel.kind], f"{op.name}: {kernel.shape}"
+    assert all(size >= 1 for size in kernel.shape), f"{op.name}: {kernel.shape}"
+    assert isfinite(kernel.flops) and kernel.flops >= 0, f"{op.name}: {kernel.flops} FLOPs"
+    assert isfinite(kernel.bytes) and kernel.bytes > 0, f"{op.name}: {kernel.bytes} bytes"
+
+
+def _check_flops(
+    op: Op, forward: Iterable[Kernel], backward: Iterable[Kernel], choices: Choices
+) -> None:
+    nominal = family(op).flops(op)
+    run = sum(k.flops for k in forward if k.kind in CONTRACTIONS)
+    if op.kind != "attention":
+        assert isclose(run, nominal, rel_tol=1e-9), f"{op.name}: runs {run}, nominal {nominal}"
+    elif choices.attention == "flash":
+        assert run <= nominal * (1 + 1e-9), f"{op.name}: flash runs more than the mathematics"
+    if op.kind in _TWO_FOR_ONE:
+        products = 2 if op.attr.get("input_gradient", True) else 1
+        back = sum(k.flops for k in backward if k.kind in CONTRACTIONS)
+        assert isclose(back, products * run, rel_tol=1e-9), f"{op.name}: backward {back} of {run}"
+
+
+def _check_saved(op: Op, number: Precision, choices: Choices) -> None:
+    own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
+    kept = family(op).saved(op, number, choices)
+    names = [tensor.name for tensor in kept]
+    assert len(set(names)) == len(names), f"{op.name}: keeps a tensor twice: {names}"
+    for tensor in kept:
+        known = tensor.name in own or tensor.name.startswith(f"{op.name}.")
+        assert known, f"{op.name}: keeps {tensor.name}, which is neither in, out nor private"
+        assert all(dim in op.size for dim in tensor.dims), f"{op.name}: {tensor}"
+        number.element_bytes(tensor.element)
+
+
+def split_groups(op: Op) -> tuple[tuple[str, ...], ...]:
+    """Dims (or dims that go together) whose split divides the op's work exactly."""
+    taken = {dim for group in _TOGETHER for dim in group if all(d in op.size for d in group)}
+    groups = [group for group in _TOGETHER if all(dim in op.size for dim in group)]
+    groups += [(dim,) for dim in op.dims if dim not in taken]
+    return tuple(group for group in groups if _divides(op, group))
+
+
+def _divides(op: Op, group: tuple[str, ...]) -> bool:
+    """Whether the group cuts every part of the iteration space, or is contracted throughout."""
+
+    def meets(dims: Iterable[str]) -> bool:
+        return any(dim in group for dim in dims)
+
+    match op.kind:
+        case "conv" | "matmul":
+            return True
+        case "linear" | "grouped_gemm":
+            hits = [meets(out.dims) for out in op.outputs]
+            return all(hits) or (not any(hits) and meets(op.inputs[0].dims))
+        case "attention":
+            return group != ("kv_heads",)
+        case "recurrent":
+            return group not in (("hidden",), ("cell_in",))
+        case "interaction":
+            return group in (("batch",), ("hidden",))
+        case "dispatch" | "combine":
+            return meets((op.outputs if op.kind == "dispatch" else op.inputs)[0].dims)
+        case "embedding" | "embedding_bag":
+            return group == ("batch",)
+        case "position":
+            return group == ("batch",) or group == ("hidden",)
+    return all(meets(t.dims) for t in (*op.inputs, *op.outputs))
+
+
+def _check_all_degrees(op: Op, group: tuple[str, ...]) -> None:
+    for degree in (2, 3, 4, 7):
+        if all(op.size[dim] % degree == 0 for dim in group if dim != "batch"):
+            check_split(op, {dim: degree for dim in group}, groups=(group,))
+
+
+def check_split(
+    op: Op, degrees: Mapping[str, int], groups: Iterable[tuple[str, ...]], batch: int | None = None
+) -> None:
+    """The parts of a split add up to the whole: FLOPs always, bytes where nothing is shared.
+
+    `groups` are the groups `degrees` covers; every dim of a group has the same degree.
+    """
+    parts = prod(degrees[group[0]] for group in groups)
+    samples = batch or degrees.get("batch", 1)
+    whole, local = op.local({}, samples), op.local(degrees, samples)
+    formula = family(op)
+    _equal(op, "nominal", parts * formula.flops(local), formula.flops(whole))
+    number = precision("bf16")
+    for choices in EVERY_CHOICE:
+        pairs = (
+            (formula.forward(local, number, choices), formula.forward(whole, number, choices)),
+            (formula.backward(local, number, choices), formula.backward(whole, number, choices)),
+        )
+        for small, large in pairs:
+            assert [k.kind for k in small] == [k.kind for k in large], f"{op.name}: other kernels"
+            for one, all_of in zip(small, large, strict=True):
+                if one.phase == WEIGHT_GRADIENT and one.kind == "memory":
+                    continue  # weights are not divided by every dim
+                if one.kind in CONTRACTIONS:
+                    _equal(op, one.phase, parts * one.flops, all_of.flops)
+                    assert parts * one.bytes >= all_of.bytes * (1 - 1e-9), f"{op.name}: lost bytes"
+                elif one.kind == "memory" and op.kind not in _SHARED_BYTES:
+                    _equal(op, one.phase, parts * one.bytes, all_of.bytes)
+                else:
+                    assert parts * one.bytes >= all_of.bytes * (1 - 1e-9), f"{op.name}: lost bytes"
+
+
+def _equal(op: Op, what: str, parts: float, whole: float) -> None:
+    assert isclose(parts, whole, rel_tol=1e-9), f"{op.name} {what}: parts {parts}, whole {whole}"

@@ -1,0 +1,144 @@
+"""Conformance kit for pipeline schedules: `check_schedule(name)` raises `AssertionError` on a broken one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from foretrain.errors import PlanError
+from foretrain.plan.schedules import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Schedule,
+    Steps,
+    schedule,
+)
+
+Key = tuple[int, int, int, int]  # stage, phase, chunk, micro-batch
+SIZES = tuple((p, m, v) for p in (1, 2, 3, 4, 8) for m in (1, 2, 4, 8, 24) for v in (1, 2, 3))
+UNIFORM: Mapping[int, float] = {FORWARD: 1.0, BACKWARD: 2.0, BACKWARD_WEIGHT: 0.0}
+SPLIT: Mapping[int, float] = {FORWARD: 1.0, BACKWARD: 1.0, BACKWARD_WEIGHT: 1.0}
+
+
+def check_schedule(
+    name: str, sizes: Sequence[tuple[int, int, int]] = SIZES, bubble: bool = True
+) -> int:
+    """Run every check over (stages, micro-batches, chunks); the number of sizes it could run."""
+    subject = schedule(name)
+    ran = 0
+    for stages, micro_batches, chunks in sizes:
+        refusal = _refusal(subject, stages, micro_batches, chunks)
+        if refusal:
+            assert str(stages) in refusal or str(chunks) in refusal, f"names no number: {refusal}"
+            continue
+        ran += 1
+        check_orders(subject, stages, micro_batches, chunks)
+        if bubble:
+            check_bubble(subject, stages, micro_batches, chunks)
+    assert ran, f"{name} refused every size"
+    return ran
+
+
+def _refusal(subject: Schedule, stages: int, micro_batches: int, chunks: int) -> str:
+    try:
+        subject.check(stages, micro_batches, chunks)
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
+def check_orders(subject: Schedule, stages: int, micro_batches: int, chunks: int) -> None:
+    """Completeness, order inside a stage, in-flight activations, and no deadlock between stages."""
+    orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
+    for stage, steps in enumerate(orders):
+        where = f"{subject.name} stage {stage} of {stages}, m={micro_batches}, v={chunks}"
+        check_complete(steps, micro_batches, chunks, subject.splits_backward, where)
+        peak = peak_in_flight(steps, subject.splits_backward)
+        closed = subject.in_flight(stage, stages, micro_batches, chunks)
+        assert peak == closed, f"{where}: holds {peak} activations, closed form says {closed}"
+    makespan(orders, durations(subject, chunks))
+
+
+def check_complete(
+    steps: Steps, micro_batches: int, chunks: int, splits_backward: bool, where: str
+) -> None:
+    """Every step exactly once, forward before backward before weight."""
+    phases = 3 if splits_backward else 2
+    assert steps.shape == (phases * chunks * micro_batches, 3), f"{where}: shape {steps.shape}"
+    place = {(int(f), int(c), int(m)): i for i, (f, c, m) in enumerate(steps)}
+    for chunk in range(chunks):
+        for micro in range(micro_batches):
+            spots = [place.get((phase, chunk, micro), -1) for phase in range(phases)]
+            assert min(spots) >= 0, f"{where}: chunk {chunk}, micro-batch {micro} is incomplete"
+            assert spots == sorted(spots), f"{where}: chunk {chunk}, micro-batch {micro} at {spots}"
+
+
+def peak_in_flight(steps: Steps, splits_backward: bool) -> int:
+    last = BACKWARD_WEIGHT if splits_backward else BACKWARD
+    change = np.where(steps[:, 0] == FORWARD, 1, np.where(steps[:, 0] == last, -1, 0))
+    return int(change.cumsum().max())
+
+
+def durations(subject: Schedule, chunks: int) -> dict[int, float]:
+    """Seconds of a step: a whole stage takes 1 forward and 2 backward (1 + 1 where split)."""
+    times = SPLIT if subject.splits_backward else UNIFORM
+    return {phase: seconds / chunks for phase, seconds in times.items()}
+
+
+def check_bubble(subject: Schedule, stages: int, micro_batches: int, chunks: int) -> None:
+    """Idle time as published, in units of one micro-batch's forward + backward through a stage."""
+    orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
+    span = makespan(orders, durations(subject, chunks))
+    ideal = 3.0 * micro_batches
+    idle = 3.0 * (stages - 1) / chunks
+    where = f"{subject.name} p={stages} m={micro_batches} v={chunks}: idle {span - ideal}"
+    if subject.splits_backward:
+        # (p - 1)(f + b - w) with all three 1, where there are micro-batches enough to fill the pipeline
+        assert span - ideal < idle or stages == 1, f"{where}, 1F1B {idle}"
+        if micro_batches >= stages:
+            assert np.isclose(span - ideal, stages - 1), f"{where}, published {stages - 1}"
+    else:
+        assert np.isclose(span - ideal, idle), f"{where}, closed form {idle}"
+
+
+def makespan(orders: Sequence[Steps], seconds: Mapping[int, float]) -> float:
+    """Run the orders with free communication; `AssertionError` if the stages wait for each other in a ring."""
+    queues = [[(int(f), int(c), int(m)) for f, c, m in steps] for steps in orders]
+    chunks = 1 + max(c for queue in queues for _, c, _ in queue)
+    done: dict[Key, float] = {}
+    clock = [0.0] * len(queues)
+    head = [0] * len(queues)
+    while any(head[s] < len(queue) for s, queue in enumerate(queues)):
+        moved = False
+        for stage, queue in enumerate(queues):
+            while head[stage] < len(queue):
+                phase, chunk, micro = queue[head[stage]]
+                needs = list(_needs(stage, phase, chunk, micro, len(queues), chunks))
+                if any(need not in done for need in needs):
+                    break
+                start = max([clock[stage], *(done[need] for need in needs)])
+                clock[stage] = start + seconds[phase]
+                done[stage, phase, chunk, micro] = clock[stage]
+                head[stage] += 1
+                moved = True
+        assert moved, (
+            f"deadlock: stages wait at {[q[h : h + 1] for q, h in zip(queues, head, strict=True)]}"
+        )
+    return max(clock)
+
+
+def _needs(
+    stage: int, phase: int, chunk: int, micro: int, stages: int, chunks: int
+) -> Iterator[Key]:
+    """The steps of this and the neighbouring pieces that a step waits for."""
+    piece = chunk * stages + stage
+    if phase == FORWARD and piece > 0:
+        yield (piece - 1) % stages, FORWARD, (piece - 1) // stages, micro
+    if phase == BACKWARD:
+        yield stage, FORWARD, chunk, micro
+        if piece < stages * chunks - 1:
+            yield (piece + 1) % stages, BACKWARD, (piece + 1) // stages, micro
+    if phase == BACKWARD_WEIGHT:
+        yield stage, BACKWARD, chunk, micro

@@ -1,0 +1,130 @@
+"""Parse and print quantities at the edges; inside, everything is a float in SI units.
+
+Seconds, bytes, bytes per second, FLOP per second. `parse_*` accept numbers (already SI) or text such as
+`"80GB"`, `"64GiB"`, `"200Gb/s"`, `"25 GB/s"`, `"3us"`, `"312TFLOPS"`, `"14d"`, `"4k"`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from foretrain.errors import InputError
+
+_PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_SECONDS = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
+    "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0,
+}  # fmt: skip
+_NUMBER = r"\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "").replace("_", ""))
+
+
+def _match(pattern: str, text: str, what: str, example: str) -> re.Match[str]:
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        raise InputError(f"{text!r} is not {what}. Write for example {example}.")
+    return found
+
+
+def _finite(value: float, text: object, what: str) -> float:
+    if not math.isfinite(value):
+        raise InputError(f"{text!r} is not a finite {what}.")
+    return value
+
+
+def parse_bytes(value: float | str) -> float:
+    """Bytes from `"80GB"`, `"64GiB"`, `"25 MB"` or a plain number."""
+    if isinstance(value, int | float):
+        return _finite(float(value), value, "size")
+    found = _match(_NUMBER + r"([kKMGTPE]i?|)B?", value.strip(), "a size in bytes", '"80GB"')
+    prefix = found[2]
+    scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
+    return _number(found[1]) * scale
+
+
+def parse_bandwidth(value: float | str) -> float:
+    """Bytes per second from `"200Gb/s"`, `"200Gbps"`, `"25GB/s"` or a plain number of bytes/s."""
+    if isinstance(value, int | float):
+        return _finite(float(value), value, "bandwidth")
+    pattern = _NUMBER + r"([kKMGTP]i?|)(b|B|bit)(?:/s|ps)"
+    found = _match(pattern, value.strip(), "a bandwidth", '"200Gb/s" or "25GB/s"')
+    prefix = found[2]
+    scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
+    return _number(found[1]) * scale / (1.0 if found[3] == "B" else 8.0)
+
+
+def parse_seconds(value: float | str) -> float:
+    """Seconds from `"3us"`, `"14d"`, `"2h"` or a plain number."""
+    if isinstance(value, int | float):
+        return _finite(float(value), value, "time")
+    units = "|".join(sorted(_SECONDS, key=len, reverse=True))
+    found = _match(_NUMBER + f"({units}|)", value.strip(), "a time", '"3us" or "14d"')
+    return _number(found[1]) * _SECONDS[found[2] or "s"]
+
+
+def parse_flops(value: float | str) -> float:
+    """FLOP/s from `"312TFLOPS"`, `"19.5 TFLOP/s"` or a plain number."""
+    if isinstance(value, int | float):
+        return _finite(float(value), value, "rate")
+    pattern = _NUMBER + r"([kKMGTPE]|)FLOP(?:S|/s|s)"
+    found = _match(pattern, value.strip(), "a rate", '"312TFLOPS"')
+    return _number(found[1]) * _PREFIX[found[2]]
+
+
+def parse_count(value: float | str) -> int:
+    """A whole number from `"4k"` (4,096), `"1.5M"`, `"1e12"` or a number.
+
+    A bare `k` on a whole number below 1,024 means 1,024 because sequence lengths are spoken that way.
+    """
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise InputError(f"{value!r} is not a whole number.")
+        return int(value)
+    found = _match(_NUMBER + r"([kKMGT]|)", value.strip(), "a count", '"4096" or "4k"')
+    scale = 1024.0 if found[2] in ("k", "K") else _PREFIX[found[2]]
+    count = _number(found[1]) * scale
+    if not count.is_integer():
+        raise InputError(f"{value!r} is not a whole number.")
+    return int(count)
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:
+    for scale, unit in steps:
+        if abs(value) >= scale:
+            return f"{value / scale:,.{digits}f} {unit}"
+    scale, unit = steps[-1]
+    return f"{value / scale:,.{digits}f} {unit}"
+
+
+def show_seconds(seconds: float) -> str:
+    """`1.23 s`, `45.6 ms`, `7.8 µs`; hours and days for long times."""
+    if seconds >= 172800:
+        return f"{seconds / 86400:,.1f} d"
+    if seconds >= 7200:
+        return f"{seconds / 3600:,.1f} h"
+    return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")), 2)
+
+
+def show_bytes(size: float) -> str:
+    """`12.3 GiB`: memory is spoken of in binary units."""
+    steps = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+    return _scaled(size, steps, 1)
+
+
+def show_bandwidth(rate: float) -> str:
+    """`25.0 GB/s`: links are spoken of in decimal bytes per second."""
+    return _scaled(rate, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")), 1)
+
+
+def show_count(count: float) -> str:
+    """`175.2 B` for parameters, `1,024` for small numbers."""
+    if abs(count) < 1e5:
+        return f"{count:,.0f}"
+    return _scaled(count, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")), 2)

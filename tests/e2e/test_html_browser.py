@@ -1,0 +1,94 @@
+"""The HTML report in a real browser: it draws, logs nothing, asks for nothing, and runs no names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from foretrain.analysis.prediction import Prediction
+from foretrain.report import save
+from foretrain.testing.exporters import bare_prediction, hostile_prediction, sample_prediction
+
+BROWSER = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no chromium or google-chrome on this machine"
+)
+
+# Reports what was drawn once the page is up: painted pixels of each canvas, as a title.
+PROBE = """<script>addEventListener("load", () => setTimeout(() => {
+  const painted = (c) => { const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+    let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n; };
+  const out = { canvases: [...document.querySelectorAll("canvas")].map(painted),
+    overflow: document.documentElement.scrollWidth > document.documentElement.clientWidth };
+  const buttons = document.querySelectorAll(".gantt-bar button");
+  const where = () => document.querySelector(".gantt-bar span").textContent;
+  out.before = where(); buttons[0].click(); out.zoomed = where(); buttons[4].click(); out.after = where();
+  document.title = JSON.stringify(out); }, 300))</script></body>"""
+
+
+def _open(prediction: Prediction, folder: Path, width: int = 1200) -> tuple[str, str]:
+    """(page as it stands after its scripts ran, what the browser logged)."""
+    save(prediction, folder / "x.html")
+    page = (folder / "x.html").read_text("utf-8")
+    head, _, tail = page.rpartition("</body>")
+    (folder / "probed.html").write_text(head + PROBE + tail, "utf-8")
+    command = [
+        str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
+        "--enable-logging=stderr", "--v=0", f"--window-size={width},1000", "--virtual-time-budget=3000",
+        "--dump-dom", (folder / "probed.html").as_uri(),
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    console = "\n".join(line for line in ran.stderr.splitlines() if "CONSOLE" in line)
+    return ran.stdout, console
+
+
+def _title(page: str) -> dict[str, object]:
+    found = re.search(r"<title>(.*?)</title>", page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("width", [1200, 500])
+def test_everything_is_drawn(tmp_path: Path, width: int) -> None:
+    page, console = _open(sample_prediction(), tmp_path, width)
+    assert console == ""
+    seen = _title(page)
+    canvases = seen["canvases"]
+    assert isinstance(canvases, list)
+    assert len(canvases) == 5  # three charts, the ruler and the timeline
+    assert all(painted > 500 for painted in canvases)
+    assert seen["overflow"] is False
+
+
+def test_the_timeline_zooms_and_returns(tmp_path: Path) -> None:
+    seen = _title(_open(sample_prediction(), tmp_path)[0])
+    assert seen["before"] == seen["after"]
+    assert seen["before"] != seen["zoomed"]
+
+
+def test_many_stages_are_drawn(tmp_path: Path) -> None:
+    page, console = _open(sample_prediction(16, 400, 64), tmp_path)
+    assert console == ""
+    assert "tasks drawn as" in page
+
+
+def test_hostile_names_run_nothing(tmp_path: Path) -> None:
+    page, console = _open(hostile_prediction(), tmp_path)
+    assert console == ""
+    assert "<img" not in page
+    assert "<svg" not in page
+    assert len(_title(page)["canvases"]) == 5  # type: ignore[arg-type]
+
+
+def test_a_bare_answer_is_still_a_page(tmp_path: Path) -> None:
+    page, console = _open(bare_prediction(), tmp_path)
+    assert console == ""
+    assert "per step" in page

@@ -1,0 +1,330 @@
+"""Every renderer against the conformance kit, and what each must say in particular."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foretrain.analysis.prediction import Prediction, Timeline
+from foretrain.errors import FileError, InputError
+from foretrain.report import RENDERERS, format_of, render, save
+from foretrain.report import files as report_files
+from foretrain.report import terminal, trace, words
+from foretrain.report.timeline import bars
+from foretrain.testing.exporters import (
+    bare_prediction,
+    check_renderer,
+    hostile_prediction,
+    sample_prediction,
+)
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Prediction:
+    return sample_prediction()
+
+
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_conformance(name: str) -> None:
+    check_renderer(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "fmt"),
+    [
+        ("a.json", "json"),
+        ("a.trace.json", "trace.json"),
+        ("A.TRACE.JSON.GZ", "trace.json.gz"),
+        ("x/y.b.html", "html"),
+    ],
+)
+def test_format_is_the_longest_known_extension(path: str, fmt: str) -> None:
+    assert format_of(path) == fmt
+
+
+@pytest.mark.parametrize("path", ["report", "report.pdf", "report.gz", "html"])
+def test_unknown_extension_lists_the_known_ones(path: str) -> None:
+    with pytest.raises(InputError, match=r"\.html, \.json"):
+        format_of(path)
+
+
+def test_near_miss_is_suggested() -> None:
+    with pytest.raises(InputError, match="Did you mean 'html'"):
+        format_of("x.htm")
+
+
+def test_unknown_format_is_an_input_error(prediction: Prediction) -> None:
+    with pytest.raises(InputError, match="Did you mean 'json'"):
+        render(prediction, "jsn")
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_save_through_the_prediction(prediction: Prediction, tmp_path: Path) -> None:
+    prediction.save(str(tmp_path / "x.json"))
+    document = json.loads((tmp_path / "x.json").read_text("utf-8"))
+    assert document["step_seconds"] == prediction.step_seconds
+    assert sum(document["stalls"].values()) == pytest.approx(document["step_seconds"])
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_litter(
+    prediction: Prediction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x.md"
+    target.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report_files.os, "replace", full)
+    with pytest.raises(FileError, match="No space left"):
+        save(prediction, target)
+    assert target.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["x.md"]
+
+
+@pytest.mark.parametrize("bad", ["missing/x.json", "folder.json", "nul\0.json"])
+def test_unwritable_places_are_explained(prediction: Prediction, tmp_path: Path, bad: str) -> None:
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(FileError):
+        save(prediction, tmp_path / bad)
+
+
+def test_saved_files_have_ordinary_permissions(prediction: Prediction, tmp_path: Path) -> None:
+    save(prediction, tmp_path / "x.json")
+    (tmp_path / "plain").write_text("")
+    modes = [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("x.json", "plain")]
+    assert modes[0] == modes[1]
+
+
+def test_a_link_stays_a_link(prediction: Prediction, tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    save(prediction, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text())["id"] == "sample"
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def test_headline_says_the_decision(prediction: Prediction) -> None:
+    told = replace(
+        prediction,
+        step_seconds=20.93,
+        interval=(18.11, 23.87),
+        tokens_per_second=1650.0 * 16,
+        memory=replace(prediction.memory, peak_bytes=61.2 * 2**30),
+    )
+    assert words.headline(told) == (
+        "20.9 s per step (18.1–23.9 s), 1,650 tokens/s/device, MFU 44 %, fits: 61.2 of 80.0 GiB"
+    )
+
+
+def test_headline_says_no(prediction: Prediction) -> None:
+    told = replace(prediction, memory=replace(prediction.memory, peak_bytes=91 * 2**30))
+    assert "DOES NOT FIT: 91.0 of 80.0 GiB" in words.headline(told)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (20.93, "20.9 s"),
+        (0.4123, "412 ms"),
+        (1.0, "1.00 s"),
+        (0.00001234, "12.3 µs"),
+        (0.0, "0 s"),
+        (float("inf"), "unknown"),
+        (7200, "2.00 h"),
+    ],
+)
+def test_seconds_carry_three_digits(value: float, shown: str) -> None:
+    assert words.seconds(value) == shown
+
+
+def test_devices_fall_back_to_the_timeline(prediction: Prediction) -> None:
+    assert words.devices(replace(prediction, question={})) == 16
+
+
+def test_plain_makes_strict_json() -> None:
+    value = {
+        "a": np.float64("nan"),
+        1: (np.int32(3), np.array([1.0, np.inf])),
+        "s": "\ud800",
+        "b": True,
+    }
+    assert words.plain(value) == {"a": None, "1": [3, [1.0, None]], "s": "?", "b": True}
+
+
+# --- terminal -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+def test_terminal_never_runs_over(prediction: Prediction, width: int) -> None:
+    for sample in (prediction, hostile_prediction(), bare_prediction()):
+        lines = terminal.render(sample, width).splitlines()
+        if sample is prediction:
+            assert max(len(line) for line in lines) <= width
+
+
+def test_terminal_opens_with_the_headline(prediction: Prediction) -> None:
+    lines = terminal.render(prediction).splitlines()
+    assert lines[0] == words.headline(prediction)
+    text = "\n".join(lines)
+    for needed in (
+        "Where the time goes",
+        "bubble",
+        "Memory by stage",
+        "What would help",
+        "Assumptions",
+    ):
+        assert needed in text
+
+
+def test_terminal_numbers_survive_a_narrow_screen(prediction: Prediction) -> None:
+    text = terminal.render(prediction, 40)
+    for _, value, _ in words.stall_rows(prediction):
+        assert words.seconds(value) in text
+
+
+def test_many_stages_are_shortened_and_said() -> None:
+    text = terminal.render(sample_prediction(24, 24, 24))
+    assert "The fullest 16 of 24 stages" in text
+
+
+def test_markup_in_names_is_shown_not_obeyed() -> None:
+    assert "[bold]markup[/bold]" in terminal.render(hostile_prediction(), 400)
+
+
+def test_quiet_is_one_line(prediction: Prediction) -> None:
+    out = terminal.plain_console(200)
+    terminal.show(prediction, out, detail=-1)
+    assert out.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+
+
+# --- trace --------------------------------------------------------------------------------------
+
+
+def test_trace_holds_every_task(prediction: Prediction) -> None:
+    document = json.loads(gzip.decompress(trace.render_gz(prediction)))
+    tasks = [e for e in document["traceEvents"] if e["ph"] == "X"]
+    assert len(tasks) == len(prediction.timeline)
+    assert max(e["ts"] + e["dur"] for e in tasks) == pytest.approx(prediction.step_seconds * 1e6)
+    names = [e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"]
+    assert names == [f"stage {s} (x4 ranks)" for s in range(4)]
+    assert tasks[0]["cat"] == "chain"
+    assert tasks[0]["args"]["phase"] == "forward"
+
+
+def test_trace_bars_of_a_stream_do_not_overlap(prediction: Prediction) -> None:
+    document = json.loads(trace.render(prediction))
+    ends: dict[int, float] = {}
+    tasks = [e for e in document["traceEvents"] if e["ph"] == "X"]
+    for event in sorted(tasks, key=lambda e: e["ts"]):
+        assert event["ts"] >= ends.get(event["tid"], 0.0) - 1e-3
+        ends[event["tid"]] = event["ts"] + event["dur"]
+
+
+def test_trace_arrows_come_in_pairs_and_point_forward(prediction: Prediction) -> None:
+    events = json.loads(trace.render(prediction))["traceEvents"]
+    begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    arrives = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert begins.keys() == arrives.keys()
+    assert begins
+    assert all(begins[i]["ts"] <= arrives[i]["ts"] for i in begins)
+
+
+# --- timeline bars ------------------------------------------------------------------------------
+
+
+def test_small_timelines_are_drawn_whole(prediction: Prediction) -> None:
+    drawn = bars(prediction.timeline)
+    assert len(drawn.start) == len(prediction.timeline)
+    assert drawn.shortest_drawn_alone == 0.0
+
+
+def _random_timeline(tasks: int, lanes: int) -> Timeline:
+    draw = np.random.default_rng(7)
+    lane = np.sort(draw.integers(0, lanes, tasks)).astype(np.int32)
+    length = draw.exponential(1.0, tasks) ** 3
+    start = np.zeros(tasks)
+    for one in range(lanes):
+        mine = np.flatnonzero(lane == one)
+        gaps = draw.exponential(0.1, len(mine))
+        start[mine] = np.cumsum(gaps) + np.concatenate(([0.0], np.cumsum(length[mine])[:-1]))
+    zero = np.zeros(tasks, dtype=np.int32)
+    small = zero.astype(np.int8)
+    sample = sample_prediction().timeline
+    return Timeline(
+        start,
+        start + length,
+        lane,
+        zero,
+        zero,
+        zero,
+        zero,
+        small,
+        small,
+        zero - 1,
+        sample.lanes[:lanes],
+        ("t",),
+    )
+
+
+@pytest.mark.parametrize("lanes", [1, 7])
+def test_merged_bars_keep_counts_and_busy_time(lanes: int) -> None:
+    timeline = _random_timeline(30_000, lanes)
+    drawn = bars(timeline, limit=2_000)
+    assert len(drawn.start) <= 2_000
+    assert drawn.count.sum() == len(timeline)
+    length = timeline.end - timeline.start
+    assert drawn.busy.sum() == pytest.approx(length.sum())
+    assert drawn.end.max() == timeline.end.max()
+    alone = length >= drawn.shortest_drawn_alone
+    assert (drawn.count[np.isin(drawn.task, np.flatnonzero(alone))] == 1).all()
+    assert alone.sum() == np.isin(drawn.task, np.flatnonzero(alone)).sum()
+    for one in range(lanes):  # still in order, still apart
+        mine = timeline.lane[drawn.task] == one
+        assert (drawn.start[mine][1:] >= drawn.end[mine][:-1] - 1e-9).all()
+
+
+# --- html ---------------------------------------------------------------------------------------
+
+
+def test_html_says_when_bars_were_merged(prediction: Prediction) -> None:
+    page = render(replace(prediction, timeline=_random_timeline(30_000, 3)), "html")
+    assert isinstance(page, str)
+    data = page.split('id="data">')[1].split("</script>")[0]
+    drawn = json.loads(data)["timeline"]
+    assert drawn["tasks"] == 30_000
+    assert len(drawn["start"]) <= 20_000
+    assert drawn["merged"] > 0
+    assert sum(drawn["count"]) == 30_000
+
+
+def test_html_holds_the_numbers_without_scripts(prediction: Prediction) -> None:
+    page = str(render(prediction, "html"))
+    body = page.split('<script type="application/json"')[0]
+    for name, value, _ in words.stall_rows(prediction):
+        assert f"<td>{name}</td>" in body
+        assert words.seconds(value) in body
+
+
+def test_html_does_not_run_template_code_from_names() -> None:
+    assert "{{7*7}}" in str(render(hostile_prediction(), "html"))
+
+
+def test_bundled_chart_library_carries_its_licence() -> None:
+    assets = Path(report_files.__file__).parent / "assets"
+    licence = (assets / "ECHARTS-LICENSE.txt").read_text("utf-8")
+    assert "Apache License" in licence
+    assert "Mike Bostock" in licence

@@ -1,0 +1,191 @@
+"""Pages, and the pages made of compiled graphs, validations and the catalogue."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretrain.compile.execution import (
+    BACKWARD,
+    CHAIN,
+    COLLECTIVE,
+    FORWARD,
+    Communication,
+    Communicator,
+    Compute,
+    ExecutionGraph,
+    Item,
+    Stage,
+)
+from foretrain.errors import InputError
+from foretrain.model.ops.base import Kernel
+from foretrain.report import catalog, terminal
+from foretrain.report.graph import communicator_name, graph_page, stream_tasks, task_name
+from foretrain.report.page import Page, Section, page_format, render_page, show_page
+from foretrain.report.validation import validation_page
+from foretrain.testing.exporters import HOSTILE
+
+
+def _page() -> Page:
+    table = Section("Table", ("name", "value"), (("a", "1"), (HOSTILE[0], HOSTILE[3])))
+    hidden = Section("Only with detail", lines=("secret",), detail=1)
+    return Page("Headline", {"x": float("nan")}, (table, Section("Empty"), hidden))
+
+
+def test_page_as_text_has_its_tables_and_no_control_characters() -> None:
+    text = render_page(_page(), "txt")
+    assert text.startswith("Headline\n")
+    assert "Empty" not in text
+    assert "\x1b" not in text
+
+
+def test_page_as_markdown_escapes() -> None:
+    text = render_page(_page(), "md")
+    assert "<script" not in text
+    assert "| name | value |" in text
+
+
+def test_page_as_json_is_strict() -> None:
+    assert json.loads(render_page(_page(), "json")) == {"x": None}
+
+
+@pytest.mark.parametrize(("detail", "said"), [(-1, False), (0, False), (1, True)])
+def test_detail_decides_what_is_shown(detail: int, said: bool) -> None:
+    out = terminal.plain_console()
+    show_page(_page(), out, detail)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert ("secret" in text) is said
+    assert ("Table" in text) is (detail >= 0)
+
+
+def test_page_formats_are_listed() -> None:
+    assert page_format("X.MD") == "md"
+    with pytest.raises(InputError, match=r"\.json, \.md, \.txt"):
+        page_format("x.html")
+
+
+# --- graph --------------------------------------------------------------------------------------
+
+
+def _graph() -> ExecutionGraph:
+    """Two tasks of compute and one all-reduce that holds both streams."""
+    group = Communicator(("dp",))
+    kernel = Kernel("gemm", "forward", 2e9, 1e6, "bf16", (1, 128, 256, 512))
+    items = (
+        Item(Compute("layers.mlp", kernel)),
+        Item(Communication("all_reduce", 2**20, group, "data")),
+    )
+    ints: Any = lambda *v: np.array(v, dtype=np.int32)  # noqa: E731
+    fold: Any = SimpleNamespace(
+        classes=1, counts=ints(4), examples=ints(0), stage_of=ints(0),
+        groups={group: SimpleNamespace(groups=np.array([[0, 1, 2, 3]]), examples=ints(0))},
+    )  # fmt: skip
+    return ExecutionGraph(
+        items=items, shape_ptr=ints(0, 1, 2), shape_items=ints(0, 1),
+        task_kind=np.array([CHAIN, CHAIN, COLLECTIVE], dtype=np.int8), task_shape=ints(0, 0, 1), task_class=ints(0, 0, 0),
+        task_phase=np.array([FORWARD, BACKWARD, BACKWARD], dtype=np.int8), task_stage=ints(0, 0, 0),
+        task_chunk=ints(0, 1, 0), task_micro=ints(0, 0, -1), task_memory=np.zeros(3), task_workspace=np.zeros(3),
+        stream_ptr=ints(0, 1, 2, 4), stream_ids=ints(0, 0, 0, 1), succ_ptr=ints(0, 1, 2, 2), succ=ints(1, 2),
+        streams=((0, "compute"), (0, "data")), stages=(Stage(0, 1e9, 2e9, 3e9, 0.0, 5e8, (("layers", 2),)),), fold=fold,
+    )  # fmt: skip
+
+
+def test_streams_hold_their_tasks_in_order() -> None:
+    assert stream_tasks(_graph()) == [[0, 1, 2], [2]]
+
+
+def test_tasks_have_short_names() -> None:
+    assert [task_name(_graph(), task) for task in range(3)] == ["F0", "B0.1", "collective:B"]
+
+
+def test_graph_page_dumps_shapes_and_tasks() -> None:
+    text = render_page(graph_page(_graph(), dump=True), "txt")
+    assert "3 tasks of 2 shapes on 2 streams; 4 ranks in 1 classes" in text
+    assert "layers.mlp forward: gemm 1×128×256×512 bf16" in text
+    assert "all_reduce 1.0 MiB on dp group (data)" in text
+    assert "F0 B0.1 collective:B" in text
+
+
+def test_graph_document_holds_every_task_only_when_dumped() -> None:
+    brief = json.loads(render_page(graph_page(_graph()), "json"))
+    whole = json.loads(render_page(graph_page(_graph(), dump=True), "json"))
+    assert "task" not in brief
+    assert whole["task"]["kind"] == ["chain", "chain", "collective"]
+    assert whole["stream_tasks"] == [[0, 1, 2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("communicator", "name"),
+    [
+        (Communicator(("tp",)), "tp group"),
+        (Communicator(("dp", "cp")), "dp·cp group"),
+        (Communicator(("pp",), "shift", 1), "pp shift +1"),
+        (Communicator(("cp",), "shift", -1, True), "cp shift -1 cyclic"),
+        (Communicator(("pp",), "ends"), "pp ends"),
+    ],
+)
+def test_communicators_have_names(communicator: Communicator, name: str) -> None:
+    assert communicator_name(communicator) == name
+
+
+# --- validation ---------------------------------------------------------------------------------
+
+
+def _document(mape: float | None) -> dict[str, Any]:
+    group = {"n": 3, "failed": 1, "mape": mape, "bias": -0.02, "worst": [{"id": "w"}, "odd"]}
+    return {"groups": {"one": group}, "total": group}
+
+
+@pytest.mark.parametrize(
+    ("mape", "tolerance", "is_no"),
+    [
+        (0.1, None, False),
+        (0.1, 0.1, False),
+        (0.11, 0.1, True),
+        (None, 0.1, True),
+        (float("nan"), 0.1, True),
+        (None, None, False),
+    ],
+)
+def test_tolerance_decides(mape: float | None, tolerance: float | None, is_no: bool) -> None:
+    page = validation_page(_document(mape), tolerance)
+    assert page.is_no is is_no
+    assert "1 could not be predicted" in page.headline
+
+
+def test_unknown_figures_are_dashes_and_bias_has_a_sign() -> None:
+    text = render_page(validation_page(_document(0.1)), "txt")
+    assert "-2.0 %" in text
+    assert "–" in text
+
+
+def test_an_empty_validation_is_shown() -> None:
+    assert "0 cases" in validation_page({"groups": {}, "total": {}}).headline
+
+
+# --- catalogue ----------------------------------------------------------------------------------
+
+
+def test_every_kind_is_listed_with_names() -> None:
+    page = catalog.list_page(("devices", "nodes", "links", "models", "runtimes"))
+    assert all(section.rows for section in page.sections)
+    assert {row["name"] for row in page.document["models"]} >= {"gpt2", "llama3-8b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("h100", "device"), ("dgx-h100", "node"), ("llama3-8b", "model"), ("megatron", "runtime")],
+)
+def test_one_thing_is_shown_with_its_source(name: str, kind: str) -> None:
+    page = catalog.show_page_of(name)
+    assert page.document[kind]["source"]
+    assert kind in page.headline
+
+
+def test_a_near_miss_is_suggested() -> None:
+    with pytest.raises(InputError, match="Did you mean 'llama3-8b'"):
+        catalog.show_page_of("lama3-8b")

@@ -1,0 +1,177 @@
+"""Runtime presets and how a case's words become a Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from foretrain.errors import RuntimePresetError
+from foretrain.runtime import Runtime, presets, runtime, runtime_from_case
+from foretrain.runtime.from_case import nearest
+from foretrain.runtime.runtime import names, preset_file
+
+MIB = 1 << 20
+NAMES = [
+    "megatron", "megatron-deepspeed", "nemo", "nanotron", "fsdp", "fsdp2",
+    "torchtitan", "composer", "fms-fsdp", "ddp", "horovod", "horovod-mxnet",
+    "horovod-tf", "bluefog", "hugectr", "pytorch-dlrm", "deepspeed", "alpa",
+    "mist", "aceso", "libai", "oneflow", "paddle", "hf-eager",
+    "accelerate-megatron", "maxtext", "hai-llm", "megatron-bridge", "generic", "cpu-gloo",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_stack_has_a_preset(name: str) -> None:
+    assert runtime(name).name == name
+
+
+@pytest.mark.parametrize("preset", presets().values(), ids=lambda preset: preset.name)
+def test_presets_are_physical_and_cited(preset: Runtime) -> None:
+    assert len(preset.source) > 20
+    assert preset.title
+    assert preset.attention in ("flash", "unfused")
+    assert preset.library in ("nccl", "gloo", "mpi")
+    assert 1e-6 < preset.host_seconds_per_kernel < 3e-5
+    assert preset.host_seconds_per_kernel <= preset.host_seconds_per_collective < 1e-3
+    assert 0 < preset.first_bucket_bytes <= preset.bucket_bytes
+    assert preset.gradient_bytes in (None, 2.0, 4.0)
+    assert 1e8 < preset.context_bytes < 4e9
+    assert 0 <= preset.fragmentation < 0.2
+    for share in (preset.tensor_overlap, preset.expert_overlap):
+        assert 0 <= share <= 1
+    assert sorted(preset.rank_order) == ["cp", "dp", "pp", "tp"]
+    words = dict(preset.defaults)
+    assert set(words) >= {"recompute", "zero", "sequence_parallel"}
+    assert words["zero"] in ("0", "1", "2", "3")
+    assert words["recompute"] in ("none", "selective", "full")
+
+
+def test_fields_hold_the_types_they_declare() -> None:
+    """YAML 1.1 reads `1e-6` as text; such a slip must not reach the arithmetic."""
+    for preset in presets().values():
+        for field in fields(preset):
+            value = getattr(preset, field.name)
+            if str(field.type).startswith(("float", "int")):
+                assert value is None or isinstance(value, float | int), (preset.name, field.name)
+            if field.type == "bool":
+                assert isinstance(value, bool), (preset.name, field.name)
+
+
+def test_options_change_known_fields_only() -> None:
+    known = {field.name for field in fields(Runtime)}
+    for key, values in preset_file()["options"].items():
+        for value, changes in values.items():
+            assert set(changes) <= known, (key, value)
+
+
+def test_aliases_are_unique_and_spelling_is_forgiven() -> None:
+    listed = [name for preset in presets().values() for name in (preset.name, *preset.aliases)]
+    assert len(listed) == len(names())
+    assert runtime("Megatron_LM").name == "megatron"
+    assert runtime("LLM Foundry").name == "composer"
+
+
+def test_known_library_defaults() -> None:
+    assert (runtime("ddp").bucket_bytes, runtime("ddp").first_bucket_bytes) == (25 * MIB, MIB)
+    assert runtime("horovod").bucket_bytes == 64 * MIB
+    assert runtime("bluefog").bucket_bytes == 8 * MIB
+    assert runtime("megatron").pads_vocabulary_to == 128
+    assert runtime("nanotron").gradient_bytes == 4.0
+    assert not runtime("megatron-deepspeed").overlaps_gradients
+    assert runtime("nemo").overlaps_gradients
+    assert runtime("cpu-gloo").library == "gloo"
+
+
+def test_unknown_names_are_errors_with_a_hint() -> None:
+    with pytest.raises(RuntimePresetError, match="Did you mean 'nanotron'"):
+        runtime("nanotrom")
+
+
+def test_unknown_options_are_errors_with_a_hint() -> None:
+    with pytest.raises(RuntimePresetError, match="Did you mean 'attention'"):
+        runtime("ddp").with_options({"atention": "flash"})
+
+
+def test_switches_of_a_case_reach_the_fields() -> None:
+    chosen, _, warnings = runtime_from_case(
+        "megatron",
+        {
+            "attention": "unfused",
+            "cuda_graphs": True,
+            "overlap_grad_reduce": True,
+            "tp_comm_overlap": True,
+            "scatter_gather": False,
+            "grad_accum_dtype": "bf16",
+            "ddp_bucket_mb": 40,
+            "container": "whatever",
+        },
+    )
+    assert warnings == []
+    assert chosen.attention == "unfused"
+    assert chosen.uses_cuda_graphs
+    assert chosen.overlaps_gradients
+    assert chosen.tensor_overlap == 0.7
+    assert not chosen.scatters_pipeline
+    assert chosen.gradient_bytes == 2.0
+    assert (chosen.bucket_bytes, chosen.first_bucket_bytes) == (40 * MIB, 40 * MIB)
+
+
+def test_a_small_first_bucket_survives_a_stated_bucket_size() -> None:
+    chosen, _, _ = runtime_from_case("nanotron", {"ddp_bucket_mb": 50})
+    assert (chosen.bucket_bytes, chosen.first_bucket_bytes) == (50 * MIB, MIB)
+    tiny, _, _ = runtime_from_case("nanotron", {"ddp_bucket_mb": 0.5})
+    assert tiny.first_bucket_bytes == MIB / 2
+
+
+def test_off_switches_turn_off_what_the_preset_does() -> None:
+    chosen, _, _ = runtime_from_case(
+        "nemo", {"tp_comm_overlap": False, "overlap_grad_reduce": False}
+    )
+    assert chosen.tensor_overlap == 0.0
+    assert not chosen.overlaps_gradients
+
+
+def test_compiling_fuses_and_never_slows_a_quick_host() -> None:
+    slow, _, _ = runtime_from_case("torchtitan", {"compile": False})
+    fast, _, _ = runtime_from_case("torchtitan", {"compile": True})
+    assert fast.fuses_elementwise
+    assert not slow.fuses_elementwise
+    assert fast.host_seconds_per_kernel < slow.host_seconds_per_kernel
+    quick, _, _ = runtime_from_case("maxtext", {"compile": True})
+    assert quick.host_seconds_per_kernel == runtime("maxtext").host_seconds_per_kernel
+
+
+def test_nulls_follow_the_preset_and_say_so() -> None:
+    chosen, assumptions, warnings = runtime_from_case("nemo", {"attention": None})
+    assert chosen == runtime("nemo")
+    assert "attention not given; the runtime 'nemo' has attention = flash." in assumptions
+    assert warnings == []
+
+
+def test_a_missing_runtime_is_generic_and_an_unknown_one_the_nearest() -> None:
+    chosen, assumptions, warnings = runtime_from_case(None, {})
+    assert chosen.name == "generic"
+    assert assumptions[0].startswith("runtime not given")
+    assert warnings == []
+    chosen, _, warnings = runtime_from_case("NeMo 25.04", {})
+    assert chosen.name == "nemo"
+    assert "'NeMo 25.04'" in warnings[0]
+    assert nearest("megatron-deepspeed-fork") == "megatron-deepspeed"
+    assert nearest("zzz") == "generic"
+
+
+def test_values_nobody_knows_warn_and_impossible_sizes_are_errors() -> None:
+    chosen, _, warnings = runtime_from_case("ddp", {"attention": "telepathy"})
+    assert chosen == runtime("ddp")
+    assert "telepathy" in warnings[0]
+    _, _, warnings = runtime_from_case("ddp", {"compile": ["odd"]})
+    assert "odd" in warnings[0]
+    with pytest.raises(RuntimePresetError, match=r"runtime_options\.ddp_bucket_mb: -1"):
+        runtime_from_case("ddp", {"ddp_bucket_mb": -1})
+
+
+def test_switches_without_a_counterpart_are_listed() -> None:
+    _, assumptions, _ = runtime_from_case("nemo", {"moe_grouped_gemm": False, "container": "x"})
+    assert any(line.startswith("moe_grouped_gemm = False is not modelled") for line in assumptions)
+    assert not any("container" in line for line in assumptions)

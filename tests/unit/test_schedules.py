@@ -1,0 +1,121 @@
+"""Pipeline schedules: exact orders, refusals, speed of construction, and the conformance kit."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from foretrain.errors import PlanError
+from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES, Schedule, Steps, schedule
+from foretrain.testing import schedules as kit
+
+
+def words(steps: Steps) -> str:
+    """`F0 F1 B0`, with the chunk as a letter when there are several."""
+    several = steps[:, 1].max() > 0
+    return " ".join(
+        f"{'FBW'[phase]}{micro}{'abcdef'[chunk] if several else ''}"
+        for phase, chunk, micro in steps
+    )
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_conforms(name: str) -> None:
+    assert kit.check_schedule(name) >= 15
+
+
+def test_gpipe_runs_all_forward_steps_first() -> None:
+    assert words(schedule("gpipe").order(0, 2, 3, 1)) == "F0 F1 F2 B0 B1 B2"
+
+
+def test_1f1b_warms_up_by_the_stages_behind() -> None:
+    assert words(schedule("1f1b").order(0, 3, 4, 1)) == "F0 F1 F2 B0 F3 B1 B2 B3"
+    assert words(schedule("1f1b").order(2, 3, 4, 1)) == "F0 B0 F1 B1 F2 B2 F3 B3"
+
+
+def test_interleaved_matches_figure_4_of_the_paper() -> None:
+    """Two stages, two chunks, four micro-batches: groups of two, warm-up 2(p - s - 1) + (v - 1)p."""
+    order = words(schedule("interleaved").order(0, 2, 4, 2))
+    assert order == "F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a B2b B3b B2a B3a"
+
+
+def test_zero_bubble_keeps_weight_steps_for_the_cool_down() -> None:
+    assert words(schedule("zb-h1").order(0, 3, 3, 1)) == "F0 F1 F2 B0 W0 B1 W1 B2 W2"
+    assert words(schedule("zb-h1").order(2, 3, 3, 1)) == "F0 B0 F1 B1 F2 B2 W0 W1 W2"
+
+
+def test_interleaved_names_both_numbers_and_a_remedy() -> None:
+    with pytest.raises(PlanError, match=r"10 micro-batches .* 4 stages\. Try 8 or 12"):
+        schedule("interleaved").order(0, 4, 10, 2)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1"])
+def test_chunks_need_the_interleaved_schedule(name: str) -> None:
+    with pytest.raises(PlanError, match="'interleaved'"):
+        schedule(name).order(0, 4, 8, 2)
+
+
+def test_bad_numbers_and_names_are_plan_errors() -> None:
+    with pytest.raises(PlanError, match="Did you mean 'interleaved'"):
+        schedule("interleave")
+    with pytest.raises(PlanError, match="stage 4 does not exist"):
+        schedule("1f1b").order(4, 4, 8, 1)
+    with pytest.raises(PlanError, match="micro-batches, got 0"):
+        schedule("gpipe").check(2, 0, 1)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_large_pipelines_are_quick_and_cannot_be_written_to(name: str) -> None:
+    chunks = 2 if SCHEDULES[name].needs_chunks else 1
+    start = perf_counter()
+    orders = [SCHEDULES[name].order(stage, 16, 192, chunks) for stage in range(16)]
+    assert perf_counter() - start < 0.1  # about 3 ms on an idle core
+    with pytest.raises(ValueError, match="read-only"):
+        orders[0][0, 0] = 1
+
+
+class _Broken:
+    """1F1B with two steps of stage 0 exchanged."""
+
+    name = "broken"
+    splits_backward = False
+    needs_chunks = False
+
+    def __init__(self, first: int, second: int) -> None:
+        self.swap = (first, second)
+
+    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
+        SCHEDULES["1f1b"].check(stages, micro_batches, chunks)
+
+    def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        rows = SCHEDULES["1f1b"].order(stage, stages, micro_batches, chunks).copy()
+        if stage == 0:
+            rows[list(self.swap)] = rows[list(self.swap[::-1])]
+        return rows
+
+    def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+        return SCHEDULES["1f1b"].in_flight(stage, stages, micro_batches, chunks)
+
+
+def test_the_kit_notices_a_broken_schedule() -> None:
+    # 4 stages, 4 micro-batches: F0 F1 F2 F3 B0 B1 B2 B3
+    late_forward: Schedule = _Broken(3, 4)
+    with pytest.raises(AssertionError, match="holds"):
+        kit.check_orders(late_forward, 4, 4, 1)
+    backward_first: Schedule = _Broken(0, 4)
+    with pytest.raises(AssertionError, match="at \\[4, 0\\]"):
+        kit.check_orders(backward_first, 4, 4, 1)
+    slow: Schedule = _Broken(4, 7)
+    with pytest.raises(AssertionError, match="closed form"):
+        kit.check_bubble(slow, 4, 4, 1)
+
+
+def test_the_kit_notices_a_deadlock() -> None:
+    first = np.array(
+        [(FORWARD, 0, 0), (BACKWARD, 0, 0), (FORWARD, 0, 1), (BACKWARD, 0, 1)], np.int32
+    )
+    second = first[[2, 3, 0, 1]]
+    with pytest.raises(AssertionError, match="deadlock"):
+        kit.makespan([first, second], kit.UNIFORM)

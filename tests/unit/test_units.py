@@ -1,0 +1,89 @@
+"""Quantities are read with any usual unit and shown in the one people expect."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretrain import units
+from foretrain.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_bytes, "80GB", 80e9),
+        (units.parse_bytes, "64 GiB", 64 * 2**30),
+        (units.parse_bytes, "1.5MiB", 1.5 * 2**20),
+        (units.parse_bytes, "12", 12.0),
+        (units.parse_bytes, 7, 7.0),
+        (units.parse_bandwidth, "200Gb/s", 25e9),
+        (units.parse_bandwidth, "200Gbps", 25e9),
+        (units.parse_bandwidth, "25 GB/s", 25e9),
+        (units.parse_bandwidth, "1 GiB/s", 2.0**30),
+        (units.parse_bandwidth, "800 Gbit/s", 100e9),
+        (units.parse_seconds, "3us", 3e-6),
+        (units.parse_seconds, "14d", 14 * 86400.0),
+        (units.parse_seconds, "2.5", 2.5),
+        (units.parse_seconds, "5 min", 300.0),
+        (units.parse_flops, "312TFLOPS", 312e12),
+        (units.parse_flops, "19.5 TFLOP/s", 19.5e12),
+        (units.parse_flops, "1.2 PFLOPs", 1.2e15),
+        (units.parse_count, "4k", 4096),
+        (units.parse_count, "1.5M", 1_500_000),
+        (units.parse_count, "1e12", 10**12),
+        (units.parse_count, "1,024", 1024),
+        (units.parse_count, 3.0, 3),
+    ],
+)
+def test_a_quantity_is_read_with_its_unit(parse, text, value):
+    assert parse(text) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (units.parse_bytes, "80 apples"),
+        (units.parse_bytes, ""),
+        (units.parse_bytes, math.nan),
+        (units.parse_bytes, math.inf),
+        (units.parse_bandwidth, "200"),
+        (units.parse_bandwidth, "25GB"),
+        (units.parse_seconds, "3 fortnights"),
+        (units.parse_flops, "312T"),
+        (units.parse_count, "1.5"),
+        (units.parse_count, 1.5),
+        (units.parse_count, "many"),
+    ],
+)
+def test_what_is_no_quantity_is_refused_with_the_text_in_the_message(parse, text):
+    with pytest.raises(InputError) as refused:
+        parse(text)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (units.show_seconds(0.0456), "45.60 ms"),
+        (units.show_seconds(7.8e-6), "7.80 µs"),
+        (units.show_seconds(3 * 86400), "3.0 d"),
+        (units.show_seconds(3 * 3600), "3.0 h"),
+        (units.show_bytes(80 * 2**30), "80.0 GiB"),
+        (units.show_bytes(0), "0.0 B"),
+        (units.show_bandwidth(25e9), "25.0 GB/s"),
+        (units.show_count(1024), "1,024"),
+        (units.show_count(175.2e9), "175.20 B"),
+    ],
+)
+def test_a_quantity_is_shown_in_the_unit_people_expect(shown, text):
+    assert shown == text
+
+
+@given(st.floats(min_value=1e-3, max_value=1e15))
+def test_reading_a_plain_number_gives_it_back(value):
+    assert units.parse_bytes(value) == value
+    assert units.parse_bytes(f"{value!r}B") == pytest.approx(value, rel=1e-12)

@@ -115,7 +115,7 @@ def test_hugging_face_counts(count: int) -> None:
 
 
 def test_unknown_model_type_lists_known_ones() -> None:
-    with pytest.raises(ModelError, match="Did you mean 'llama'.*deepseek_v3"):
+    with pytest.raises(ModelError, match=r"Did you mean 'llama'.*deepseek_v3"):
         load_model({"model_type": "lama"})
 
 

@@ -197,6 +197,9 @@ def test_unknown_kind_and_elementwise_op_are_explained() -> None:
     op = Op("a", "liner", (("batch", 1),), (), (Tensor("y", ("batch",)),))
     with pytest.raises(ModelError, match="Did you mean 'linear'"):
         family(op)
+    attention = op_named(zoo.build("gpt2"), "attention")
+    with pytest.raises(ModelError, match="Did you mean 'flash'"):
+        family(attention).forward(attention, BF16, Choices("flsh"))
     wrong = replace(op, kind="elementwise", attrs=(("op", "gelo"),), inputs=op.outputs)
     with pytest.raises(ModelError, match="Did you mean 'gelu'"):
         family(wrong).forward(wrong, BF16, FLASH)

@@ -13,12 +13,14 @@ from foretrain.model.workload import DataSource, Workload
 def test_built_from_names() -> None:
     work = Workload.of("llama3-8b", batch=256, seq=4096, precision="fp8", optimizer="adamw")
     assert (work.seq_len, work.tokens) == (4096, 4096 * 256)
-    assert work.precision.matmul == "fp8" and work.optimizer.name == "adamw"
+    assert work.precision.matmul == "fp8"
+    assert work.optimizer.name == "adamw"
 
 
 def test_images_have_no_tokens() -> None:
     work = Workload.of("resnet50", batch=256, data=DataSource(110e3, 0.004, 8))
-    assert work.seq_len is None and work.tokens is None
+    assert work.seq_len is None
+    assert work.tokens is None
 
 
 @pytest.mark.parametrize("batch", [0, -1, 2.5, True, "8"])

@@ -79,7 +79,8 @@ def test_transformers_speak_the_agreed_dims(name: str) -> None:
     assert {dim for _, op in model.ops() for dim in op.dims} <= SPOKEN_DIMS
     first, last = model.blocks[0], model.blocks[-1]
     assert (first.name, last.name) == ("embedding", "head")
-    assert first.inputs == () and last.outputs == ()
+    assert first.inputs == ()
+    assert last.outputs == ()
     assert all(b.inputs[0].dims == ("batch", "seq", "hidden") for b in model.blocks[1:])
 
 
@@ -93,7 +94,8 @@ def test_wide_experts_are_seen_by_position() -> None:
     assert ops["dispatch"].outputs[0].dims == ("routed", "batch", "slot", "hidden")
     assert ops["experts_fc1"].inputs[0].dims == ("expert", "batch", "slot", "hidden")
     assert ops["combine"].inputs[0].dims == ("routed", "batch", "slot", "hidden")
-    assert not ops["dispatch"].reduces and not ops["combine"].reduces
+    assert not ops["dispatch"].reduces
+    assert not ops["combine"].reduces
     assert ops["dispatch"].size["slot"] == 4096 * 2 // 8
 
 

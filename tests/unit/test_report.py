@@ -14,9 +14,8 @@ import pytest
 
 from foretrain.analysis.prediction import Prediction, Timeline
 from foretrain.errors import FileError, InputError
-from foretrain.report import RENDERERS, format_of, render, save
+from foretrain.report import RENDERERS, format_of, render, save, terminal, trace, words
 from foretrain.report import files as report_files
-from foretrain.report import terminal, trace, words
 from foretrain.report.timeline import bars
 from foretrain.testing.exporters import (
     bare_prediction,

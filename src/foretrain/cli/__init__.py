@@ -19,14 +19,15 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: list[str]) -> int:
     """Run one command; the exit code."""
-    from foretrain.cli.app import app
+    from foretrain.cli.app import addressed, app
     from foretrain.errors import Bug, ForetrainError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a narrow encoding must not stop an answer
     try:
-        code = app(args, prog_name="foretrain", standalone_mode=False)
+        command, rest, name = addressed(app, args)
+        code = command.main(rest, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
     except BrokenPipeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ from foretrain.cli import (
     validate,
     whatif,
 )
-from foretrain.cli.options import command
+from foretrain.cli.options import HELP, command
 
 # Plain help: drawing it with rich would take as long again as everything else.
 app = typer.Typer(
@@ -30,8 +30,24 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": list(HELP)},
 )
+
+
+def addressed(app: typer.Typer, args: list[str]) -> tuple[Any, list[str], str]:
+    """(command to run, its arguments, its name): the top one, or for plain help the one it is about.
+
+    Going through the top command makes the parser load its validator, which doubles the time help takes.
+    """
+    top_command: Any = typer.main.get_command(app)
+    command, name = top_command, "foretrain"
+    if len(args) > 1 and args[-1] in HELP:
+        for word in args[:-1]:
+            if word not in getattr(command, "commands", {}):
+                return top_command, args, "foretrain"
+            command, name = command.commands[word], f"{name} {word}"
+        return command, args[-1:], name
+    return top_command, args, name
 
 
 def _version(wanted: bool) -> None:

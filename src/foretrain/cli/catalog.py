@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from foretrain.cli.options import Output, command
+from foretrain.cli.options import HELP, Output, command
 from foretrain.errors import InputError, did_you_mean
 
 KINDS = ("devices", "nodes", "links", "models", "runtimes")
@@ -16,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": list(HELP)},
 )
 
 

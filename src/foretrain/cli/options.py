@@ -20,6 +20,8 @@ import typer
 
 from foretrain.errors import InputError
 
+HELP = ("-h", "--help")
+
 
 @dataclasses.dataclass(frozen=True)
 class Output:
@@ -179,8 +181,8 @@ def command(app: typer.Typer, function: Callable[..., int], name: str | None = N
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
-    del call.__wrapped__  # type: ignore[attr-defined]
-    app.command(name or function.__name__)(call)
+    del call.__wrapped__
+    app.command(name or function.__name__, context_settings={"help_option_names": list(HELP)})(call)
 
 
 def _fields(group: type) -> list[inspect.Parameter]:

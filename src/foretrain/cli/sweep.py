@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -29,17 +30,19 @@ def sweep(
     ] = None,
 ) -> int:
     """Predict every combination of some values and rank them."""
-    import dataclasses
-
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
     expect_page(output)
     axes = _axes(vary)
-    fills = {
-        name: str(values[0]) for name, values in axes.items() if name in ("model", "on", "batch")
-    }
-    asked = dataclasses.replace(question, **fills).asked()
+    first = {name: str(values[0]) for name, values in axes.items()}
+    needed = dataclasses.replace(  # what is varied need not be given apart
+        question,
+        model=first.get("model", question.model),
+        on=first.get("on", question.on),
+        batch=first.get("batch", question.batch),
+    )
+    asked = needed.asked()
     from foretrain.report.answers import sweep_page
 
     total = math.prod(len(values) for values in axes.values())

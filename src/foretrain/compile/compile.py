@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from foretrain.compile.assemble import Habits, assemble
@@ -80,7 +80,11 @@ class _Compilation:
         )
         programs = self._stages(kind.splits_backward)
         barriers = self._barriers(programs)
-        classes = fold(traffic, self.plan.mesh, self._uses(barriers), is_folded)
+        uses = self._uses(self.interner.items)
+        alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
+        alone -= {c for c, _ in uses}
+        every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
+        classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
         host = self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
         habits = Habits(
             has_host=host and not self.runtime.uses_cuda_graphs,
@@ -117,10 +121,16 @@ class _Compilation:
         setting = StageSetting(
             self.workload, self.plan, self.runtime, self.sizes, splits_backward, self.interner
         )
-        return tuple(
-            stage_program(stage, tuple(parts[stage :: schedule.stages]), setting)
-            for stage in range(schedule.stages)
-        )
+        known: dict[tuple[object, ...], StageProgram] = {}
+        programs = []
+        for stage in range(schedule.stages):
+            mine = tuple(parts[stage :: schedule.stages])
+            key = tuple(part.signature for part in mine)  # most stages in the middle are alike
+            if key not in known:
+                known[key] = stage_program(stage, mine, setting)
+            found = known[key]
+            programs.append(replace(found, stage=replace(found.stage, index=stage)))
+        return tuple(programs)
 
     def _parts(self, placed: tuple[tuple[Instance, ...], ...]) -> list[Part]:
         parts: list[Part] = []
@@ -194,9 +204,14 @@ class _Compilation:
                         return weight.elements * size
         return 0.0
 
-    def _uses(self, barriers: tuple[Item, ...]) -> tuple[Use, ...]:
+    def _joins_all(self, communicator: Communicator) -> bool:
+        ranks = self.plan.mesh.size(*communicator.axes)
+        return communicator.kind == "group" and ranks == self.plan.ranks
+
+    @staticmethod
+    def _uses(items: Iterable[Item]) -> tuple[Use, ...]:
         uses: dict[Use, None] = {}
-        for item in (*self.interner.items, *barriers):
+        for item in items:
             for work in (item.work, item.beside):
                 if isinstance(work, Communication):
                     uses[work.group, work.collective] = None

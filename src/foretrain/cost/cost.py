@@ -26,7 +26,7 @@ from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
-from foretrain.cost.network import Network, Routes, charge, routes_of
+from foretrain.cost.network import Charge, Network, Routes, charge, routes_of
 from foretrain.errors import Bug
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
@@ -99,6 +99,7 @@ class _Costing:
         self.notes: dict[str, None] = {}
         self.sources: dict[str, None] = {}
         self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
+        self._charges: dict[tuple[Communication, int], Charge] = {}
 
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
@@ -161,10 +162,17 @@ class _Costing:
         return True
 
     def _communication(self, work: Communication, rank_class: int) -> tuple[float, bool]:
-        cost = charge(
-            self.network, self.graph.fold, self.routes, work, rank_class, self.runtime.library
-        )
+        cost = self._charge(work, rank_class)
         return cost.seconds * self._exposed(work), cost.is_network
+
+    def _charge(self, work: Communication, rank_class: int) -> Charge:
+        fold = self.graph.fold
+        key = (work, fold.group_class(work.group, rank_class))
+        found = self._charges.get(key)
+        if found is None:
+            found = charge(self.network, fold, self.routes, *key, self.runtime.library)
+            self._charges[key] = found
+        return found
 
     def _exposed(self, work: Communication) -> float:
         """The share of a blocking collective that the runtime does not hide under its neighbours."""
@@ -255,9 +263,7 @@ class _Costing:
             item = graph.items[int(graph.shape_items[graph.shape_ptr[shapes[pair]]])]
             if not isinstance(item.work, Communication):
                 continue
-            cost = charge(
-                self.network, graph.fold, self.routes, item.work, int(classes[pair]), self.runtime.library
-            )
+            cost = self._charge(item.work, int(classes[pair]))
             exposed = self._exposed(item.work)
             latency[pair] = cost.choice.latency * exposed
             volume[pair] = cost.choice.volume * exposed

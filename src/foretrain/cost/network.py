@@ -173,17 +173,15 @@ def _distinct_rows(network: Network, link: Ints, flow: Ints, total: Floats, flow
 
 
 def charge(
-    network: Network, fold: Fold, routes: Routes, work: Communication, rank_class: int, library: str
+    network: Network, fold: Fold, routes: Routes, work: Communication, group_class: int, library: str
 ) -> Charge:
-    """What a collective costs the group class that a rank class belongs to."""
+    """What a collective costs the groups of one class."""
     found = fold.groups[work.group]
-    group_class = fold.group_class(work.group, rank_class)
     members = found.groups[found.examples[group_class]]
-    patterns = {a.pattern for a in algorithms_for(work.collective)}
-    route = routes.number[work.group, next(iter(patterns)), group_class]
+    route = routes.number[work.group, algorithms_for(work.collective)[0].pattern, group_class]
     wiring = Wiring(
         ranks=len(members),
-        domains=len(np.unique(network.domain_of[members])),
+        domains=len(set(network.domain_of[members].tolist())),
         link_family=network.link_family,
         rate=float(routes.crowd_rate[route]),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import product
-from math import isclose, isfinite, prod
+from math import inf, isclose, prod
 
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
@@ -78,8 +78,8 @@ def _check_kernel(op: Op, kernel: Kernel) -> None:
     assert kernel.kind in SHAPE_LENGTH, f"{op.name}: kind {kernel.kind}"
     assert len(kernel.shape) == SHAPE_LENGTH[kernel.kind], f"{op.name}: {kernel.shape}"
     assert all(size >= 1 for size in kernel.shape), f"{op.name}: {kernel.shape}"
-    assert isfinite(kernel.flops) and kernel.flops >= 0, f"{op.name}: {kernel.flops} FLOPs"
-    assert isfinite(kernel.bytes) and kernel.bytes > 0, f"{op.name}: {kernel.bytes} bytes"
+    assert 0 <= kernel.flops < inf, f"{op.name}: {kernel.flops} FLOPs"
+    assert 0 < kernel.bytes < inf, f"{op.name}: {kernel.bytes} bytes"
 
 
 def _check_flops(
@@ -112,7 +112,9 @@ def _check_saved(op: Op, number: Precision, choices: Choices) -> None:
 def split_groups(op: Op) -> tuple[tuple[str, ...], ...]:
     """Dims (or dims that go together) whose split divides the op's work exactly."""
     taken = {dim for group in _TOGETHER for dim in group if all(d in op.size for d in group)}
-    groups = [group for group in _TOGETHER if all(dim in op.size for dim in group)]
+    groups: list[tuple[str, ...]] = [
+        group for group in _TOGETHER if all(dim in op.size for dim in group)
+    ]
     groups += [(dim,) for dim in op.dims if dim not in taken]
     return tuple(group for group in groups if _divides(op, group))
 
@@ -147,7 +149,7 @@ def _divides(op: Op, group: tuple[str, ...]) -> bool:
 def _check_all_degrees(op: Op, group: tuple[str, ...]) -> None:
     for degree in (2, 3, 4, 7):
         if all(op.size[dim] % degree == 0 for dim in group if dim != "batch"):
-            check_split(op, {dim: degree for dim in group}, groups=(group,))
+            check_split(op, dict.fromkeys(group, degree), groups=(group,))
 
 
 def check_split(

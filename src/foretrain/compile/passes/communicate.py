@@ -2,8 +2,8 @@
 
 Forward: each input is brought from its producer's layout to the one the consumer's cuts ask for. Backward:
 each input's gradient comes out cut like the consumer and partial over the consumer's other axes, and goes
-back to the producer's layout. Weight gradients are partial over every axis that cuts the op but not the
-weight; those wait for the bucket pass.
+back to the producer's layout. Weight gradients are partial over every axis that cuts the op's output but not
+the weight; those wait for the bucket pass.
 """
 
 from __future__ import annotations
@@ -143,8 +143,7 @@ class _Walk:
         self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
     ) -> list[Communication]:
         """Collectives of the input's gradient on its way back to the producer."""
-        missing = (a for a in local.used if want.position_of(a) is None) if local.op.reduces else ()
-        partial = tuple(a for a in missing if a not in want.cutting)
+        partial = tuple(a for a in local.spread if want.position_of(a) is None) if local.op.reduces else ()
         got = Layout(want.axes, partial)
         full = self._full_bytes(local, tensor)
         steps = transition(got, have.settled, full, self.setting.sizes, "reshard")
@@ -225,7 +224,7 @@ class _Walk:
 
     def weight(self, local: LocalOp, weight: Tensor) -> WeightShard:
         cut = {axis for dim in weight.dims for axis in local.leaf.axes_of(dim)}
-        axes = tuple(a for a in local.used if a not in cut and self.setting.sizes[a] > 1)
+        axes = tuple(a for a in local.spread if a not in cut and self.setting.sizes[a] > 1)
         path = f"{local.path}.{weight.name}"
         return WeightShard(path, float(local.op.elements(weight)), axes, local.leaf.state)
 

@@ -105,8 +105,17 @@ Use = tuple[Communicator, str]  # a communicator and a collective run on it
 
 
 @lru_cache(maxsize=128)
-def fold(traffic: Traffic, mesh: Mesh, uses: tuple[Use, ...], is_folded: bool) -> Fold:
-    """Rank classes of a mesh under the communication it will do."""
+def fold(
+    traffic: Traffic,
+    mesh: Mesh,
+    uses: tuple[Use, ...],
+    solitary: frozenset[Communicator],
+    is_folded: bool,
+) -> Fold:
+    """Rank classes of a mesh under the communication it will do.
+
+    `solitary` communicators join all ranks at a moment when nothing else runs: nobody shares links with them.
+    """
     stages = mesh.coordinate("pp") if any(a == "pp" for a, _ in mesh.axes) else np.zeros(mesh.ranks, np.int64)
     groups = {use[0]: ranks_of(mesh, use[0]) for use in uses}
     loads = {use: traffic.loads(use[1], groups[use[0]]) for use in uses}
@@ -119,14 +128,15 @@ def fold(traffic: Traffic, mesh: Mesh, uses: tuple[Use, ...], is_folded: bool) -
     rank_class, examples, counts = _numbered(rank_colors)
     folded = {c: _group_fold(g, group_colors[c], rank_class, mesh.ranks) for c, g in groups.items()}
     links = len(traffic.link_colors())
+    crowding = {use: found for use, found in loads.items() if use[0] not in solitary}
     return Fold(
         rank_class=rank_class,
         examples=examples,
         counts=counts,
         stage_of=stages[examples],
         groups=folded,
-        shared=_shared(folded, loads, links, per_class=False, rank_class=rank_class),
-        shared_steady=_shared(folded, loads, links, per_class=True, rank_class=rank_class),
+        shared=_shared(folded, crowding, links, per_class=False, rank_class=rank_class),
+        shared_steady=_shared(folded, crowding, links, per_class=True, rank_class=rank_class),
     )
 
 

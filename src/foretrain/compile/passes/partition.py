@@ -33,6 +33,12 @@ class LocalOp:
     def used(self) -> tuple[str, ...]:
         return self.leaf.used
 
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """Axes over which the output gradient differs from rank to rank: those that cut an output."""
+        dims = {dim for out in self.op.outputs for dim in out.dims}
+        return tuple(a for a in self.used if any(a in axes for dim, axes in self.leaf.axes if dim in dims))
+
 
 def padded(op: Op, multiple: int) -> Op:
     """The op with its vocabulary rounded up, as frameworks do to keep GEMMs aligned."""

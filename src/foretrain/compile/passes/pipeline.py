@@ -42,6 +42,12 @@ class Part:
     is_last: bool
     received_bytes: float  # the boundary this part receives going forward
 
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for parts that run the same things; block passes are shared objects, so identity will do."""
+        passes = tuple(id(p) for p in self.passes)
+        return passes, self.offloads, self.is_first, self.is_last, self.received_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:

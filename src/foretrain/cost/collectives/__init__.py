@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from foretrain.cost.collectives.base import Algorithm, Flows, Steps
 from foretrain.cost.collectives.direct import Direct
 from foretrain.cost.collectives.ring import Ring
@@ -13,5 +15,6 @@ ALGORITHMS: tuple[Algorithm, ...] = (Ring(), Tree(), Direct(), Send())
 __all__ = ["ALGORITHMS", "Algorithm", "Flows", "Steps", "algorithms_for"]
 
 
+@cache
 def algorithms_for(collective: str) -> tuple[Algorithm, ...]:
     return tuple(a for a in ALGORITHMS if collective in a.collectives)

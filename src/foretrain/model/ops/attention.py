@@ -13,11 +13,13 @@ five products of forward's two (Dao et al. 2022, arXiv 2205.14135).
 
 from __future__ import annotations
 
+from foretrain.errors import ModelError, did_you_mean
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, memory
 from foretrain.model.ops.matmul import activation_gemm
 from foretrain.model.precision import Precision
 
+IMPLEMENTATIONS = ("flash", "unfused")
 FLASH_BACKWARD = 2.5  # five products in backward for two in forward
 _SOFTMAX_FLOPS = 5.0  # max, subtract, exp, sum, divide
 
@@ -30,17 +32,17 @@ class Attention:
         return _dense_flops(op) * (min(1.0, window / _kv_total(op)) if window else 1.0)
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        if choices.attention == "flash":
+        if _is_flash(choices):
             return (_flash(op, precision, FORWARD),)
         return _unfused_forward(op, precision, choices)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        if choices.attention == "flash":
+        if _is_flash(choices):
             return (_flash(op, precision, INPUT_GRADIENT),)
         return _unfused_backward(op, precision, choices)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        if choices.attention == "flash":
+        if _is_flash(choices):
             logsumexp = Tensor(f"{op.name}.logsumexp", ("batch", "seq", "heads"), "fp32")
             return (*op.inputs, *op.outputs, logsumexp)
         scores = ("batch", "heads", "seq", "kv_seq")
@@ -49,6 +51,16 @@ class Attention:
             return kept
         mask = Tensor(f"{op.name}.mask", scores, "mask")
         return (*kept, mask, Tensor(f"{op.name}.dropped", scores))
+
+
+def _is_flash(choices: Choices) -> bool:
+    if choices.attention not in IMPLEMENTATIONS:
+        hint = did_you_mean(choices.attention, IMPLEMENTATIONS)
+        known = ", ".join(IMPLEMENTATIONS)
+        raise ModelError(
+            f"unknown attention implementation {choices.attention!r}.{hint} Known: {known}."
+        )
+    return choices.attention == "flash"
 
 
 def _value_width(op: Op) -> int:

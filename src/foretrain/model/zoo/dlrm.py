@@ -1,7 +1,8 @@
 """Recommendation: DLRM with dot interaction, DLRM with cross layers (DCNv2), and NeuMF.
 
 Tables are looked up in two fused groups, `large_tables` and `small_tables`, because systems replicate the small
-ones and shard the large ones. `tables` on each op lists the single tables as rows x look-ups.
+ones and shard the large ones. `tables` on each op lists the single tables as rows x look-ups; `sparse` says
+that a step touches only the rows it looked up.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _Stack(Sketch):
         out = Tensor(name, ("batch", "table", "hidden"))
         return self.op(
             name, "embedding_bag", [ids], [out], [weight("weight", "rows", "hidden")], sizes,
-            tables=listed,
+            tables=listed, sparse=True,
         )  # fmt: skip
 
     def both_tables(

@@ -119,8 +119,8 @@ def test_does_not_fit_is_an_answer_with_code_1(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["predict"], ["MODEL: missing", "--on: missing", "--batch: missing"]),
-        (["predict", *ASK[:3]], ["--batch: missing"]),
+        (["predict"], ["MODEL: missing", "--on: missing"]),
+        (["predict", *ASK, "--plan", "none.yaml"], ["none.yaml does not exist"]),
         (["predict", *ASK, "--seq", "many"], ["'many' is not a count"]),
         (["predict", *ASK, "--set", "bucket"], ["'bucket' is not KEY=VALUE"]),
         (["predict", *ASK, "--set", "a=1", "--set", "a=2"], ["given twice"]),

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,13 +51,16 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     assert "predict" in ran.stdout
 
 
-def test_help_takes_less_than_a_fifth_of_a_second() -> None:
-    """The best of several: other work on the machine is not what is measured."""
+@pytest.mark.parametrize("args", [["--help"], ["predict", "--help"]], ids=" ".join)
+def test_help_takes_less_than_a_fifth_of_a_second(args: list[str]) -> None:
+    """Processor time, and the best of several: other work on the machine is not what is measured."""
+    resource = pytest.importorskip("resource")
     best = float("inf")
     for _ in range(8):
-        began = time.perf_counter()
-        assert _run("--help").returncode == 0
-        best = min(best, time.perf_counter() - began)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert _run(*args).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
         if best < 0.2:
             return
     assert best < 0.2

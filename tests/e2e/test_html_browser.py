@@ -86,7 +86,11 @@ def test_hostile_names_run_nothing(tmp_path: Path) -> None:
     page, console = _open(hostile_prediction(), tmp_path)
     assert console == ""
     seen = _title(page)
-    assert (seen["images"], seen["drawings"], seen["scripts"]) == (0, 0, 5)  # the probe is the fifth
+    assert (seen["images"], seen["drawings"], seen["scripts"]) == (
+        0,
+        0,
+        5,
+    )  # the probe is the fifth
     assert len(seen["canvases"]) == 5  # type: ignore[arg-type]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +159,7 @@ def test_zoo_with_overrides(tmp_path: Path) -> None:
     path = tmp_path / "short.yaml"
     path.write_text("name: short\nzoo: llama3-8b\nseq: 4096\noverrides: {num_hidden_layers: 16}\n")
     model = load_model(path)
-    assert (model.seq_len, model.blocks[1].repeat) == (4096, 16)
+    assert (model.name, model.seq_len, model.blocks[1].repeat) == ("short", 4096, 16)
     assert load_model(path, 1024).seq_len == 1024
 
 
@@ -296,3 +298,15 @@ def test_windows_every_other_layer_alternate_blocks() -> None:
         op.attr["window"] for block in model.blocks for op in block.ops if op.kind == "attention"
     ]
     assert windows == [0, 128] * 12
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_the_page_about_models_is_true() -> None:
+    """Its Python examples run and its YAML examples load."""
+    assert doctest.testfile(str(PAGE), module_relative=False).failed == 0
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    models = [load_model(yaml.safe_load(text)) for text in examples]
+    assert [len(model.blocks) for model in models] == [3, 3, 1]
+    assert models[0].name == "llama3-8b-half"

@@ -46,7 +46,7 @@ def program(graph: ExecutionGraph, costs: Costs) -> Program:
         route_ptr=costs.routes.ptr,
         route_link=costs.routes.link,
         route_weight=costs.routes.weight,
-        route_cap=costs.route_cap,
+        route_cap=costs.routes.ceiling,
         capacity=costs.routes.capacity,
         streams=len(graph.streams),
     )
@@ -80,6 +80,5 @@ def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:
     flows = costs.route >= 0
     factor = np.where(costs.is_network, change.network, change.interconnect)
     seconds = np.where(flows, seconds * factor, seconds)
-    return replace(
-        costs, seconds=np.maximum(seconds, 0.0), volume=np.where(flows, costs.volume * factor, costs.volume)
-    )
+    volume = np.where(flows, costs.volume * factor, costs.volume)
+    return replace(costs, seconds=np.maximum(seconds, 0.0), volume=volume)

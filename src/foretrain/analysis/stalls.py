@@ -132,8 +132,9 @@ def _follow(
         if not len(owner):
             return
         other = graph.task_class[cause] != owner
-        is_chain = np.isin(graph.task_kind[cause], (CHAIN, LAUNCH, LAUNCH_REST)) & other
         elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
+        launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
+        is_chain = ((graph.task_kind[cause] == CHAIN) & other) | launches
         name = np.where(is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause])
         # another rank's chain explains all that is left; anything else only while it ran
         start = np.where(is_chain, low, np.maximum(low, run.start[cause]))

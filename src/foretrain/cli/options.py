@@ -71,7 +71,12 @@ class Question:
     plan: Annotated[
         str | None, typer.Option(help="'tp8 pp16 dp8 zero1 1f1b recompute=full' or a YAML file.")
     ] = None
-    batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Global batch in samples; left out, a few micro-batches per stage."
+        ),
+    ] = None
     micro_batch: Annotated[
         str | None, typer.Option(metavar="N", help="Samples per micro-batch.")
     ] = None
@@ -108,14 +113,13 @@ class Question:
                     self.on,
                     "--on: missing. Give a cluster such as '2 x dgx-h100' ('foretrain catalog list nodes').",
                 ),
-                (self.batch, "--batch: missing. Give the global batch in samples."),
             )
             if value is None
         ]
         if missing:
             raise InputError("the question is not complete:", faults=missing)
-        asked: dict[str, Any] = {"model": self.model, "on": self.on}
-        for name in ("plan", "precision", "optimizer", "runtime"):
+        asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": _plan(self.plan)}
+        for name in ("precision", "optimizer", "runtime"):
             asked[name] = getattr(self, name)
         for name in ("batch", "micro_batch", "seq"):
             text = getattr(self, name)
@@ -136,6 +140,15 @@ class ChangedQuestion(Question):
             help="Change an option of the runtime. Repeatable.",
         ),
     ] = None
+
+
+def _plan(text: str | None) -> Any:
+    """The short form as it is; the content of a file that is named instead."""
+    if text is None or not text.lower().endswith((".yaml", ".yml", ".json")):
+        return text
+    from foretrain.loading import load_yaml
+
+    return load_yaml(Path(text), "a plan")
 
 
 def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:

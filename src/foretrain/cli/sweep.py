@@ -40,7 +40,6 @@ def sweep(
         question,
         model=first.get("model", question.model),
         on=first.get("on", question.on),
-        batch=first.get("batch", question.batch),
     )
     asked = needed.asked()
     from foretrain.report.answers import sweep_page

@@ -26,7 +26,7 @@ from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
-from foretrain.cost.network import Charge, Network, Routes, charge, routes_of
+from foretrain.cost.network import Charge, EngineRoutes, Network, charge, routes_of
 from foretrain.errors import Bug
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
@@ -49,8 +49,7 @@ class Costs:
     is_network: NDArray[np.bool_]  # a flow that crosses the network
     measured_seconds: Floats  # of chains: the part that rests on measured tables
     spread_seconds: Floats  # of chains: one standard deviation, errors of like kernels taken to go together
-    routes: Routes
-    route_cap: Floats
+    routes: EngineRoutes
     notes: tuple[str, ...]
     sources: tuple[str, ...]
     item_seconds: Floats  # [rank classes, items]: what one item costs alone
@@ -100,6 +99,7 @@ class _Costing:
         self.sources: dict[str, None] = {}
         self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
         self._charges: dict[tuple[Communication, int], Charge] = {}
+        self._ceilings: dict[tuple[int, float], int] = {}  # (route, rate ceiling) → route for the engine
 
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
@@ -220,8 +220,7 @@ class _Costing:
             is_network=table["is_network"][inverse] & flows,
             measured_seconds=np.where(chains, table["measured"][inverse], 0.0),
             spread_seconds=np.where(chains, table["spread"][inverse], 0.0),
-            routes=self.routes,
-            route_cap=np.full(len(self.routes.rate), np.inf),
+            routes=self.routes.with_ceilings(tuple(self._ceilings)),
             notes=tuple(self.notes),
             sources=tuple(self.sources),
             item_seconds=items,
@@ -267,7 +266,8 @@ class _Costing:
             exposed = self._exposed(item.work)
             latency[pair] = cost.choice.latency * exposed
             volume[pair] = cost.choice.volume * exposed
-            route[pair] = cost.route
+            ceiling = (cost.route, cost.choice.max_rate or np.inf)
+            route[pair] = self._ceilings.setdefault(ceiling, len(self._ceilings))
             is_network[pair] = cost.is_network
         return {"latency": latency, "volume": volume, "route": route, "is_network": is_network}
 

@@ -38,6 +38,26 @@ class Routes:
     crowd_rate: Floats  # … when all groups of its communicator run: what a library's tuner would assume
     is_network: NDArray[np.bool_]  # per route: crosses the network
 
+    def with_ceilings(self, chosen: tuple[tuple[int, float], ...]) -> EngineRoutes:
+        """The routes in use, each with the rate ceiling of the protocol that runs on it."""
+        lengths = np.diff(self.ptr)[[route for route, _ in chosen]]
+        ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        parts = [np.arange(self.ptr[route], self.ptr[route + 1]) for route, _ in chosen]
+        entries = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        ceilings = np.array([ceiling for _, ceiling in chosen], dtype=np.float64)
+        return EngineRoutes(ptr, self.link[entries], self.weight[entries], ceilings, self.capacity)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EngineRoutes:
+    """Routes as the engine takes them."""
+
+    ptr: NDArray[np.int32]
+    link: NDArray[np.int32]
+    weight: Floats
+    ceiling: Floats
+    capacity: Floats
+
 
 @dataclass(frozen=True, slots=True)
 class Charge:

@@ -47,9 +47,9 @@ def model_from_case(
             key: value for key, value in data.items() if key != "zoo" and value is not None
         }
         model = zoo.build(str(data["zoo"]), seq)
-        if not overrides:
-            return model, ()
-        return _override(str(data["zoo"]), model, overrides, seq), ()
+        if overrides:
+            model = _override(str(data["zoo"]), model, overrides, seq)
+        return (replace(model, name=name) if name else model), ()
     shape, assumptions = shape_from_case(data)
     if seq is None:
         raise ModelError("a transformer needs seq_len, the tokens per sample.")

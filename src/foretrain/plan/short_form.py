@@ -6,12 +6,11 @@ It is only a way to say a tree: `parse` reads words, `build` lets each paralleli
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from math import prod
+from dataclasses import dataclass, replace
 
 from foretrain.errors import PlanError, did_you_mean
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.parallelism import PARALLELISMS
+from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import Node, Schedule
 from foretrain.runtime import Runtime
@@ -175,8 +174,10 @@ def build(words: Words, runtime: Runtime) -> tuple[Mesh, Node]:
     """The mesh and the tree the words describe; each parallelism adds its part in a fixed order."""
     mesh = _mesh(words, runtime)
     root = Node(schedule=_schedule(words))
+    for factor in FACTORINGS:
+        mesh = factor(words, mesh)
     for parallelism in PARALLELISMS:
-        mesh, root = parallelism(words, mesh, root)
+        root = parallelism(words, mesh, root)
     return mesh, root
 
 
@@ -212,9 +213,3 @@ def _schedule(words: Words) -> Schedule:
         layers=words.layers,
     )
 
-
-def degrees_text(words: Words) -> str:
-    """`tp 8 x pp 16 x dp 8`, for messages."""
-    shown = [f"{f.name} {getattr(words, f.name)}" for f in fields(words) if f.name in ("tp", "pp", "dp", "cp")]
-    total = prod(getattr(words, name) or 1 for name in ("tp", "pp", "dp", "cp"))
-    return f"{' x '.join(shown)} = {total}"

@@ -19,7 +19,7 @@ from foretrain.units import show_bandwidth, show_bytes, show_count, show_seconds
 def list_page(kinds: Iterable[str]) -> Page:
     """Tables of the wanted kinds."""
     sections = tuple(_TABLES[kind]() for kind in kinds)
-    document = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
+    document = {kind: list(_DOCUMENTS[kind]()) for kind in kinds}
     count = sum(len(section.rows) for section in sections)
     return Page(f"{count:,} rows", document, sections)
 
@@ -88,6 +88,51 @@ _TABLES: dict[str, Callable[[], Section]] = {
     "links": _links,
     "models": _models,
     "runtimes": _runtimes,
+}
+
+
+def _device_rows() -> Iterator[dict[str, Any]]:
+    return (_facts(device) for device in catalog.devices().values())
+
+
+def _node_rows() -> Iterator[dict[str, Any]]:
+    for name, node in catalog.nodes().items():
+        price = node.price
+        yield {
+            "name": name,
+            "title": node.title,
+            "device": node.devices[0].name,
+            "devices": node.device_count,
+            "interconnect": node.interconnect.kind,
+            "network": None if node.nics is None else node.nics.kind,
+            "cards": None if node.nics is None else node.nics.count,
+            "usd_per_hour": None if price is None else price.usd_per_hour,
+            "price_date": None if price is None else price.date,
+            "source": node.source,
+        }
+
+
+def _link_rows() -> Iterator[dict[str, Any]]:
+    return (_facts(link) for link in catalog.links().values())
+
+
+def _model_rows() -> Iterator[dict[str, Any]]:
+    for name in zoo.names():
+        model = zoo.build(name)
+        facts = {"parameters": model.parameters, "seq_len": model.seq_len, "source": model.source}
+        yield {"name": name, **facts}
+
+
+def _runtime_rows() -> Iterator[dict[str, Any]]:
+    return (_facts(preset) for preset in presets().values())
+
+
+_DOCUMENTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "devices": _device_rows,
+    "nodes": _node_rows,
+    "links": _link_rows,
+    "models": _model_rows,
+    "runtimes": _runtime_rows,
 }
 
 
@@ -166,7 +211,7 @@ def _rows(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _rows(value, f"{prefix}{key}.")
         elif value is not None and value not in ((), []):
-            yield f"{prefix}{key}", _shown(key, value)
+            yield f"{prefix}{key}", _shown("flops" if prefix == "peak_flops." else key, value)
 
 
 def _shown(key: str, value: Any) -> str:
@@ -174,6 +219,8 @@ def _shown(key: str, value: Any) -> str:
         return ", ".join(str(item) for item in value)
     if isinstance(value, bool) or not isinstance(value, float | int):
         return str(value)
+    if key == "flops":
+        return f"{value / 1e12:,.1f} TFLOP/s"
     if key.endswith("_bytes") and value >= 1024:
         return show_bytes(value)
     if key.endswith("bandwidth"):

@@ -37,6 +37,7 @@ def render(prediction: Prediction) -> str:
         remedies=_remedies(prediction),
         operators=[(words.clean(n), words.seconds(s)) for n, s in prediction.operators[:20]],
         path=_path(prediction),
+        path_note=words.path_note(prediction),
         question=words.question_rows(prediction),
         warnings=[words.clean(line, 2000) for line in prediction.warnings],
         assumptions=[words.clean(line, 2000) for line in prediction.assumptions],
@@ -149,14 +150,11 @@ def _remedies(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def _path(prediction: Prediction) -> dict[str, Any]:
-    """The longest pieces of the critical path, in order of time."""
-    longest = sorted(prediction.critical_path, key=lambda s: (s.start - s.end, s.start))[:40]
-    rows = [
-        (words.seconds(s.start), words.seconds(s.end - s.start), str(s.stage), words.clean(s.what))
-        for s in sorted(longest, key=lambda s: s.start)
+def _path(prediction: Prediction) -> list[tuple[str, str, str, str]]:
+    return [
+        (what, str(stage), f"{count:,}×", words.seconds(total))
+        for what, stage, count, total in words.path_rows(prediction)
     ]
-    return {"rows": rows, "whole": len(prediction.critical_path)}
 
 
 def _data(prediction: Prediction) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -82,7 +82,7 @@ def show(prediction: Prediction, out: Console, detail: int = 0) -> None:
 def section(out: Console, title: str, body: RenderableType) -> None:
     out.print()
     out.print(Text(title, style="bold"))
-    out.print(Padding(body, (0, 0, 0, 2)))
+    out.print(Padding(body, (0, 0, 0, 2), expand=False))
 
 
 def bullets(lines: Iterable[object], style: str = "") -> RenderableType:
@@ -180,7 +180,9 @@ def _memory(prediction: Prediction, width: int) -> Table:
 def _stages(prediction: Prediction, width: int) -> RenderableType:
     stages = prediction.memory.by_stage
     shown = _chosen(stages)
-    kinds = words.kinds(prediction) if width >= 24 + 13 * len(words.kinds(prediction)) else []
+    kinds = words.kinds(prediction)
+    if width < 20 + sum(max(9, len(kind)) + 2 for kind in kinds):
+        kinds = []
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for title in ("stage", "peak", *kinds):
         table.add_column(title, justify="right", no_wrap=True)
@@ -214,18 +216,10 @@ def _remedies(prediction: Prediction) -> Table:
 
 
 def _path(prediction: Prediction) -> RenderableType:
-    longest = sorted(prediction.critical_path, key=lambda s: (s.start - s.end, s.start))[:12]
-    rows = [
-        (
-            f"{words.seconds(s.start)} +{words.seconds(s.end - s.start)}",
-            f"stage {s.stage}: {s.what}",
-        )
-        for s in sorted(longest, key=lambda s: s.start)
-    ]
-    note = f"The longest {len(rows)} of {len(prediction.critical_path)} pieces, in order."
-    return Group(Text(note, style="dim"), pairs(rows))
-
-
-def key_values(title: str, rows: Mapping[str, object], out: Console) -> None:
-    """A titled block of names and values."""
-    section(out, title, pairs(rows.items()))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold")
+    for _ in range(3):
+        grid.add_column(justify="right", no_wrap=True)
+    for what, stage, count, total in words.path_rows(prediction, 12):
+        grid.add_row(Text(what), f"stage {stage}", f"{count:,}×", words.seconds(total))
+    return Group(Text(words.path_note(prediction), style="dim"), grid)

@@ -24,16 +24,9 @@ STALL_MEANING = {
 }
 
 _ASKED = (
-    "model",
-    "cluster",
-    "plan",
-    "batch",
-    "micro_batch",
-    "seq",
-    "precision",
-    "optimizer",
-    "runtime",
-)
+    "model", "cluster", "plan", "global_batch", "micro_batch", "seq_len", "precision", "optimizer", "runtime",
+)  # fmt: skip
+_SHORT = {"global_batch": "batch", "micro_batch": "micro-batch", "seq_len": "seq"}
 
 
 def clean(text: object, limit: int = 400) -> str:
@@ -76,6 +69,8 @@ def percent(share: float | None) -> str:
     """`44 %`, with a decimal below ten."""
     if share is None or not math.isfinite(share):
         return "unknown"
+    if share == 0:
+        return "0 %"
     if 0 < share < 0.0005:
         return "<0.1 %"
     return f"{share * 100:.1f} %" if abs(share) < 0.0995 else f"{share * 100:.0f} %"
@@ -143,13 +138,12 @@ def asked(prediction: Prediction) -> str:
     words = [clean(question.get("model", "model"))]
     if question.get("cluster") is not None:
         words[0] += f" on {clean(question['cluster'])}"
-    for key in ("plan", "batch", "micro_batch", "seq", "precision", "runtime"):
+    for key in ("plan", "global_batch", "micro_batch", "seq_len", "precision", "runtime"):
         value = question.get(key)
-        if value is None:
+        if value is None or value == "":
             continue
-        named = key in ("batch", "micro_batch", "seq")
         shown = f"{value:,}" if isinstance(value, int) else clean(value)
-        words.append(f"{key.replace('_', '-')} {shown}" if named else shown)
+        words.append(f"{_SHORT[key]} {shown}" if key in _SHORT else shown)
     return " · ".join(words)
 
 
@@ -158,7 +152,16 @@ def question_rows(prediction: Prediction) -> list[tuple[str, str]]:
     question = prediction.question
     keys = [key for key in _ASKED if key in question]
     keys += [key for key in question if key not in _ASKED]
-    return [(clean(key, 60), clean(question[key])) for key in keys if question[key] is not None]
+    return [
+        (clean(key, 60).replace("_", " "), _value(question[key]))
+        for key in keys
+        if question[key] is not None
+    ]
+
+
+def _value(value: object) -> str:
+    grouped = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if grouped else clean(value)
 
 
 def stall_rows(prediction: Prediction) -> list[tuple[str, float, float]]:
@@ -167,6 +170,25 @@ def stall_rows(prediction: Prediction) -> list[tuple[str, float, float]]:
     found = [(name, prediction.stalls.get(name, 0.0)) for name in STALLS]
     found.sort(key=lambda row: -row[1])
     return [(name, value, value / whole) for name, value in found if value > whole * 5e-5]
+
+
+def path_rows(prediction: Prediction, limit: int = 20) -> list[tuple[str, int, int, float]]:
+    """(what, stage, how often, seconds in all) along the critical path, greatest first."""
+    found: dict[tuple[str, int], tuple[int, float]] = {}
+    for step in prediction.critical_path:
+        count, total = found.get((step.what, step.stage), (0, 0.0))
+        found[step.what, step.stage] = (count + 1, total + step.end - step.start)
+    ranked = sorted(found.items(), key=lambda row: -row[1][1])
+    return [(clean(what), stage, *sums) for (what, stage), sums in ranked[:limit]]
+
+
+def path_note(prediction: Prediction) -> str:
+    """How much of the step the path that was kept explains."""
+    covered = sum(step.end - step.start for step in prediction.critical_path)
+    return (
+        f"{len(prediction.critical_path):,} pieces, {seconds(covered)} of the {seconds(prediction.step_seconds)} "
+        "of a step."
+    )
 
 
 def kinds(prediction: Prediction) -> list[str]:

@@ -24,7 +24,11 @@ from foretrain.plan.strategy import Node
 if TYPE_CHECKING:
     from foretrain.plan.short_form import Words
 
-Parallelism = Callable[["Words", Mesh, Node], tuple[Mesh, Node]]
+Parallelism = Callable[["Words", Mesh, Node], Node]
+Factoring = Callable[["Words", Mesh], Mesh]
+
+# First the mesh gets the axes that experts and shards need, then the tree its cuts on those axes.
+FACTORINGS: tuple[Factoring, ...] = (expert.factor, zero.factor)
 
 PARALLELISMS: tuple[Parallelism, ...] = (
     expert.apply,

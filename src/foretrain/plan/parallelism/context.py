@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 DIMS = ("seq", "slot")
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
     if words.cp == 1:
-        return mesh, root
+        return root
     root = replace(root, exchange=words.exchange)
-    return mesh, root.with_cuts(Cut(DIMS, mesh.expand("cp")))
+    return root.with_cuts(Cut(DIMS, mesh.expand("cp")))

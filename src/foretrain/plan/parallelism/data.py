@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from foretrain.plan.short_form import Words
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
     root = replace(root, bucket_bytes=words.buckets)
     if (words.dp or 1) == 1:
-        return mesh, root
-    return mesh, root.with_cuts(Cut(("batch",), mesh.expand("dp")))
+        return root
+    return root.with_cuts(Cut(("batch",), mesh.expand("dp")))

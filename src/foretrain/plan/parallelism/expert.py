@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from foretrain.plan.short_form import Words
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+def factor(words: Words, mesh: Mesh) -> Mesh:
+    """Experts live on the innermost `ep` of the ranks that may hold them."""
     inner_tp = _tensor_degree(words)
     if words.ep == 1:
-        return mesh, root
+        return mesh
     names = ("dp", "cp") if inner_tp == words.tp else ("dp", "cp", "tp")
     mesh = mesh.named("expert_ranks", tuple(a for name in names for a in mesh.expand(name)))
     mesh = mesh.factored("expert_ranks", words.ep)
-    axes = mesh.inner("expert_ranks", words.ep)
-    return mesh.named("ep", axes), root.with_cuts(Cut(("expert",), axes))
+    return mesh.named("ep", mesh.inner("expert_ranks", words.ep))
+
+
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
+    if words.ep == 1:
+        return root
+    return root.with_cuts(Cut(("expert",), mesh.expand("ep")))
 
 
 def _tensor_degree(words: Words) -> int:

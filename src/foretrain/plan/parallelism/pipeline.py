@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from foretrain.plan.short_form import Words
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
     root = replace(root, recompute=words.recompute or "none", offload=words.offload)
-    return mesh, root
+    return root

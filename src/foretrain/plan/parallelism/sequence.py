@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DIMS = ("seq", "slot")
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
     if words.tp == 1 or not words.sp:
-        return mesh, root
-    return mesh, root.with_cuts(Cut(DIMS, mesh.expand("tp")))
+        return root
+    return root.with_cuts(Cut(DIMS, mesh.expand("tp")))

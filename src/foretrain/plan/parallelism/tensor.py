@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 DIMS = (("heads", "kv_heads"), ("ffn",), ("vocab",))
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
     if words.tp == 1:
-        return mesh, root
+        return root
     axes = mesh.expand("tp")
-    return mesh, root.with_cuts(*(Cut(dims, axes) for dims in DIMS))
+    return root.with_cuts(*(Cut(dims, axes) for dims in DIMS))

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from foretrain.plan.short_form import Words
 
 
-def apply(words: Words, mesh: Mesh, root: Node) -> tuple[Mesh, Node]:
-    if words.zero == 0:
-        return mesh, root
+def factor(words: Words, mesh: Mesh) -> Mesh:
+    """Hybrid sharding needs an inner group of replicas."""
+    if not words.zero or not words.shard:
+        return mesh
     axes = (*mesh.expand("dp"), *mesh.expand("cp"))
-    if words.shard:
-        mesh = mesh.named("replicas", axes).factored("replicas", words.shard)
-        axes = mesh.inner("replicas", words.shard)
+    mesh = mesh.named("replicas", axes).factored("replicas", words.shard)
+    return mesh.named("shards", mesh.inner("replicas", words.shard))
+
+
+def apply(words: Words, mesh: Mesh, root: Node) -> Node:
+    axes = mesh.expand("shards") if words.shard else (*mesh.expand("dp"), *mesh.expand("cp"))
     for role in STATE_ROLES[: words.zero]:
         root = root.with_state(role, axes)
-    return mesh, root
+    return root

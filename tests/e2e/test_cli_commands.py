@@ -104,6 +104,14 @@ def test_unknown_extension_is_refused_before_any_work(
     assert ".trace.json.gz" in captured.err
 
 
+def test_a_missing_folder_is_found_before_any_work(
+    calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["predict", *ASK, "-o", "nowhere/x.html"]) == 2
+    assert calls == []
+    assert "the folder nowhere does not exist" in capsys.readouterr().err
+
+
 def test_does_not_fit_is_an_answer_with_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import foretrain
 
-HAS_PREDICT = hasattr(foretrain, "predict")
+HAS_PREDICT = callable(getattr(foretrain, "predict", None))
 needs_predict = pytest.mark.skipif(not HAS_PREDICT, reason="foretrain.predict is not built yet")
 ASK = [
     "llama3-8b",

@@ -69,7 +69,7 @@ def loads(case: Case, rates: Sequence[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("solve", SOLVERS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(case=cases())
 def test_no_link_carries_more_than_its_capacity_and_no_flow_exceeds_its_cap(
     solve: Solver, case: Case
@@ -82,7 +82,7 @@ def test_no_link_carries_more_than_its_capacity_and_no_flow_exceeds_its_cap(
 
 
 @pytest.mark.parametrize("solve", SOLVERS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(case=cases())
 def test_every_flow_is_at_its_cap_or_has_a_full_link_on_which_none_is_faster(
     solve: Solver, case: Case
@@ -144,7 +144,7 @@ def test_progressive_filling_finds_the_lexicographic_max_min_of_linear_programmi
 
 
 @needs_native
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(case=cases(most_flows=30))
 def test_compiled_and_reference_rates_are_equal_to_the_last_bit(case: Case) -> None:
     expected = max_min(case.routes, case.caps, case.capacity)

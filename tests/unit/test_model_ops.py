@@ -193,6 +193,24 @@ def test_dlrm_lookups() -> None:
     assert op_named(model, "cross1_down").size["feature"] == 3456
 
 
+def test_batch_norm_makes_a_pass_for_statistics() -> None:
+    """Read twice and write once; backward reads input and gradient twice and writes once."""
+    op = op_named(zoo.build("resnet50"), "stem_bn")
+    one_pass = 64 * 112 * 112 * 2
+    (forward,) = family(op).forward(op, BF16, FLASH)
+    assert forward.bytes == 3 * one_pass
+    assert family(op).backward(op, BF16, FLASH)[0].bytes == 5 * one_pass
+    layer_norm = op_named(zoo.build("gpt2"), "ln1")
+    assert family(layer_norm).forward(layer_norm, BF16, FLASH)[0].bytes == 2 * 1024 * 768 * 2
+
+
+def test_dot_interaction_multiplies_all_pairs() -> None:
+    """27 vectors of 128: the full square, of which libraries keep one triangle."""
+    op = op_named(zoo.build("dlrm-mlperf"), "interaction")
+    assert family(op).flops(op) == 2 * 27 * 27 * 128
+    assert family(op).forward(op, BF16, FLASH)[0].shape == (1, 27, 27, 128)
+
+
 def test_unknown_kind_and_elementwise_op_are_explained() -> None:
     op = Op("a", "liner", (("batch", 1),), (), (Tensor("y", ("batch",)),))
     with pytest.raises(ModelError, match="Did you mean 'linear'"):

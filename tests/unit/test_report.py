@@ -216,10 +216,12 @@ def test_quiet_is_one_line(prediction: Prediction) -> None:
 def test_trace_holds_every_task(prediction: Prediction) -> None:
     document = json.loads(gzip.decompress(trace.render_gz(prediction)))
     tasks = [e for e in document["traceEvents"] if e["ph"] == "X"]
-    assert len(tasks) == len(prediction.timeline)
+    assert len(tasks) == (prediction.timeline.lane >= 0).sum() == len(prediction.timeline) - 2
     assert max(e["ts"] + e["dur"] for e in tasks) == pytest.approx(prediction.step_seconds * 1e6)
     names = [e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"]
     assert names == [f"stage {s} (x4 ranks)" for s in range(4)]
+    assert min(e["pid"] for e in tasks) == min(e["tid"] for e in tasks) == 1
+    assert document["otherData"]["arrows_left_out"] == 0
     assert tasks[0]["cat"] == "chain"
     assert tasks[0]["args"]["phase"] == "forward"
 
@@ -231,6 +233,15 @@ def test_trace_bars_of_a_stream_do_not_overlap(prediction: Prediction) -> None:
     for event in sorted(tasks, key=lambda e: e["ts"]):
         assert event["ts"] >= ends.get(event["tid"], 0.0) - 1e-3
         ends[event["tid"]] = event["ts"] + event["dur"]
+
+
+def test_trace_says_how_many_arrows_it_left_out(
+    prediction: Prediction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "MAX_ARROWS", 5)
+    document = json.loads(trace.render(prediction))
+    assert sum(e["ph"] == "s" for e in document["traceEvents"]) == 5
+    assert document["otherData"]["arrows_left_out"] > 0
 
 
 def test_trace_arrows_come_in_pairs_and_point_forward(prediction: Prediction) -> None:
@@ -247,7 +258,7 @@ def test_trace_arrows_come_in_pairs_and_point_forward(prediction: Prediction) ->
 
 def test_small_timelines_are_drawn_whole(prediction: Prediction) -> None:
     drawn = bars(prediction.timeline)
-    assert len(drawn.start) == len(prediction.timeline)
+    assert len(drawn.start) == len(prediction.timeline) - 2  # those without a lane
     assert drawn.shortest_drawn_alone == 0.0
 
 

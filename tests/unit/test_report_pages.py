@@ -24,7 +24,7 @@ from foretrain.compile.execution import (
 from foretrain.errors import InputError
 from foretrain.model.ops.base import Kernel
 from foretrain.report import catalog, terminal
-from foretrain.report.graph import communicator_name, graph_page, stream_tasks, task_name
+from foretrain.report.graph import communicator_name, folded, graph_page, stream_tasks, task_name
 from foretrain.report.page import Page, Section, page_format, render_page, show_page
 from foretrain.report.validation import validation_page
 from foretrain.testing.exporters import HOSTILE
@@ -100,6 +100,21 @@ def test_streams_hold_their_tasks_in_order() -> None:
 
 def test_tasks_have_short_names() -> None:
     assert [task_name(_graph(), task) for task in range(3)] == ["F0", "B0.1", "collective:B"]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "runs"),
+    [
+        ("", []),
+        ("aaab", [(3, "a"), (1, "b")]),
+        ("abababc", [(3, "ab"), (1, "c")]),
+        ("xabcabcabcy", [(1, "x"), (3, "abc"), (1, "y")]),
+        ("abcd", [(1, "a"), (1, "b"), (1, "c"), (1, "d")]),
+    ],
+)
+def test_repetitions_are_folded(sequence: str, runs: list[tuple[int, str]]) -> None:
+    assert folded(sequence) == runs
+    assert "".join(block * times for times, block in folded(sequence)) == sequence
 
 
 def test_graph_page_dumps_shapes_and_tasks() -> None:

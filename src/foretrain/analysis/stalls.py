@@ -125,22 +125,33 @@ def _follow(
 ) -> None:
     """Walk all gaps back together: what each cause covers of its gap is its share, the rest goes on."""
     causes = _causes(graph, costs)
-    stage_of = graph.fold.stage_of
+    on_chain, taking_part = _membership(graph)
+    classes, stage_of = graph.fold.classes, graph.fold.stage_of
     while True:
         open_ = (high > low) & (cause >= 0)
         owner, cause, low, high = owner[open_], cause[open_], low[open_], high[open_]
         if not len(owner):
             return
-        other = graph.task_class[cause] != owner
+        other = ~np.isin(cause * classes + owner, taking_part)
         elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
         launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
-        is_chain = ((graph.task_kind[cause] == CHAIN) & other) | launches
+        is_chain = (on_chain[cause] & other) | launches
         name = np.where(is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause])
         # another rank's chain explains all that is left; anything else only while it ran
         start = np.where(is_chain, low, np.maximum(low, run.start[cause]))
         np.add.at(out, (owner, name), np.maximum(0.0, high - start))
         high = np.minimum(high, start)
         cause = run.waited_for[cause].astype(np.int64)
+
+
+def _membership(graph: ExecutionGraph) -> tuple[NDArray[np.bool_], Ints]:
+    """Which tasks stand on somebody's main chain, and `task · classes + class` of all that take part in one."""
+    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)
+    is_compute = np.array([name == "compute" for _, name in graph.streams], dtype=np.bool_)
+    on_chain = np.zeros(graph.tasks, dtype=np.bool_)
+    on_chain[task[is_compute[graph.stream_ids]]] = True
+    return on_chain, np.unique(task * graph.fold.classes + rank_class[graph.stream_ids])
 
 
 def _causes(graph: ExecutionGraph, costs: Costs) -> Ints:

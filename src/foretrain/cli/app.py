@@ -26,7 +26,6 @@ from foretrain.cli.options import HELP, command
 # Plain help: drawing it with rich would take as long again as everything else.
 app = typer.Typer(
     name="foretrain",
-    help="Predicts distributed training before the cluster is rented: step time, memory, stalls and cost.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

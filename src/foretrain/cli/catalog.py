@@ -12,7 +12,7 @@ from foretrain.errors import InputError, did_you_mean
 KINDS = ("devices", "nodes", "links", "models", "runtimes")
 
 app = typer.Typer(
-    help="Devices, nodes, links, models and runtimes, each with its source.",
+    help="Devices, nodes, links, models and runtimes.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -59,7 +59,7 @@ def add(
         bool, typer.Option("--replace", help="Rows already in your catalogue are replaced.")
     ] = False,
 ) -> int:
-    """Check the rows of a file and put them into your own catalogue."""
+    """Put the rows of a file into your own catalogue."""
     from foretrain.cli.catalog_files import add_file
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.page import Page, Section
@@ -75,7 +75,10 @@ def add(
 
 
 def check(output: Output) -> int:
-    """Build every row of every table and list the faults; exit code 1 when there are any."""
+    """Build every row of every table and list the faults.
+
+    Exit code 1 when there are any.
+    """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.catalog import check_page
 

@@ -14,7 +14,7 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     output: Output,
 ) -> int:
-    """The difference between two predictions, attributed cause by cause."""
+    """The difference of two predictions, cause by cause."""
     from foretrain.cli.documents import prediction_document
     from foretrain.cli.output import expect_page, give_page
 

@@ -16,7 +16,7 @@ def compile_command(
         bool, typer.Option("--dump", help="Every shape with its items and every task.")
     ] = False,
 ) -> int:
-    """The compiled program that is simulated: rank classes, communicators, shapes and tasks."""
+    """The compiled program: rank classes, shapes and tasks."""
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)

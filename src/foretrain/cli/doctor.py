@@ -18,7 +18,10 @@ Check = tuple[str, str, str]  # name, ok | note | fault, what was found
 
 
 def doctor(output: Output) -> int:
-    """Is this installation whole? Exit code 1 when something needed is missing."""
+    """Is this installation whole?
+
+    Exit code 1 when something needed is missing.
+    """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.page import Page, Section
 

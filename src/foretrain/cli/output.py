@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrain.cli.options import Output
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def expect_prediction(output: Output) -> None:
-    """Refuse unknown formats before any work is done."""
+    """Refuse formats and places that cannot be written before any work is done."""
     from foretrain.report import format_of
 
     for path in output.files or ():
         format_of(path)
+        _expect_folder(path)
 
 
 def expect_page(output: Output) -> None:
@@ -26,6 +28,12 @@ def expect_page(output: Output) -> None:
 
     for path in output.files or ():
         page_format(path)
+        _expect_folder(path)
+
+
+def _expect_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise FileError(f"{path} cannot be written: the folder {path.parent} does not exist.")
 
 
 def give_prediction(prediction: Prediction, output: Output) -> int:

@@ -22,7 +22,10 @@ def predict(
         ),
     ] = None,
 ) -> int:
-    """Step time, throughput, memory, stalls and cost of one training configuration, or of many."""
+    """Step time, memory, stalls and cost of a training step.
+
+    One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not fit.
+    """
     from foretrain.cli.output import expect_prediction, give_prediction
 
     if cases is not None:

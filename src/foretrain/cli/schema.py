@@ -15,7 +15,10 @@ def schema(
     output: Output,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help=" | ".join(NAMES))] = None,
 ) -> int:
-    """The JSON Schema of a file format, for editors and other tools; without NAME their list."""
+    """JSON Schema of a file format, for editors and tools.
+
+    Without NAME, the list of them.
+    """
     from foretrain.cli.output import expect_page, give_page, print_text
     from foretrain.report.json import dumps
     from foretrain.report.page import Page, Section, save_page

@@ -29,7 +29,7 @@ def sweep(
         ),
     ] = None,
 ) -> int:
-    """Predict every combination of some values and rank them."""
+    """Predict every combination of some values."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 

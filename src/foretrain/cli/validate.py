@@ -25,7 +25,10 @@ def validate(
         typer.Option(help="Exit with 1 when the mean error of all cases is greater, such as 0.1."),
     ] = None,
 ) -> int:
-    """Predicted against measured: errors, bias and order of every group of cases."""
+    """Predicted against measured, group by group.
+
+    Exit code 1 when the mean error is beyond --tolerance.
+    """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 

@@ -23,7 +23,7 @@ def whatif(
         ),
     ] = None,
 ) -> int:
-    """The same step with something changed: before and after, cause by cause."""
+    """The same step with something changed: before and after."""
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)

@@ -274,8 +274,23 @@ def _interconnect(
     if found.topology in ("nvswitch", "nvlink_mesh"):
         found = _with_rate(found, devices[0], per_node, assumptions)
     if wanted.domain is not None and wanted.domain > len(devices):
-        return replace(found, topology="nvswitch", lanes=None, domain_devices=wanted.domain)
+        domain = _job_domain(wanted, per_node, assumptions)
+        return replace(found, topology="nvswitch", lanes=None, domain_devices=domain)
     return found
+
+
+def _job_domain(wanted: _Wanted, per_node: int, assumptions: list[str]) -> int:
+    """Devices of one rack that a job takes.
+
+    Jobs on 72-device racks come in multiples of 64: schedulers hand out segments of 16 of the 18 trays, so
+    that groups of a power of two never straddle racks.
+    """
+    domain, total = wanted.domain or 1, per_node * (wanted.nodes or 1)
+    whole = 1 << (domain.bit_length() - 1)
+    if total > domain and total % whole == 0 and total % domain:
+        assumptions.append(f"{whole} of the {domain} devices of each rack are taken.")
+        return whole
+    return domain
 
 
 def _with_rate(

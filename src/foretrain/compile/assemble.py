@@ -20,7 +20,7 @@ from foretrain.compile.execution import (
 )
 from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
-from foretrain.compile.segment import Interner
+from foretrain.compile.segment import Interner, Segment
 from foretrain.compile.template import Shapes, Template, Weaver, weave
 from foretrain.plan.schedules.base import Steps
 
@@ -104,8 +104,12 @@ class _Assembly:
     def _lay_out(self, stage: int, program: StageProgram, order: Steps) -> _StageLayout:
         classes = self._classes(stage)
         keys = list(program.segments)
-        templates = [weave(program.segments[k], classes, k[2], self.weaver) for k in keys]
         which = _which(keys, order)
+        company = self._company([program.segments[k] for k in keys], which)
+        templates = [
+            weave(program.segments[key], classes, is_accompanied, self.weaver)
+            for key, is_accompanied in zip(keys, company, strict=True)
+        ]
         rows = np.array([t.rows for t in templates])[which]
         base = self.total + np.concatenate([[0], np.cumsum(rows)[:-1]])
         self.total += int(rows.sum())
@@ -116,6 +120,20 @@ class _Assembly:
             numbers[order[found, 2]] = found
             step_of[phase, chunk] = numbers
         return _StageLayout(classes, templates, which, base, order, step_of)
+
+    def _company(self, segments: list[Segment], which: Ints) -> list[bool]:
+        """Whether each segment ever runs while communication beside the chain may be under way: its own, or
+        what an earlier step started and nobody has waited for."""
+        items = self.interner.items
+        moving = [
+            [a for a in segment.asyncs if isinstance(items[a.item].work, Communication)]
+            for segment in segments
+        ]
+        lasting = [n for n, found in enumerate(moving) if any(a.before is None for a in found)]
+        starts = np.flatnonzero(np.isin(which, lasting))
+        first = int(starts[0]) if len(starts) else len(which)
+        late = set(which[first:].tolist())
+        return [bool(found) or number in late for number, found in enumerate(moving)]
 
     def graph(self) -> ExecutionGraph:
         for stage, layout in enumerate(self.layouts):

@@ -84,7 +84,8 @@ class _Compilation:
         alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
         alone -= {c for c, _ in uses}
         every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
-        classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
+        beside = self._beside(programs)
+        classes = fold(traffic, self.plan.mesh, every, beside, alone, is_folded)
         host = self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
         habits = Habits(
             has_host=host and not self.runtime.uses_cuda_graphs,
@@ -203,6 +204,16 @@ class _Compilation:
                     if weight.path in paths:
                         return weight.elements * size
         return 0.0
+
+    def _beside(self, programs: tuple[StageProgram, ...]) -> frozenset[Use]:
+        """What runs while chains go on."""
+        numbers = {
+            entry.item
+            for program in programs
+            for segment in program.segments.values()
+            for entry in segment.asyncs
+        }
+        return frozenset(self._uses(self.interner.items[number] for number in sorted(numbers)))
 
     def _joins_all(self, communicator: Communicator) -> bool:
         ranks = self.plan.mesh.size(*communicator.axes)

@@ -86,15 +86,20 @@ class Weaver:
     host_blocks: bool
 
 
-def weave(segment: Segment, classes: tuple[int, ...], is_edge: bool, weaver: Weaver) -> Template:
-    """The rows of one segment on the rank classes of one stage."""
-    return _Weaving(segment, classes, is_edge, weaver).run()
+def weave(
+    segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: Weaver
+) -> Template:
+    """The rows of one segment on the rank classes of one stage; `has_company` when communication of these
+    classes may be under way beside the chain."""
+    return _Weaving(segment, classes, has_company, weaver).run()
 
 
 class _Weaving:
-    def __init__(self, segment: Segment, classes: tuple[int, ...], is_edge: bool, weaver: Weaver) -> None:
+    def __init__(
+        self, segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: Weaver
+    ) -> None:
         self.segment, self.classes, self.weaver = segment, classes, weaver
-        self.is_edge = is_edge or any(a.stream == "data" for a in segment.asyncs)
+        self.has_company = has_company
         self.out = Template()
         self.previous = [-1] * len(classes)  # the chain row each class ran last
         self.waits: dict[int, list[tuple[int, int]]] = {}  # chain position → (class position, async row)
@@ -138,7 +143,7 @@ class _Weaving:
         if not isinstance(work, Communication):
             return False
         fold = self.weaver.fold
-        shared = fold.shared if self.is_edge else fold.shared_steady
+        shared = fold.shared_beside if self.has_company else fold.shared
         for rank_class in self.classes:
             group = fold.group_class(work.group, rank_class)
             if len(fold.groups[work.group].members[group]) > 1 or shared[work.group][group]:

@@ -138,7 +138,9 @@ class _Costing:
             if not self._takes_part(item, rank_class):
                 continue
             if item.beside is not None:
-                hidden, is_network = self._communication(item.beside, rank_class)
+                # it runs inside the item, where no other flow can be met: all groups are taken to move at once
+                charged = self._charge(item.beside, rank_class)
+                hidden, is_network = charged.crowd_seconds * self._exposed(item.beside), charged.is_network
                 exposed = max(0.0, hidden - seconds[index])
                 total[index] += exposed
                 parts[NETWORK if is_network else INTERCONNECT, index] += exposed

@@ -22,6 +22,7 @@ from foretrain.cost.collectives.base import Algorithm, Ints
 from foretrain.cost.collectives.selector import Choice, Wiring, link_efficiency, select
 
 Floats = NDArray[np.float64]
+FAST_FAMILIES = ("nvlink", "xgmi")
 Flow = tuple[Communicator, str, int]  # communicator, pattern, group class
 
 
@@ -66,6 +67,7 @@ class Charge:
     choice: Choice
     route: int
     seconds: float  # alone
+    crowd_seconds: float  # while all groups of its communicator do the same
     is_network: bool
 
 
@@ -78,8 +80,10 @@ class Network:
         tier = np.asarray(topology.tier)
         inside = _inside_efficiency(cluster)
         between = link_efficiency("network", cluster.network.kind or "default")
-        self.capacity = np.asarray(topology.capacity) * np.where(tier == 0, inside, between)
-        self.is_network = tier == 1
+        capacity = np.asarray(topology.capacity) * np.where(tier == 0, inside, between)
+        self.links = len(capacity)
+        self.capacity = np.concatenate([capacity, capacity])  # second half: lanes of sends
+        self.is_network = np.concatenate([tier == 1, tier == 1])
         self.domain_of = np.asarray(cluster.domain_of, dtype=np.int64)
         self.link_family = _link_family(cluster)
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
@@ -99,11 +103,12 @@ class Network:
         flows = algorithm.flows(groups, self.domain_of)
         routes = self.cluster.topology.routes(flows.src, flows.dst)
         owner = routes.owner
-        return Loads(
-            group=flows.group[owner],
-            link=np.asarray(routes.links, dtype=np.int64),
-            weight=flows.weight[owner],
-        )
+        link = np.asarray(routes.links, dtype=np.int64)
+        if algorithm.pattern == "send" and self.link_family in FAST_FAMILIES:
+            # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
+            # both are short against the compute between them. Sends get a lane of their own there.
+            link = np.where(self.is_network[link], link, link + self.links)
+        return Loads(group=flows.group[owner], link=link, weight=flows.weight[owner])
 
 
 @lru_cache(maxsize=32)
@@ -208,7 +213,8 @@ def charge(
     choice = select(work.collective, work.bytes, wiring, library)
     route = routes.number[work.group, choice.pattern, group_class]
     rate = float(routes.rate[route])
-    return Charge(choice, route, choice.seconds(rate), bool(routes.is_network[route]))
+    crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
+    return Charge(choice, route, choice.seconds(rate), crowd_seconds, bool(routes.is_network[route]))
 
 
 def _inside_efficiency(cluster: Cluster) -> float:

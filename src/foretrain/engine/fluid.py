@@ -42,25 +42,29 @@ def max_min(
             left[link] = capacity[link]
             load[link] = load.get(link, 0.0) + weight
             users[link] = users.get(link, 0) + 1
+    share = {link: left[link] / load[link] for link in users}
+    crossed = [[link for link, _ in route] for route in routes]
     rates = [0.0] * len(routes)
     rising = list(range(len(routes)))
     level = 0.0
     while rising:
-        shares = {link: _share(left[link], load[link]) for link in users if users[link]}
-        least = min(shares.values(), default=math.inf)
-        level = max(level, min(least, min(caps[flow] for flow in rising)))
+        least = min(share.values(), default=math.inf)
+        level = max(level, min(least, min([caps[flow] for flow in rising])))
         limit = level * TOLERANCE
-        still_rising = []
-        for flow in rising:
-            if caps[flow] > limit and all(shares[link] > limit for link, _ in routes[flow]):
-                still_rising.append(flow)
-                continue
+        full = {link for link, value in share.items() if value <= limit}
+        frozen = [f for f in rising if caps[f] <= limit or not full.isdisjoint(crossed[f])]
+        for flow in frozen:
             rates[flow] = level
             for link, weight in routes[flow]:
                 left[link] -= weight * level
                 load[link] -= weight
                 users[link] -= 1
-        rising = still_rising
+                if users[link]:
+                    share[link] = _share(left[link], load[link])
+                else:
+                    del share[link]
+        done = set(frozen)
+        rising = [flow for flow in rising if flow not in done]
     return rates
 
 

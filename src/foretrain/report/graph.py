@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from foretrain.compile.execution import (
 from foretrain.report.page import Page, Section
 from foretrain.units import show_bytes, show_count
 
-TASKS_SHOWN = 200
-ITEMS_SHOWN = 400
+T = TypeVar("T")
+
+TASKS_SHOWN = 1000
 _PHASE_LETTER = ("F", "B", "W", "U")
 
 
@@ -133,14 +134,33 @@ def _streams(graph: ExecutionGraph) -> Section:
     return Section("Streams", ("stream", "tasks"), rows)
 
 
+def folded(sequence: Sequence[T], longest: int = 64) -> list[tuple[int, Sequence[T]]]:
+    """Runs as (times, block): at each place the repetition that covers most, blocks up to `longest`."""
+    found: list[tuple[int, Sequence[T]]] = []
+    at = 0
+    while at < len(sequence):
+        times, size = 1, 1
+        for width in range(1, min(longest, (len(sequence) - at) // 2) + 1):
+            block, count = sequence[at : at + width], 1
+            while sequence[at + count * width : at + (count + 1) * width] == block:
+                count += 1
+            if count > 1 and count * width > times * size:
+                times, size = count, width
+        found.append((times, sequence[at : at + size]))
+        at += times * size
+    return found
+
+
 def _shapes(graph: ExecutionGraph) -> Iterator[Section]:
     uses = np.bincount(graph.task_shape, minlength=len(graph.shape_ptr) - 1)
     for index in range(len(graph.shape_ptr) - 1):
-        items = graph.shape(index)
-        lines = [_item(item) for item in items[:ITEMS_SHOWN]]
-        if len(items) > ITEMS_SHOWN:
-            lines.append(f"… {len(items) - ITEMS_SHOWN:,} more items (--json holds all)")
-        title = f"Shape {index}: {len(items):,} items, run by {int(uses[index]):,} tasks"
+        low, high = graph.shape_ptr[index], graph.shape_ptr[index + 1]
+        lines: list[str] = []
+        for times, block in folded(graph.shape_items[low:high].tolist()):
+            if times > 1:
+                lines.append(f"{times} times:")
+            lines += [("· " if times > 1 else "") + _item(graph.items[i]) for i in block]
+        title = f"Shape {index}: {high - low:,} items, run by {int(uses[index]):,} tasks"
         yield Section(title, lines=tuple(lines) or ("nothing to do",))
 
 
@@ -152,12 +172,19 @@ def _item(item: Item) -> str:
 def _tasks(graph: ExecutionGraph) -> Section:
     rows = []
     for (rank_class, name), tasks in zip(graph.streams, stream_tasks(graph), strict=True):
-        shown = " ".join(task_name(graph, task) for task in tasks[:TASKS_SHOWN])
+        runs = folded([task_name(graph, task) for task in tasks[:TASKS_SHOWN]])
+        shown = " ".join(_run(times, block) for times, block in runs)
         more = len(tasks) - TASKS_SHOWN
         rows.append(
             (f"class {rank_class} {name}", shown + (f" … {more:,} more" if more > 0 else ""))
         )
     return Section("Tasks by stream, in order", ("stream", "tasks"), tuple(rows), left=2)
+
+
+def _run(times: int, block: Sequence[str]) -> str:
+    if times == 1:
+        return " ".join(block)
+    return f"{block[0]}×{times}" if len(block) == 1 else f"({' '.join(block)})×{times}"
 
 
 def _document(graph: ExecutionGraph, dump: bool) -> dict[str, Any]:

@@ -194,9 +194,12 @@ def _timeline(prediction: Prediction) -> dict[str, Any]:
     return {
         "whole": whole,
         "ticks": TICKS,
-        "tasks": len(timeline),
+        "tasks": int(np.count_nonzero(timeline.lane >= 0)),
         "merged": drawn.shortest_drawn_alone,
-        "lanes": [[process_name(lane), words.clean(lane.stream, 40)] for lane in timeline.lanes],
+        "lanes": [
+            [process_name(lane), words.clean(lane.stream, 40), lane.rank_class]
+            for lane in timeline.lanes
+        ],
         "labels": [words.clean(label, 200) for label in timeline.labels],
         "phases": PHASE_NAMES,
         "kinds": KIND_NAMES,

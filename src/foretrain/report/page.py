@@ -96,7 +96,7 @@ def _body(section: Section) -> RenderableType:
             right = index >= section.left
             table.add_column(clean(title), justify="right" if right else "left", overflow="fold")
         for row in section.rows:
-            table.add_row(*(Text(clean(cell, 2000)) for cell in row))
+            table.add_row(*(Text(clean(cell, 20_000)) for cell in row))
         parts.append(table)
     return Group(*parts)
 

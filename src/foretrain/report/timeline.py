@@ -33,6 +33,7 @@ def bars(timeline: Timeline, limit: int = MAX_BARS) -> Bars:
     """
     length = timeline.end - timeline.start
     order = np.lexsort((timeline.start, timeline.lane))
+    order = order[timeline.lane[order] >= 0]  # what holds no stream has no row to be drawn in
     if len(order) <= limit:
         return Bars(
             timeline.start[order], timeline.end[order], length[order],

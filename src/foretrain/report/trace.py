@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import Lane, Prediction, Timeline
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
@@ -51,6 +52,7 @@ class _Arrow(msgspec.Struct, omit_defaults=True):
 
 def render(prediction: Prediction) -> bytes:
     timeline = prediction.timeline
+    before, after = _waits(timeline)
     document = {
         "displayTimeUnit": "ms",
         "otherData": plain(
@@ -59,9 +61,14 @@ def render(prediction: Prediction) -> bytes:
                 "step_seconds": prediction.step_seconds,
                 "question": dict(prediction.question),
                 "provenance": dict(prediction.provenance),
+                "arrows_left_out": max(0, len(after) - MAX_ARROWS),
             }
         ),
-        "traceEvents": [*_names(timeline.lanes), *_tasks(timeline), *_arrows(timeline)],
+        "traceEvents": [
+            *_names(timeline.lanes),
+            *_tasks(timeline),
+            *_arrows(timeline, before[:MAX_ARROWS], after[:MAX_ARROWS]),
+        ],
     }
     return msgspec.json.encode(document)
 
@@ -79,8 +86,8 @@ def process_name(lane: Lane) -> str:
 def _names(lanes: tuple[Lane, ...]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     named: set[int] = set()
-    for tid, lane in enumerate(lanes):
-        pid = lane.rank_class
+    for tid, lane in enumerate(lanes, 1):
+        pid = _pid(lane)
         if pid not in named:
             named.add(pid)
             events.append(_named("process_name", pid, 0, {"name": process_name(lane)}))
@@ -88,6 +95,11 @@ def _names(lanes: tuple[Lane, ...]) -> list[dict[str, Any]]:
         events.append(_named("thread_name", pid, tid, {"name": clean(lane.stream)}))
         events.append(_named("thread_sort_index", pid, tid, {"sort_index": tid}))
     return events
+
+
+def _pid(lane: Lane) -> int:
+    """Counted from one, as threads are: viewers take process and thread 0 for the idle task."""
+    return lane.rank_class + 1
 
 
 def _named(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +115,7 @@ def _microseconds(timeline: Timeline) -> tuple[list[float], list[float]]:
 
 def _tasks(timeline: Timeline) -> list[_Task]:
     labels = [clean(label) for label in timeline.labels]
-    pids = [lane.rank_class for lane in timeline.lanes]
+    pids = [_pid(lane) for lane in timeline.lanes]
     starts, lengths = _microseconds(timeline)
     rows = zip(
         timeline.label.tolist(),
@@ -119,21 +131,28 @@ def _tasks(timeline: Timeline) -> list[_Task]:
     )
     return [
         _Task(
-            labels[label], KIND_NAMES[kind], start, length, pids[lane], lane,
+            labels[label], KIND_NAMES[kind], start, length, pids[lane], lane + 1,
             _Args(PHASE_NAMES[phase], stage, chunk, micro),
         )
         for label, kind, start, length, lane, phase, stage, chunk, micro in rows
+        if lane >= 0  # what holds no stream has no row to be drawn in
     ]  # fmt: skip
 
 
-def _arrows(timeline: Timeline) -> list[_Arrow]:
-    waited = timeline.waited_for
-    after = np.flatnonzero(waited >= 0)
-    before = waited[after]
-    crossing = timeline.lane[after] != timeline.lane[before]
-    after, before = after[crossing][:MAX_ARROWS], before[crossing][:MAX_ARROWS]
+def _waits(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(before, after): tasks that waited for one on another stream."""
+    after = np.flatnonzero(timeline.waited_for >= 0)
+    before = timeline.waited_for[after].astype(np.int64)
+    lanes = timeline.lane[before], timeline.lane[after]
+    crossing = (lanes[0] != lanes[1]) & (lanes[0] >= 0) & (lanes[1] >= 0)
+    return before[crossing], after[crossing]
+
+
+def _arrows(
+    timeline: Timeline, before: NDArray[np.int64], after: NDArray[np.int64]
+) -> list[_Arrow]:
     starts = np.round(timeline.start * 1e6, 3)
-    pids = np.array([lane.rank_class for lane in timeline.lanes], dtype=np.int64)
+    pids = [_pid(lane) for lane in timeline.lanes]
     events = []
     pairs = zip(before.tolist(), after.tolist(), strict=True)
     for number, (source, target) in enumerate(pairs):
@@ -141,7 +160,7 @@ def _arrows(timeline: Timeline) -> list[_Arrow]:
             lane = int(timeline.lane[task])
             events.append(
                 _Arrow(
-                    number, ph, float(starts[task]), int(pids[lane]), lane, "waits for", "wait", bp
+                    number, ph, float(starts[task]), pids[lane], lane + 1, "waits for", "wait", bp
                 )
             )
     return events

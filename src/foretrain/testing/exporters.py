@@ -150,6 +150,9 @@ def _pipeline(stages: int, micro_batches: int, ranks: int) -> Timeline:
         end = free[stage]
         rows.append((end, end + 0.05, 3 * stage + 2, 3, stage, -1, BACKWARD, COLLECTIVE, -1))
         rows.append((end + 0.05, end + 0.08, 3 * stage, 4, stage, -1, UPDATE, CHAIN, len(rows) - 1))
+    # what holds no stream is part of a timeline, but of no lane
+    rows.append((0.0, 0.0, -1, 0, 0, -1, FORWARD, CHAIN, 0))
+    rows.append((0.1, 0.2, -1, 0, 0, -1, FORWARD, CHAIN, len(rows) - 1))
     lanes = tuple(
         Lane(stage, stage, stream, ranks)
         for stage in range(stages)

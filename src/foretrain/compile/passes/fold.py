@@ -66,8 +66,8 @@ class Fold:
     counts: Ints  # class → how many ranks
     stage_of: Ints  # class → pipeline stage
     groups: Mapping[Communicator, GroupFold]
-    shared: Mapping[Communicator, NDArray[np.bool_]]  # group class → its links carry other traffic too
-    shared_steady: Mapping[Communicator, NDArray[np.bool_]]  # … traffic of other ranks' chains
+    shared: Mapping[Communicator, NDArray[np.bool_]]  # group class → its links carry other ranks' traffic
+    shared_beside: Mapping[Communicator, NDArray[np.bool_]]  # … or what runs beside chains, its own included
 
     @property
     def classes(self) -> int:
@@ -109,12 +109,14 @@ def fold(
     traffic: Traffic,
     mesh: Mesh,
     uses: tuple[Use, ...],
+    beside: frozenset[Use],
     solitary: frozenset[Communicator],
     is_folded: bool,
 ) -> Fold:
     """Rank classes of a mesh under the communication it will do.
 
-    `solitary` communicators join all ranks at a moment when nothing else runs: nobody shares links with them.
+    `beside` are uses that run while chains go on. `solitary` communicators join all ranks at a moment when
+    nothing else runs: nobody shares links with them.
     """
     stages = mesh.coordinate("pp") if any(a == "pp" for a, _ in mesh.axes) else np.zeros(mesh.ranks, np.int64)
     groups = {use[0]: ranks_of(mesh, use[0]) for use in uses}
@@ -135,8 +137,8 @@ def fold(
         counts=counts,
         stage_of=stages[examples],
         groups=folded,
-        shared=_shared(folded, crowding, links, per_class=False, rank_class=rank_class),
-        shared_steady=_shared(folded, crowding, links, per_class=True, rank_class=rank_class),
+        shared=_shared(folded, crowding, links, frozenset(), rank_class),
+        shared_beside=_shared(folded, crowding, links, beside, rank_class),
     )
 
 
@@ -239,20 +241,20 @@ def _shared(
     groups: Mapping[Communicator, GroupFold],
     loads: Mapping[Use, tuple[Loads, ...]],
     links: int,
-    per_class: bool,
+    beside: frozenset[Use],
     rank_class: Ints,
 ) -> dict[Communicator, NDArray[np.bool_]]:
     """Which group classes cross a link that somebody else loads too.
 
-    With `per_class` traffic of the same rank class does not count: its own chain and its own gradient
-    reduction do not run at the same time except where the caller knows better.
+    Other collectives of one's own rank class do not count, because a chain runs them one after the other;
+    except those `beside` it.
     """
     low = np.full(links, np.iinfo(np.int64).max)
     high = np.full(links, -1)
     offset = 0
     labels: dict[Communicator, Ints] = {}
     for communicator, found in groups.items():
-        if per_class and communicator.kind == "group":
+        if communicator.kind == "group":
             labels[communicator] = rank_class[found.groups[found.examples, 0]]
         else:
             labels[communicator] = int(rank_class.max()) + 1 + offset + np.arange(len(found.examples))
@@ -264,6 +266,9 @@ def _shared(
             np.minimum.at(low, pattern.link, label)
             np.maximum.at(high, pattern.link, label)
     crowded = high > low
+    for use in beside & loads.keys():
+        for pattern in loads[use]:
+            crowded[pattern.link] = True
     out = {c: np.zeros(len(found.examples), dtype=np.bool_) for c, found in groups.items()}
     for (communicator, _), patterns in loads.items():
         found = groups[communicator]

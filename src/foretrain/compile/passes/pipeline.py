@@ -112,7 +112,7 @@ class _PartBuilder:
     def forward(self, is_first: bool) -> Segment:
         s, passes = self.setting, self.part.passes
         chain, starts = strung(s.interner.run(p.forward) for p in passes)
-        chain, starts = self._arrival(chain, starts, self.part.is_first)
+        chain, starts = self._arrival(chain, starts, self.part.is_first, self.part.received_bytes)
         asyncs = self._weight_gathers(self.weights, starts)
         if is_first and s.runtime.overlaps_parameter_gather:
             asyncs += self._parameter_gathers(starts)
@@ -148,7 +148,8 @@ class _PartBuilder:
         chain, starts = strung(s.interner.run(items(p)) for p in passes)
         is_pure_weight = ready is not None and s.splits_backward
         if not is_pure_weight:
-            chain, starts = self._arrival(chain, starts, self.part.is_last)
+            boundary = self.part.passes[-1].boundary_bytes
+            chain, starts = self._arrival(chain, starts, self.part.is_last, boundary)
         asyncs: tuple[Async, ...] = ()
         if not is_pure_weight:
             asyncs += self._weight_gathers(self.weights[::-1], starts)
@@ -204,13 +205,12 @@ class _PartBuilder:
         return any("seq" in cut.dims and "tp" in cut.axes for cut in self.setting.plan.root.split)
 
     def _arrival(
-        self, chain: np.typing.NDArray[np.int32], starts: list[int], is_end: bool
+        self, chain: np.typing.NDArray[np.int32], starts: list[int], is_end: bool, size: float
     ) -> tuple[np.typing.NDArray[np.int32], list[int]]:
         """Slices of a scattered boundary are put together again before anything else runs."""
         s = self.setting
         if is_end or not self._scatters() or s.sizes["tp"] == 1 or self._is_sequence_cut():
             return chain, starts
-        size = self.part.received_bytes
         gather = Item(Communication("all_gather", size, Communicator(("tp",)), "pipeline"))
         head = np.array([s.interner.number(gather)], dtype=np.int32)
         return np.concatenate([head, chain]), [start + 1 for start in starts]

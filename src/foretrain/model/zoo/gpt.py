@@ -42,7 +42,8 @@ GPT2 = {
     "gpt2-large": _gpt(36, 1280, 20, 50257, 1024),
     "gpt2-xl": _gpt(48, 1600, 25, 50257, 1024),
 }
-# Heads are chosen so that they divide the width; the paper prints 24 heads of 128 for 1.3B.
+# Heads are chosen so that they divide the width; the paper prints 24 heads of 128 for 1.3B
+# and a width of 5,140 for 13B, which do not.
 GPT3 = {
     "gpt3-125m": _gpt(12, 768, 12, 50257, 2048),
     "gpt3-350m": _gpt(24, 1024, 16, 50257, 2048),

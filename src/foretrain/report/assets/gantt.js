@@ -14,7 +14,7 @@ function drawGantt(root, t, { css, seconds }) {
   const rows = [];
   let y = 0;
   for (let k = 0; k < lanes; k++) {
-    const head = k === 0 || t.lanes[k][0] !== t.lanes[k - 1][0];
+    const head = k === 0 || t.lanes[k][2] !== t.lanes[k - 1][2];
     if (head) y += (k ? GAP : 0) + ROW;
     rows.push({ y, head });
     y += ROW;

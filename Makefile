@@ -1,0 +1,63 @@
+# make demo    creates .venv, installs Foretrain, predicts GPT-3 175B on 1,024 A100s, writes report.html
+# make test    creates .venv if needed, installs test extras, runs everything CI runs
+# make lint    the checks of `make test` without the tests
+# make bench   speed, with two other predictors beside it, into docs/benchmarks.md
+# make clean   removes .venv and everything that was built
+#
+# PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
+# What an editable install does not pick up by itself.
+BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
+
+.PHONY: demo test lint pytest bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	@$(BIN)/foretrain doctor --json | $(BIN)/python -c "import json, sys; \
+	  found = {c['name']: c['found'] for c in json.load(sys.stdin)['checks']}; \
+	  print('Engine:', found['engine'])"
+	$(BIN)/foretrain predict gpt3-175b --on "128 x dgx-a100-80gb" \
+	  --plan "tp8 pp16 dp8 recompute=full" --batch 1536 --seq 2048 --micro-batch 1 -o report.html
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.testing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-cache
+
+pytest: $(VENV)/.testing
+	$(BIN)/python -m pytest -n 2
+
+bench: $(VENV)/.testing
+	$(BIN)/python bench/run.py --json bench.json --report docs/benchmarks.md
+
+clean:
+	rm -rf $(VENV) .venv-peers build dist report.html bench.json .import_linter_cache
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+	  'Foretrain needs Python 3.11 or later; $(PYTHON) is ' + sys.version.split()[0] + '. Try: make PYTHON=python3.12')"
+	@echo "Creating $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+
+# A plain install, as a user has it. Where the tests' editable install is already there it does as well.
+$(VENV)/.installed: $(VENV)/pyvenv.cfg $(SOURCES) $(BUILT)
+	@if [ -e $(VENV)/.testing ] && [ -z "$$(find $(BUILT) -newer $(VENV)/.testing)" ]; then :; else \
+	  echo "Installing Foretrain (under a minute, longer on a slow connection) …"; \
+	  rm -f $(VENV)/.testing; $(PIP) .; fi
+	@touch $@
+
+$(VENV)/.testing: $(VENV)/pyvenv.cfg $(BUILT)
+	@echo "Installing Foretrain with what its tests need (torch among it, so this takes minutes) …"
+	@$(PIP) -e '.[test]'
+	@touch $@

@@ -29,8 +29,8 @@ SHAPES = {
     "llama-70b": ("llama", 8192, 80, 64, 8, 28672, 128256),
 }
 CLUSTERS = (
-    ("A100-SXM4-80GB", "nvlink3-nvswitch", 1600),
-    ("H100-SXM5-80GB", "nvlink4-nvswitch", 3200),
+    ("a100-sxm4-80gb", "nvlink3-nvswitch", 1600),
+    ("h100-sxm5-80gb", "nvlink4-nvswitch", 3200),
 )
 # tp, pp, vpp, zero, recompute
 PLANS = (
@@ -63,7 +63,7 @@ def cases() -> Iterator[dict[str, Any]]:
             "batch": {"global": dp * accumulation, "micro": 1},
             "precision": "bf16",
             "optimizer": "adam",
-            "runtime": "megatron-lm",
+            "runtime": "megatron",
             "runtime_options": {},
         }  # fmt: skip
 

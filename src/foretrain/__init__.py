@@ -1,5 +1,84 @@
-"""Foretrain predicts distributed training before the cluster is rented."""
+"""Foretrain predicts distributed training before the cluster is rented.
+
+    from foretrain import predict
+    p = predict("llama3-8b", on="2 x dgx-h100", plan="tp4 pp2 dp2 zero1", batch=256, micro_batch=1, seq=8192)
+    p.step_seconds, p.memory.peak_bytes, p.stalls, p.save("report.html")
+
+This is the one door: everything a user needs is listed in `__all__`. Names load when first used, so that
+`foretrain --help` does not wait for numpy.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from foretrain.analysis.compare import compare as compare
+    from foretrain.analysis.explain import explain as explain
+    from foretrain.analysis.prediction import Prediction as Prediction
+    from foretrain.cases import predict_cases as predict_cases
+    from foretrain.cluster import Cluster as Cluster
+    from foretrain.followups import compile_graph as compile_graph
+    from foretrain.followups import fit as fit
+    from foretrain.followups import whatif as whatif
+    from foretrain.forecast import predict as predict
+    from foretrain.model.graph import Model as Model
+    from foretrain.model.workload import DataSource as DataSource
+    from foretrain.model.workload import Workload as Workload
+    from foretrain.plan import Plan as Plan
+    from foretrain.runtime import Runtime as Runtime
+    from foretrain.schemas import schema as schema
+    from foretrain.validation import validate as validate
+
+_HOME = {
+    "Cluster": "foretrain.cluster",
+    "DataSource": "foretrain.model.workload",
+    "Model": "foretrain.model.graph",
+    "Plan": "foretrain.plan",
+    "Prediction": "foretrain.analysis.prediction",
+    "Runtime": "foretrain.runtime",
+    "Workload": "foretrain.model.workload",
+    "compare": "foretrain.analysis.compare",
+    "compile_graph": "foretrain.followups",
+    "explain": "foretrain.analysis.explain",
+    "fit": "foretrain.followups",
+    "predict": "foretrain.forecast",
+    "predict_cases": "foretrain.cases",
+    "schema": "foretrain.schemas",
+    "validate": "foretrain.validation",
+    "whatif": "foretrain.followups",
+}
+
+__all__ = [
+    "Cluster",
+    "DataSource",
+    "Model",
+    "Plan",
+    "Prediction",
+    "Runtime",
+    "Workload",
+    "__version__",
+    "compare",
+    "compile_graph",
+    "explain",
+    "fit",
+    "predict",
+    "predict_cases",
+    "schema",
+    "validate",
+    "whatif",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'foretrain' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

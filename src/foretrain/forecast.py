@@ -186,7 +186,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         samples_per_second=workload.global_batch / step,
         tokens_per_second=None if workload.tokens is None else workload.tokens / step,
         mfu=model_flops / step / peak if peak else None,
-        hfu=executed_flops(graph) / step / peak if peak else None,
+        hfu=model_flops * _recompute_factor(graph) / step / peak if peak else None,
         memory=memory(graph, question.runtime, capacities),
         stalls=mean,
         stalls_by_stage=by_stage,
@@ -221,6 +221,12 @@ def _model_flops(question: Question) -> float:
     model = question.workload.model
     forward = sum(family(op).flops(op) * block.repeat for block, op in model.ops())
     return 3.0 * forward * question.workload.global_batch
+
+
+def _recompute_factor(graph: ExecutionGraph) -> float:
+    """Work done over work needed: hardware utilisation counts recomputation, model utilisation does not."""
+    done, again = executed_flops(graph)
+    return done / (done - again) if done > again else 1.0
 
 
 def _peak(question: Question) -> float | None:

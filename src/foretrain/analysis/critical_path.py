@@ -8,7 +8,7 @@ from foretrain.analysis.prediction import PathStep, Timeline
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
 
 
-def critical_path(timeline: Timeline, limit: int = 400) -> tuple[PathStep, ...]:
+def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]:
     """Steps in time order; neighbours doing the same thing on the same stage are told as one."""
     if not len(timeline):
         return ()

@@ -20,10 +20,12 @@ def memory(graph: ExecutionGraph, runtime: Runtime, capacities: NDArray[np.float
     for stage in range(len(graph.stages)):
         rank_class = int(np.flatnonzero(graph.fold.stage_of == stage)[0])
         stages.append(_stage(graph, runtime, stage, task[owner == rank_class]))
-    fullest = max(stages, key=lambda s: s.peak_bytes)
+    # with devices of several sizes the stage to worry about is the one with the least room
+    room = [float(capacities[graph.fold.stage_of == s.stage].min()) for s in stages]
+    fullest = max(stages, key=lambda s: (s.peak_bytes / room[s.stage], s.peak_bytes))
     return Memory(
         peak_bytes=fullest.peak_bytes,
-        capacity_bytes=float(capacities.min()),
+        capacity_bytes=room[fullest.stage],
         by_kind=fullest.by_kind,
         by_stage=tuple(stages),
         peak_stage=fullest.stage,

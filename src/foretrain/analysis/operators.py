@@ -23,10 +23,13 @@ def item_runs(graph: ExecutionGraph) -> Floats:
     return times @ member
 
 
-def executed_flops(graph: ExecutionGraph) -> float:
-    """FLOPs of all kernels of all ranks in one step, recomputation included."""
-    flops = np.array([i.work.kernel.flops if isinstance(i.work, Compute) else 0.0 for i in graph.items])
-    return float((item_runs(graph) @ flops) @ graph.fold.counts)
+def executed_flops(graph: ExecutionGraph) -> tuple[float, float]:
+    """FLOPs of all kernels of all ranks in one step, and those of them done again for backward."""
+    works = [item.work for item in graph.items]
+    flops = np.array([w.kernel.flops if isinstance(w, Compute) else 0.0 for w in works])
+    again = np.array([isinstance(w, Compute) and w.is_recomputed for w in works])
+    runs = graph.fold.counts @ item_runs(graph)
+    return float(runs @ flops), float(runs @ (flops * again))
 
 
 def busiest_operators(graph: ExecutionGraph, costs: Costs, limit: int = 12) -> tuple[tuple[str, float], ...]:

@@ -12,11 +12,13 @@ from foretrain.compile.execution import (
     BACKWARD,
     COLLECTIVE,
     FORWARD,
+    LOAD,
     UPDATE,
     Communication,
     Communicator,
     ExecutionGraph,
     Item,
+    Load,
 )
 from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
@@ -64,10 +66,14 @@ def assemble(
     fold: Fold,
     interner: Interner,
     barriers: tuple[Item, ...],
+    loads: tuple[Item, ...],
     habits: Habits,
 ) -> ExecutionGraph:
-    """The execution graph of one training step."""
-    return _Assembly(programs, orders, fold, interner, barriers, habits).graph()
+    """The execution graph of one training step.
+
+    `barriers` join stages before the update; `loads` bring in the next step's samples while this one runs.
+    """
+    return _Assembly(programs, orders, fold, interner, barriers, loads, habits).graph()
 
 
 class _Assembly:
@@ -78,10 +84,11 @@ class _Assembly:
         fold: Fold,
         interner: Interner,
         barriers: tuple[Item, ...],
+        loads: tuple[Item, ...],
         habits: Habits,
     ) -> None:
         self.fold, self.interner, self.habits, self.programs = fold, interner, habits, programs
-        self.barriers = barriers
+        self.barriers, self.loads = barriers, loads
         self.shapes = Shapes()
         self.stream_numbers: dict[tuple[int, str], int] = {}
         self.sources: list[Ints] = []
@@ -144,6 +151,8 @@ class _Assembly:
                 self._blocking_sends(layout)
         barrier_rows = [self._barrier(item) for item in self.barriers]
         self._updates(barrier_rows)
+        for item in self.loads:
+            self._load(item)
         return self._columns()
 
     def _join(self, source: Ints, target: Ints) -> None:
@@ -236,6 +245,18 @@ class _Assembly:
                 self._join(self._ends(rank_class, ("compute",)), np.array([task]))
             placed.append((members, task))
         return placed
+
+    def _load(self, item: Item) -> None:
+        """Loading has the whole step to finish: prefetching hides it until it is the longest."""
+        work = item.work
+        assert isinstance(work, Load)
+        shape = self.shapes.number(np.array([self.interner.number(item)], dtype=np.int32))
+        for rank_class in self._classes(0):
+            template = Template()
+            template.kind, template.shape = [LOAD], [shape]
+            template.rank_class, template.memory, template.workspace = [rank_class], [0.0], [0.0]
+            template.streams = [(self._stream(rank_class, work.kind),)]
+            self._tail_template(template)
 
     def _ends(self, rank_class: int, names: tuple[str, ...]) -> Ints:
         """The last task of a class on its chain (stream order covers everything before it)."""

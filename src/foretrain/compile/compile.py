@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from foretrain.compile.assemble import Habits, assemble
-from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item
+from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import Layout
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
 from foretrain.compile.passes.fold import Traffic, Use, fold
@@ -14,6 +14,7 @@ from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
 from foretrain.compile.passes.place import Instance, place
 from foretrain.compile.passes.recompute import BlockPass, recompute
+from foretrain.compile.passes.scope import check_axes, check_names
 from foretrain.compile.segment import Interner
 from foretrain.errors import PlanError
 from foretrain.model.ops.base import Choices
@@ -70,6 +71,8 @@ class _Compilation:
             runtime=runtime,
         )
         self.drops = self._weights_counted_once()
+        self.used_axes: set[str] = set()
+        check_names(plan.root, workload.model)
 
     def graph(self, traffic: Traffic, is_folded: bool) -> ExecutionGraph:
         schedule = self._schedule()
@@ -79,6 +82,7 @@ class _Compilation:
             kind.order(stage, schedule.stages, count, schedule.chunks) for stage in range(schedule.stages)
         )
         programs = self._stages(kind.splits_backward)
+        check_axes(self.plan.mesh, self.used_axes, self.workload.model)
         barriers = self._barriers(programs)
         uses = self._uses(self.interner.items)
         alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
@@ -92,7 +96,7 @@ class _Compilation:
             host_blocks=self.runtime.host_blocks_on_pipeline,
             overlaps_sends=self.runtime.overlaps_pipeline,
         )
-        return assemble(programs, orders, classes, self.interner, barriers, habits)
+        return assemble(programs, orders, classes, self.interner, barriers, self._loads(), habits)
 
     def _schedule(self) -> Schedule:
         schedule = self.plan.schedule
@@ -164,6 +168,7 @@ class _Compilation:
             samples = self.plan.schedule.micro_batch * self.plan.replicas
             pad = self.runtime.pads_vocabulary_to
             ops = partition(block, repetition, self.plan.root, self.plan.mesh, samples, pad)
+            self.used_axes.update(axis for local in ops for axis in local.used)
             lone = replace(block, inputs=()) if incoming is None else block
             program = communicate(lone, ops, incoming or (), self.setting)
             program = self.programs[key] = self._without_copies(program)
@@ -194,6 +199,13 @@ class _Compilation:
         if self.runtime.clips_gradients and axes and self.workload.optimizer.has_update:
             items.append(Item(Communication("all_reduce", 4.0, Communicator(axes), "norm")))
         return tuple(items)
+
+    def _loads(self) -> tuple[Item, ...]:
+        """Samples of the next step, shared out evenly over the ranks of the first stage."""
+        if self.workload.data is None:
+            return ()
+        samples = self.workload.global_batch / (self.plan.ranks / self.plan.schedule.stages)
+        return tuple(Item(Load(samples, kind)) for kind in ("fetch", "prep"))
 
     def _tied_bytes(self) -> float:
         paths = {first for first, _ in self.workload.model.tied}

@@ -60,9 +60,10 @@ class Compute:
 @dataclass(frozen=True, slots=True)
 class Communication:
     """A collective. `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the
-    gathered result of all-gather, the whole input of reduce-scatter, the message of a send."""
+    gathered result of all-gather, the whole input of reduce-scatter, the message of a send or to one
+    neighbour of an exchange."""
 
-    collective: str  # all_reduce | reduce_scatter | all_gather | all_to_all | send
+    collective: str  # all_reduce | reduce_scatter | all_gather | all_to_all | exchange | send
     bytes: float
     group: Communicator
     purpose: str  # tensor | context | expert | data | pipeline | embedding | halo | reshard | weights

@@ -45,9 +45,10 @@ def transition(
     `full_bytes` is the whole tensor over all cutting axes. The cases, tried in this order:
     partial sums whose axis cuts the target → reduce-scatter; other partial sums → all-reduce; an axis that
     cuts another position in the target → all-to-all; an axis that cuts nothing there → all-gather. An axis
-    that newly cuts needs no message: every rank keeps its part.
+    that newly cuts needs no message: every rank keeps its part, and only that part takes part in the rest.
     """
-    held = full_bytes / _ranks(have.cutting, sizes)
+    known = (*have.cutting, *have.partial)
+    held = full_bytes / _ranks((*have.cutting, *(a for a in want.cutting if a not in known)), sizes)
     scatter = tuple(a for a in have.partial if want.position_of(a) is not None and sizes[a] > 1)
     reduce = tuple(a for a in have.partial if want.position_of(a) is None and sizes[a] > 1)
     move = tuple(
@@ -73,13 +74,14 @@ def overlap_bytes(parts_have: int, parts_want: int, halo: float, extent: int, ro
     """Bytes the worst-placed rank must fetch by interval intersection.
 
     The producer holds `[i·n/parts_have, …)`; consumer j needs its own interval widened by `halo` rows. What it
-    needs and rank j of the producer does not hold comes point to point.
+    needs and does not hold itself comes point to point. Where the numbers of parts differ, the finer parts are
+    cuts of the coarser ones, as axes of a mesh are.
     """
     worst = 0.0
     for j in range(parts_want):
         low = max(0.0, extent * j / parts_want - halo)
         high = min(float(extent), extent * (j + 1) / parts_want + halo)
-        own = j % parts_have
+        own = j * parts_have // parts_want
         own_low, own_high = extent * own / parts_have, extent * (own + 1) / parts_have
         held = max(0.0, min(high, own_high) - max(low, own_low))
         worst = max(worst, (high - low) - held)

@@ -8,9 +8,18 @@ from typing import Any
 from foretrain.errors import PlanError, did_you_mean
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.plan.strategy import STATE_ROLES, Cut, Node, Schedule
+from foretrain.plan.strategy import (
+    EXCHANGES,
+    OFFLOADS,
+    STATE_ROLES,
+    Cut,
+    Node,
+    Schedule,
+    ranged,
+)
 
-_NODE_KEYS = ("split", "state", "recompute", "offload", "exchange", "bucket_bytes", "schedule", "children")
+_NODE_KEYS = ("split", "state", "recompute", "offload", "exchange", "children")
+_ROOT_KEYS = (*_NODE_KEYS, "bucket_bytes", "schedule")  # what holds for the step as a whole
 _SCHEDULE_KEYS = ("kind", "micro_batch", "stages", "chunks", "layers")
 _TOP_KEYS = ("text", "mesh", "names", "tree")
 
@@ -112,7 +121,11 @@ class _Reader:
         else:
             self.fault(where, "expected a mapping from dims to axes.")
             return ()
-        return tuple(Cut(dims, self.axes(at, axes, mesh)) for dims, axes, at in pairs)
+        cuts = tuple(Cut(dims, self.axes(at, axes, mesh)) for dims, axes, at in pairs)
+        for cut, (_, _, at) in zip(cuts, pairs, strict=True):
+            if len(set(cut.axes)) < len(cut.axes):
+                self.fault(at, f"{', '.join(cut.axes)}: an axis can cut a dim once only.")
+        return cuts
 
     def schedule(self, where: str, value: object) -> Schedule:
         data = self.mapping(where, value)
@@ -135,7 +148,8 @@ class _Reader:
 
     def node(self, where: str, value: object, mesh: Mesh, select: str = "*") -> Node:
         data = self.mapping(where, value)
-        self.keys(where, data, (*_NODE_KEYS, "select") if select != "*" else _NODE_KEYS)
+        is_root = where == "tree"
+        self.keys(where, data, _ROOT_KEYS if is_root else (*_NODE_KEYS, "select"))
         state = self.mapping(f"{where}.state", data.get("state", {}))
         self.keys(f"{where}.state", state, STATE_ROLES)
         return Node(
@@ -143,8 +157,8 @@ class _Reader:
             split=self.cuts(f"{where}.split", data.get("split", {}), mesh),
             state=tuple((r, self.axes(f"{where}.state.{r}", a, mesh)) for r, a in state.items()),
             recompute=_optional_text(data, "recompute"),
-            offload=self.words(f"{where}.offload", data["offload"]) if "offload" in data else None,
-            exchange=_optional_text(data, "exchange"),
+            offload=self.offload(f"{where}.offload", data["offload"]) if "offload" in data else None,
+            exchange=self.exchange(f"{where}.exchange", _optional_text(data, "exchange")),
             bucket_bytes=self.bytes(f"{where}.bucket_bytes", data.get("bucket_bytes")),
             schedule=self.schedule(f"{where}.schedule", data["schedule"]) if "schedule" in data else None,
             children=self.children(f"{where}.children", data.get("children", []), mesh),
@@ -166,7 +180,31 @@ class _Reader:
         else:
             self.fault(where, "expected a mapping from a block or op to its node.")
             return ()
+        for name, _ in items:
+            self.select(f"{where}.{name}", name)
         return tuple(self.node(f"{where}.{name}", child, mesh, name) for name, child in items)
+
+    def select(self, where: str, text: str) -> None:
+        if "[" in text:
+            try:
+                ranged(text)
+            except PlanError as error:
+                self.fault(where, str(error))
+
+    def offload(self, where: str, value: object) -> tuple[str, ...]:
+        found = self.words(where, value)
+        for word in found:
+            self.choice(where, word, OFFLOADS)
+        return found
+
+    def exchange(self, where: str, value: str | None) -> str | None:
+        return value if value is None else self.choice(where, value, EXCHANGES)
+
+    def choice(self, where: str, value: str, known: tuple[str, ...]) -> str:
+        if value not in known:
+            hint = did_you_mean(value, known)
+            self.fault(where, f"{value!r} is unknown.{hint} Known: {', '.join(known)}.")
+        return value
 
 
 def _optional_text(data: Mapping[str, Any], key: str) -> str | None:

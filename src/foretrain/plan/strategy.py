@@ -10,13 +10,19 @@ dim are tensor parallel, the others sequence parallel.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from foretrain.errors import PlanError
 from foretrain.model.graph import Op
 
 STATE_ROLES = ("optimizer", "gradient", "weight")
+OFFLOADS = ("optimizer", "activations")
+EXCHANGES = ("all-gather", "ring")
+MOST_LAYERS = 2**31
+_RANGED = re.compile(r"(?P<block>[^\[\].]+)\[(?P<low>\d*)(?P<colon>:?)(?P<high>\d*)\](\.(?P<op>.+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +146,27 @@ def _chosen(node: Node, block: str, index: int, op: Op | None) -> Iterator[Node]
             yield from _chosen(child, block, index, op)
 
 
+def ranged(select: str) -> tuple[str, range, str | None]:
+    """Block, repetitions and, where given, op of a select with a range."""
+    found = _RANGED.fullmatch(select)
+    if found is None or not (found["low"] or found["colon"]):
+        raise PlanError(
+            f"{select!r} selects nothing: a range is written layers[0:8], layers[3] or layers[8:].fc1."
+        )
+    low = int(found["low"] or 0)
+    high = int(found["high"]) if found["high"] else (MOST_LAYERS if found["colon"] else low + 1)
+    return found["block"], range(low, high), found["op"]
+
+
 def matches(select: str, block: str, index: int, op: Op | None) -> bool:
-    """`layers`, `layers[0:8]`, `kind:norm`, `attn.*`, `layers.attn.*` or `*`."""
+    """`layers`, `layers[0:8]`, `layers[3]`, `layers[0:8].fc*`, `kind:norm`, `fc*`, `layers.fc*` or `*`."""
     if select.startswith("kind:"):
         return op is not None and fnmatchcase(op.kind, select[5:])
-    name, _, slice_text = select.partition("[")
-    if slice_text:
-        low, _, high = slice_text.rstrip("]").partition(":")
-        inside = int(low or 0) <= index < (int(high) if high else index + 1)
-        return fnmatchcase(block, name) and inside
+    if "[" in select:
+        name, chosen, op_name = ranged(select)
+        if not fnmatchcase(block, name) or index not in chosen:
+            return False
+        return op_name is None or (op is not None and fnmatchcase(op.name, op_name))
     if fnmatchcase(block, select):
         return True
     return op is not None and (

@@ -18,7 +18,7 @@ from foretrain.compile.passes import differentiate
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Block, Op, Tensor
 from foretrain.model.ops import family
-from foretrain.model.ops.base import Choices
+from foretrain.model.ops.base import Choices, saved_bytes
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
 
@@ -75,7 +75,7 @@ class Setting:
 def communicate(
     block: Block, ops: tuple[LocalOp, ...], incoming: tuple[Layout, ...], setting: Setting
 ) -> BlockProgram:
-    walk = _Walk(setting)
+    walk = _Walk(setting, _read(block, ops))
     for tensor, layout in zip(block.inputs, incoming, strict=True):
         walk.layouts[tensor.name] = layout
     programs = tuple(walk.visit(local) for local in ops)
@@ -84,11 +84,17 @@ def communicate(
     return BlockProgram(block.name, programs, outgoing, boundary)
 
 
+def _read(block: Block, ops: tuple[LocalOp, ...]) -> frozenset[str]:
+    """Tensors that some op or the next block reads."""
+    inside = (tensor.name for local in ops for tensor in local.op.inputs)
+    return frozenset((*inside, *(tensor.name for tensor in block.outputs)))
+
+
 class _Walk:
     """State of one forward walk: how every tensor lies now, and which converted copies exist."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, read: frozenset[str]) -> None:
+        self.setting, self.read = setting, read
         self.layouts: dict[str, Layout] = {}
         self.copies: set[tuple[str, Layout]] = set()
 
@@ -109,7 +115,7 @@ class _Walk:
             (beside if ring else before).extend(steps)
             returns += self.returning(local, tensor, have, want)
             gathers = [c for c in steps if c.collective == "all_gather"]
-            if gathers and s.runtime.regathers_sequence:
+            if gathers and (ring or s.runtime.regathers_sequence):  # a ring never holds the whole
                 shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
                 regather += gathers
         self.place_outputs(local)
@@ -118,9 +124,9 @@ class _Walk:
     def _ranks(self, communication: Communication) -> int:
         return prod(self.setting.sizes[axis] for axis in communication.group.axes)
 
-    def _full_bytes(self, local: LocalOp, tensor: Tensor) -> float:
-        element = self.setting.precision.element_bytes(tensor.element)
-        return local.whole.input_elements(tensor) * element
+    def _full_bytes(self, local: LocalOp, tensor: Tensor, want: Layout) -> float:
+        """The whole tensor, copies of heads that are fewer than ranks and rounding of uneven parts included."""
+        return self.input_bytes(local.op, tensor) * prod(self.setting.sizes[a] for a in want.cutting)
 
     def purpose(self, axes: tuple[str, ...]) -> str:
         words = {self.setting.spoken.get(axis, "reshard") for axis in axes}
@@ -132,11 +138,11 @@ class _Walk:
     def incoming(
         self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
     ) -> list[Communication]:
-        if (tensor.name, want) in self.copies:
-            return []
-        self.copies.add((tensor.name, want))
-        full = self._full_bytes(local, tensor)
-        steps = [self._named(c) for c in transition(have, want, full, self.setting.sizes, "reshard")]
+        steps: list[Communication] = []
+        if (tensor.name, want) not in self.copies:
+            self.copies.add((tensor.name, want))
+            full = self._full_bytes(local, tensor, want)
+            steps += map(self._named, transition(have, want, full, self.setting.sizes, "reshard"))
         return steps + self.halo(local, tensor, want)
 
     def returning(
@@ -145,7 +151,7 @@ class _Walk:
         """Collectives of the input's gradient on its way back to the producer."""
         partial = tuple(a for a in local.spread if want.position_of(a) is None) if local.op.reduces else ()
         got = Layout(want.axes, partial)
-        full = self._full_bytes(local, tensor)
+        full = self._full_bytes(local, tensor, want)
         steps = transition(got, have.settled, full, self.setting.sizes, "reshard")
         return [self._named(c) for c in steps] + self.halo(local, tensor, want)
 
@@ -165,13 +171,13 @@ class _Walk:
             rows = float(local.op.attr.get(f"halo_{dim[0]}", 0)) if dim in ("height", "width") else 0.0
             if not axes or rows <= 0:
                 continue
-            extent = local.whole.size[dim]
-            others = tuple(a for a in want.cutting if a not in axes)
-            row = self._full_bytes(local, tensor) / extent / prod(self.setting.sizes[a] for a in others)
             parts = prod(self.setting.sizes[a] for a in axes)
-            size = overlap_bytes(parts, parts, rows, extent, row)
-            group = Communicator((axes[-1],), kind="shift", offset=1)
-            sends.append(Communication("send", size, group, "halo"))
+            # sizes are the output's; a strided op has so many more rows of input
+            extent = local.whole.size[dim] * int(local.op.attr.get("stride", 1))
+            row = self.input_bytes(local.op, tensor) * parts / extent
+            both = overlap_bytes(parts, parts, rows, extent, row)
+            size = both / min(2, parts - 1)  # to each neighbour; only inner parts have two
+            sends.append(Communication("exchange", size, Communicator(axes), "halo"))
         return sends
 
     def place_outputs(self, local: LocalOp) -> None:
@@ -205,14 +211,38 @@ class _Walk:
         return OpProgram(
             path=local.path,
             kind=local.op.kind,
-            forward=(*(Item(c) for c in before), *_beside(forward, _merged(beside))),
+            forward=(
+                *(Item(c) for c in before),
+                *_beside(forward, _merged(beside)),
+                *(Item(c) for c in self.settling(local)),
+            ),
             backward=backward,
             backward_weight=backward_weight,
             saved=self.saved(local, shrink),
-            inputs=tuple((t.name, self.bytes(local.op, t)) for t in local.op.inputs),
+            inputs=tuple((t.name, self.input_bytes(local.op, t)) for t in local.op.inputs),
             outputs=tuple((t.name, self.bytes(local.op, t)) for t in local.op.outputs),
             weights=tuple(self.weight(local, w) for w in local.op.weights),
         )
+
+    def settling(self, local: LocalOp) -> list[Communication]:
+        """Partial results that nobody reads, such as the loss, are added up where they are made.
+
+        A vocabulary-parallel cross entropy adds up three numbers per token: the largest logit, the sum of
+        exponentials and the target's logit (Shoeybi et al. 2019, section 3).
+        """
+        found: list[Communication] = []
+        times = 3 if local.op.kind == "cross_entropy" else 1
+        for out in local.op.outputs:
+            layout = self.layouts[out.name]
+            if out.name in self.read or not layout.partial:
+                continue
+            full = self.bytes(local.op, out) * prod(self.setting.sizes[a] for a in layout.cutting)
+            steps = transition(layout, layout.settled, full, self.setting.sizes, "reshard")
+            found += [self._named(c) for c in steps] * times
+        return found
+
+    def input_bytes(self, op: Op, tensor: Tensor) -> float:
+        return op.input_elements(tensor) * self.setting.precision.element_bytes(tensor.element)
 
     def bytes(self, op: Op, tensor: Tensor) -> float:
         return op.elements(tensor) * self.setting.precision.element_bytes(tensor.element)
@@ -220,7 +250,8 @@ class _Walk:
     def saved(self, local: LocalOp, shrink: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
         s = self.setting
         kept = family(local.op).saved(local.op, s.precision, s.choices)
-        return tuple((t.name, self.bytes(local.op, t) / shrink.get(t.name, 1.0)) for t in kept)
+        sizes = saved_bytes(local.op, kept, s.precision)
+        return tuple((name, size / shrink.get(name, 1.0)) for name, size in sizes)
 
     def weight(self, local: LocalOp, weight: Tensor) -> WeightShard:
         cut = {axis for dim in weight.dims for axis in local.leaf.axes_of(dim)}

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, WeightShard
-from foretrain.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +77,15 @@ def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
         case "selective":
             return frozenset(i for i, op in enumerate(block.ops) if op.kind == "attention")
     names = [name.strip() for name in choice.split(",")]
-    found = frozenset(
+    return frozenset(
         i for i, op in enumerate(block.ops)
-        if any(fnmatchcase(op.path.partition(".")[2], n) or fnmatchcase(op.path, n) or fnmatchcase(op.kind, n)
-               for n in names)
+        if any(is_named(name, *op.path.split(".", 1), op.kind) for name in names)
     )  # fmt: skip
-    if not found and not any(ch in choice for ch in "*?["):
-        known = ", ".join(op.path for op in block.ops[:12])
-        if choice.isidentifier():
-            raise PlanError(
-                f"recompute={choice}: neither none, selective or full, nor an op of {block.name}."
-                f" Its ops: {known}."
-            )
-    return found
+
+
+def is_named(name: str, block: str, op: str, kind: str) -> bool:
+    """Whether a word of a recompute list means this op: by its name, its path or its kind."""
+    return any(fnmatchcase(word, name) for word in (op, f"{block}.{op}", kind))
 
 
 def _has_backward(block: BlockProgram) -> bool:

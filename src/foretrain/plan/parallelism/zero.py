@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foretrain.errors import PlanError
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.strategy import STATE_ROLES, Node
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 def factor(words: Words, mesh: Mesh) -> Mesh:
     """Hybrid sharding needs an inner group of replicas."""
-    if not words.zero or not words.shard:
+    if not words.shard:
         return mesh
+    if not words.zero:
+        raise PlanError(f"shard={words.shard} says how far ZeRO splits: add zero1, zero2 or zero3.")
     axes = (*mesh.expand("dp"), *mesh.expand("cp"))
     mesh = mesh.named("replicas", axes).factored("replicas", words.shard)
     return mesh.named("shards", mesh.inner("replicas", words.shard))

@@ -1,0 +1,101 @@
+"""All benchmarks in one run: a table on stdout, and on request JSON and the page in docs.
+
+python bench/run.py [--json bench.json] [--report docs/benchmarks.md] [--without-peers]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from measure import HERE, Row, environment, number, one_core, rows_of, show
+
+PAGE = """# Benchmarks
+
+Written by `make bench`; do not edit. One core, one process at a time, {machine}.
+Times are the best of several runs, since other work on a machine only ever adds to them; medians stand
+beside them.
+
+| what | measured | target | met | remarks |
+|---|---:|---:|---|---|
+{rows}
+
+How to read it:
+
+- *warm* is a second and later call in one Python process: the catalogue is read and the cluster's routes are
+  known. *cold* is a whole process, from the shell and back.
+- 16,384 GPUs take about as long as 1,024 because ranks that behave alike are simulated once (see
+  [how it works](how-it-works.md)); the timeline has as many tasks.
+- The engine's figures are tasks per second on 98,304 tasks: `static` has no flows, in `sharing` one task in
+  ten is a flow and nearly every start and end rates all moving flows anew.
+- Other predictors stand beside ours for orientation. llm-analysis evaluates a closed form in well under a
+  millisecond; it does not schedule micro-batches, so its step has no pipeline bubble, and its default
+  efficiencies are ideal. Ours compiles a graph, simulates it, and keeps timeline, stalls and memory over time.
+  These are different answers, so no ratio of speeds is given, and which step is nearer to a real run this page
+  does not say.
+- Calculon (calculon-ai/calculon) is missing: it is not published on PyPI (the package called `calculon` there
+  is an unrelated producer-consumer library), so `make bench` cannot install it.
+"""
+
+
+def engine() -> list[Row]:
+    command = [sys.executable, str(HERE / "engine.py"), "--json"]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    return [
+        Row(
+            f"engine, {found['program']}, {found['engine']}",
+            found["tasks_per_second"] / 1e6,
+            "M tasks/s",
+            None,
+            f"{found['tasks']:,} tasks in {found['seconds'] * 1e3:.1f} ms",
+        )
+        for found in json.loads(answer.stdout)["results"]
+    ]
+
+
+def peers() -> list[Row]:
+    try:
+        return rows_of("peers.py")
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr or "").strip().splitlines()
+        print(f"peers were not measured: {reason[-1] if reason else error}", file=sys.stderr)
+        return []
+
+
+def page(rows: list[Row]) -> str:
+    lines = [
+        f"| {row.name.strip()} | {number(row.value)} {row.unit} "
+        f"| {'' if row.target is None else f'{number(row.target)} {row.unit}'} "
+        f"| {'' if row.is_met is None else 'yes' if row.is_met else 'no'} | {row.note} |"
+        for row in rows
+    ]
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    return PAGE.format(rows="\n".join(lines), machine=machine)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
+    parser.add_argument("--report", metavar="FILE", help="also write the page for docs")
+    parser.add_argument("--without-peers", action="store_true")
+    options = parser.parse_args()
+    one_core()
+    rows = rows_of("predict.py") + rows_of("cases.py") + engine()
+    if not options.without_peers:
+        rows += peers()
+    show(rows, as_json=False)
+    if options.json:
+        Path(options.json).write_text(json.dumps([r.to_dict() for r in rows], indent=2) + "\n")
+    if options.report:
+        Path(options.report).write_text(page(rows))
+    missed = [row.name for row in rows if row.is_met is False]
+    if missed:
+        print(f"over target: {', '.join(missed)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m foretrain`."""
+
+from foretrain.cli import main
+
+main()

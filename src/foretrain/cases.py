@@ -22,7 +22,13 @@ from foretrain.forecast import Question, answer
 from foretrain.runtime import Runtime
 from foretrain.runtime.from_case import runtime_from_case
 
-_SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved": "interleaved", "zb-h1": "zb-h1", "dualpipe": "zb-h1"}
+_SCHEDULES = {
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved",
+    "zb-h1": "zb-h1",
+    "dualpipe": "zb-h1",
+}
 
 
 def question_from_case(case: Mapping[str, Any]) -> Question:
@@ -164,7 +170,9 @@ class _Reader:
         micro = self.batch.get("micro")
         if total is None:
             total = (micro or 1) * replicas * words.pp * 4
-            self.assumptions.append(f"batch.global not given: {total}, four micro-batches per stage.")
+            self.assumptions.append(
+                f"batch.global not given: {total}, four micro-batches per stage."
+            )
         total = _whole("batch.global", total)
         if micro is None:
             micro = 1 if words.pp > 1 or self.case.get("seq_len") else max(1, total // replicas)

@@ -134,7 +134,9 @@ def whatif(
     return answer(base), answer(_changed(model, question, base, changes))
 
 
-def _changed(model: Any, question: Mapping[str, Any], base: Question, changes: Mapping[str, Any]) -> Question:
+def _changed(
+    model: Any, question: Mapping[str, Any], base: Question, changes: Mapping[str, Any]
+) -> Question:
     renamed = dict(question)
     for key in _ASKED:
         if key in changes:

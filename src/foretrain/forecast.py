@@ -60,7 +60,8 @@ class Question:
             "seq_len": w.seq_len,
             "global_batch": w.global_batch,
             "micro_batch": self.plan.schedule.micro_batch,
-            "micro_batches": w.global_batch // (self.plan.schedule.micro_batch * self.plan.replicas),
+            "micro_batches": w.global_batch
+            // (self.plan.schedule.micro_batch * self.plan.replicas),
             "precision": w.precision.name,
             "optimizer": w.optimizer.name,
             "cluster": self.cluster.name,
@@ -92,8 +93,12 @@ def ask(
     resolved = Plan.of(plan, devices=cluster.device_count, runtime=stack, micro_batch=micro_batch)
     assumptions = []
     if batch is None:
-        batch = resolved.replicas * resolved.schedule.micro_batch * max(1, 4 * resolved.schedule.stages)
-        assumptions.append(f"global batch not given: {batch}, four micro-batches per pipeline stage.")
+        batch = (
+            resolved.replicas * resolved.schedule.micro_batch * max(1, 4 * resolved.schedule.stages)
+        )
+        assumptions.append(
+            f"global batch not given: {batch}, four micro-batches per pipeline stage."
+        )
     if batch < 1:
         raise InputError(f"global batch {batch} is not a positive whole number.")
     workload = Workload.of(model, batch, seq, precision, optimizer, data)

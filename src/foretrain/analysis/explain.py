@@ -84,7 +84,10 @@ def _summed(path: Any) -> list[dict[str, Any]]:
         key = (int(row["stage"]), str(row["what"]))
         total[key] = total.get(key, 0.0) + float(row["end"]) - float(row["start"])
     ordered = sorted(total.items(), key=lambda pair: -pair[1])
-    return [{"what": what, "stage": stage, "seconds": seconds} for (stage, what), seconds in ordered[:20]]
+    return [
+        {"what": what, "stage": stage, "seconds": seconds}
+        for (stage, what), seconds in ordered[:20]
+    ]
 
 
 def _share(part: float, whole: float) -> str:

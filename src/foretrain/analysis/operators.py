@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compile.execution import CHAIN, Communication, Compute, Copy, ExecutionGraph, Item, Load
+from foretrain.compile.execution import (
+    CHAIN,
+    Communication,
+    Compute,
+    Copy,
+    ExecutionGraph,
+    Item,
+    Load,
+)
 from foretrain.cost.cost import Costs
 
 Floats = NDArray[np.float64]
@@ -32,7 +40,9 @@ def executed_flops(graph: ExecutionGraph) -> tuple[float, float]:
     return float(runs @ flops), float(runs @ (flops * again))
 
 
-def busiest_operators(graph: ExecutionGraph, costs: Costs, limit: int = 12) -> tuple[tuple[str, float], ...]:
+def busiest_operators(
+    graph: ExecutionGraph, costs: Costs, limit: int = 12
+) -> tuple[tuple[str, float], ...]:
     """Ops of the rank class with the longest chain, by seconds per step."""
     seconds = item_runs(graph) * costs.item_seconds
     if not seconds.size:

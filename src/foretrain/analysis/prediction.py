@@ -131,10 +131,14 @@ class Prediction:
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     provenance: Mapping[str, str]  # version, calibration, inputs_sha256, engine
-    question: Mapping[str, Any]  # what was asked: model, cluster, plan (short form), batch, seq, precision, runtime …
+    question: Mapping[
+        str, Any
+    ]  # what was asked: model, cluster, plan (short form), batch, seq, precision, runtime …
     timeline: Timeline = field(repr=False)
     critical_path: tuple[PathStep, ...] = field(default=(), repr=False)
-    operators: tuple[tuple[str, float], ...] = field(default=(), repr=False)  # busiest ops, seconds per step on the bottleneck stage
+    operators: tuple[tuple[str, float], ...] = field(
+        default=(), repr=False
+    )  # busiest ops, seconds per step on the bottleneck stage
 
     @property
     def fits(self) -> bool:

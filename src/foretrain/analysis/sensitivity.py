@@ -73,8 +73,8 @@ def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:
     parts = costs.breakdown
     factors = {COMPUTE: change.compute, INTERCONNECT: change.interconnect, NETWORK: change.network}
     chains = kind == CHAIN
-    for column, factor in factors.items():
-        seconds[chains] += (factor - 1.0) * parts[chains, column]
+    for column, share in factors.items():
+        seconds[chains] += (share - 1.0) * parts[chains, column]
     seconds[(kind == LAUNCH) | (kind == LAUNCH_REST)] *= change.host
     seconds[kind == COPY] *= change.interconnect
     flows = costs.route >= 0

@@ -58,7 +58,9 @@ def stalls(graph: ExecutionGraph, costs: Costs, run: Run, step_seconds: float) -
 
 def chains(graph: ExecutionGraph) -> tuple[Ints, Ints]:
     """Tasks on main chains in order, and the rank class each entry belongs to."""
-    class_of = np.array([c if name == "compute" else -1 for c, name in graph.streams], dtype=np.int64)
+    class_of = np.array(
+        [c if name == "compute" else -1 for c, name in graph.streams], dtype=np.int64
+    )
     owner = class_of[graph.stream_ids]
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
     keep = owner >= 0
@@ -99,7 +101,9 @@ def _idle(
     out: Floats,
 ) -> None:
     """Gaps before tasks, and the wait for the end of the step."""
-    is_first = np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
+    is_first = (
+        np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
+    )
     before = np.where(is_first, 0.0, np.concatenate([[0.0], run.end[task][:-1]]))
     cause = run.waited_for[task].astype(np.int64)
     classes = np.arange(graph.fold.classes)
@@ -109,7 +113,14 @@ def _idle(
     low = np.concatenate([before, ends])
     high = np.concatenate([run.start[task], np.full(len(classes), step_seconds)])
     _follow(
-        graph, costs, run, np.concatenate([owner, classes]), np.concatenate([cause, last]), low, high, out
+        graph,
+        costs,
+        run,
+        np.concatenate([owner, classes]),
+        np.concatenate([cause, last]),
+        low,
+        high,
+        out,
     )
 
 
@@ -136,7 +147,9 @@ def _follow(
         elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
         launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
         is_chain = (on_chain[cause] & other) | launches
-        name = np.where(is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause])
+        name = np.where(
+            is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause]
+        )
         # another rank's chain explains all that is left; anything else only while it ran
         start = np.where(is_chain, low, np.maximum(low, run.start[cause]))
         np.add.at(out, (owner, name), np.maximum(0.0, high - start))

@@ -22,7 +22,8 @@ from foretrain.units import show_bytes
 
 def timeline(graph: ExecutionGraph, run: Run) -> Timeline:
     lanes = tuple(
-        Lane(c, int(graph.fold.stage_of[c]), name, int(graph.fold.counts[c])) for c, name in graph.streams
+        Lane(c, int(graph.fold.stage_of[c]), name, int(graph.fold.counts[c]))
+        for c, name in graph.streams
     )
     has_lane = np.diff(graph.stream_ptr) > 0
     lane = np.full(graph.tasks, -1, dtype=np.int32)

@@ -303,7 +303,9 @@ class _Assembly:
 
     def _columns(self) -> ExecutionGraph:
         columns = {name: np.zeros(self.total) for name in COLUMNS}
-        labels = {name: np.full(self.total, -1, dtype=np.int32) for name in ("stage", "chunk", "micro")}
+        labels = {
+            name: np.full(self.total, -1, dtype=np.int32) for name in ("stage", "chunk", "micro")
+        }
         phase = np.full(self.total, UPDATE, dtype=np.int8)
         counts = np.zeros(self.total, dtype=np.int64)
         pieces: list[tuple[Ints, Template]] = []

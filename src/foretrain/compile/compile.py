@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from foretrain.compile.passes.place import Instance, place
 from foretrain.compile.passes.recompute import BlockPass, recompute
 from foretrain.compile.passes.scope import check_axes, check_names
 from foretrain.compile.segment import Interner
+from foretrain.compile.verify import verify_compiled
 from foretrain.errors import PlanError
 from foretrain.model.ops.base import Choices
 from foretrain.model.workload import Workload
@@ -79,7 +81,8 @@ class _Compilation:
         count = micro_batches(self.workload, self.plan)
         kind = SCHEDULES[schedule.kind]
         orders = tuple(
-            kind.order(stage, schedule.stages, count, schedule.chunks) for stage in range(schedule.stages)
+            kind.order(stage, schedule.stages, count, schedule.chunks)
+            for stage in range(schedule.stages)
         )
         programs = self._stages(kind.splits_backward)
         check_axes(self.plan.mesh, self.used_axes, self.workload.model)
@@ -90,13 +93,18 @@ class _Compilation:
         every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
         beside = self._beside(programs)
         classes = fold(traffic, self.plan.mesh, every, beside, alone, is_folded)
-        host = self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
+        host = (
+            self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
+        )
         habits = Habits(
             has_host=host and not self.runtime.uses_cuda_graphs,
             host_blocks=self.runtime.host_blocks_on_pipeline,
             overlaps_sends=self.runtime.overlaps_pipeline,
         )
-        return assemble(programs, orders, classes, self.interner, barriers, self._loads(), habits)
+        graph = assemble(programs, orders, classes, self.interner, barriers, self._loads(), habits)
+        if os.environ.get("FORETRAIN_VERIFY"):
+            verify_compiled(programs, graph)
+        return graph
 
     def _schedule(self) -> Schedule:
         schedule = self.plan.schedule

@@ -66,7 +66,9 @@ class Communication:
     collective: str  # all_reduce | reduce_scatter | all_gather | all_to_all | exchange | send
     bytes: float
     group: Communicator
-    purpose: str  # tensor | context | expert | data | pipeline | embedding | halo | reshard | weights
+    purpose: (
+        str  # tensor | context | expert | data | pipeline | embedding | halo | reshard | weights
+    )
 
 
 @dataclass(frozen=True, slots=True)

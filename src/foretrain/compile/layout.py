@@ -70,7 +70,9 @@ def transition(
     return tuple(steps)
 
 
-def overlap_bytes(parts_have: int, parts_want: int, halo: float, extent: int, row_bytes: float) -> float:
+def overlap_bytes(
+    parts_have: int, parts_want: int, halo: float, extent: int, row_bytes: float
+) -> float:
     """Bytes the worst-placed rank must fetch by interval intersection.
 
     The producer holds `[i·n/parts_have, …)`; consumer j needs its own interval widened by `halo` rows. What it

@@ -35,7 +35,10 @@ class Interner:
         known = self._runs.get(id(items))
         if known is None:
             numbers = np.array([self.number(item) for item in items], dtype=np.int32)
-            known = self._runs[id(items)] = (items, numbers)  # keeps the tuple alive, so ids stay unique
+            known = self._runs[id(items)] = (
+                items,
+                numbers,
+            )  # keeps the tuple alive, so ids stay unique
         return known[1]
 
 

@@ -41,7 +41,9 @@ class Template:
     workspace: list[float] = field(default_factory=list)
     streams: list[tuple[int, ...]] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
-    at_start: list[tuple[int, int]] = field(default_factory=list)  # (class position, row) issued at once
+    at_start: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (class position, row) issued at once
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     lead: list[int] = field(default_factory=list)
@@ -102,7 +104,9 @@ class _Weaving:
         self.has_company = has_company
         self.out = Template()
         self.previous = [-1] * len(classes)  # the chain row each class ran last
-        self.waits: dict[int, list[tuple[int, int]]] = {}  # chain position → (class position, async row)
+        self.waits: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # chain position → (class position, async row)
 
     def run(self) -> Template:
         out, segment = self.out, self.segment
@@ -151,7 +155,12 @@ class _Weaving:
         return False
 
     def _row(
-        self, kind: int, shape: int, rank_class: int, streams: tuple[int, ...], workspace: float = 0.0
+        self,
+        kind: int,
+        shape: int,
+        rank_class: int,
+        streams: tuple[int, ...],
+        workspace: float = 0.0,
     ) -> int:
         out = self.out
         out.kind.append(kind)

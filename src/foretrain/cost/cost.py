@@ -48,7 +48,9 @@ class Costs:
     breakdown: Floats  # [tasks, 3] of chains: compute, interconnect, network
     is_network: NDArray[np.bool_]  # a flow that crosses the network
     measured_seconds: Floats  # of chains: the part that rests on measured tables
-    spread_seconds: Floats  # of chains: one standard deviation, errors of like kernels taken to go together
+    spread_seconds: (
+        Floats  # of chains: one standard deviation, errors of like kernels taken to go together
+    )
     routes: EngineRoutes
     notes: tuple[str, ...]
     sources: tuple[str, ...]
@@ -89,7 +91,9 @@ class _Costing:
         self.graph, self.cluster, self.runtime = graph, cluster, runtime
         self.network, self.compute, self.data = network, compute, data
         self.routes = routes_of(network, graph.fold, uses_of(graph))
-        self.kernel_ids = [i for i, item in enumerate(graph.items) if isinstance(item.work, Compute)]
+        self.kernel_ids = [
+            i for i, item in enumerate(graph.items) if isinstance(item.work, Compute)
+        ]
         self.other_ids = [
             i for i, item in enumerate(graph.items)
             if not isinstance(item.work, Compute) or item.beside is not None
@@ -99,7 +103,9 @@ class _Costing:
         self.sources: dict[str, None] = {}
         self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
         self._charges: dict[tuple[Communication, int], Charge] = {}
-        self._ceilings: dict[tuple[int, float], int] = {}  # (route, rate ceiling) → route for the engine
+        self._ceilings: dict[
+            tuple[int, float], int
+        ] = {}  # (route, rate ceiling) → route for the engine
 
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
@@ -140,7 +146,10 @@ class _Costing:
             if item.beside is not None:
                 # it runs inside the item, where no other flow can be met: all groups are taken to move at once
                 charged = self._charge(item.beside, rank_class)
-                hidden, is_network = charged.crowd_seconds * self._exposed(item.beside), charged.is_network
+                hidden, is_network = (
+                    charged.crowd_seconds * self._exposed(item.beside),
+                    charged.is_network,
+                )
                 exposed = max(0.0, hidden - seconds[index])
                 total[index] += exposed
                 parts[NETWORK if is_network else INTERCONNECT, index] += exposed
@@ -236,7 +245,11 @@ class _Costing:
         low, high = graph.shape_ptr[shapes], graph.shape_ptr[shapes + 1]
         lengths = (high - low).astype(np.int64)
         ptr = np.concatenate([[0], np.cumsum(lengths)])
-        where = np.arange(ptr[-1]) - np.repeat(ptr[:-1], lengths) + np.repeat(low.astype(np.int64), lengths)
+        where = (
+            np.arange(ptr[-1])
+            - np.repeat(ptr[:-1], lengths)
+            + np.repeat(low.astype(np.int64), lengths)
+        )
         item = graph.shape_items[where].astype(np.int64)
         owner = np.repeat(np.arange(len(shapes)), lengths)
         rank_class = np.repeat(classes, lengths)
@@ -246,10 +259,10 @@ class _Costing:
             "seconds": chains.device,
             "host": chains.host,
             "lead": chains.lead,
-            "measured": np.bincount(owner, extra[0, rank_class, item], len(shapes)),
-            "spread": np.bincount(owner, extra[1, rank_class, item], len(shapes)),
+            "measured": _summed(owner, extra[0, rank_class, item], len(shapes)),
+            "spread": _summed(owner, extra[1, rank_class, item], len(shapes)),
             "parts": np.stack(
-                [np.bincount(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
+                [_summed(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
             ),
         }
         return table | self._flow_columns(classes, shapes)
@@ -274,9 +287,16 @@ class _Costing:
         return {"latency": latency, "volume": volume, "route": route, "is_network": is_network}
 
     def _host_seconds(self) -> Floats:
-        kernel, collective = self.runtime.host_seconds_per_kernel, self.runtime.host_seconds_per_collective
+        kernel, collective = (
+            self.runtime.host_seconds_per_kernel,
+            self.runtime.host_seconds_per_collective,
+        )
         return np.array([
             (kernel if isinstance(item.work, Compute) else collective)
             + (collective if item.beside is not None else 0.0)
             for item in self.graph.items
         ])  # fmt: skip
+
+
+def _summed(owner: Ints, values: Floats, count: int) -> Floats:
+    return np.bincount(owner, weights=values, minlength=count).astype(np.float64)

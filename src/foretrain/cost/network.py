@@ -36,7 +36,9 @@ class Routes:
     weight: Floats
     capacity: Floats
     rate: Floats  # per route: bytes/s when only its own class of groups runs
-    crowd_rate: Floats  # … when all groups of its communicator run: what a library's tuner would assume
+    crowd_rate: (
+        Floats  # … when all groups of its communicator run: what a library's tuner would assume
+    )
     is_network: NDArray[np.bool_]  # per route: crosses the network
 
     def with_ceilings(self, chosen: tuple[tuple[int, float], ...]) -> EngineRoutes:
@@ -159,7 +161,7 @@ def _constraints(
 ) -> Routes:
     count = len(number)
     keys, inverse = np.unique(link * count + flow, return_inverse=True)
-    total = np.bincount(inverse, weights=weight)
+    total: Floats = np.bincount(inverse, weights=weight).astype(np.float64)
     link, flow = keys // count, keys % count
     chosen = _distinct_rows(network, link, flow, total, count)
     keep = chosen[link] >= 0
@@ -177,14 +179,18 @@ def _constraints(
     np.minimum.at(rate, flow, capacity[constraint] / total)
     is_network = np.zeros(count, dtype=np.bool_)
     np.logical_or.at(is_network, flow, crosses[constraint])
-    return Routes(number, ptr, constraint.astype(np.int32), total, capacity, rate, crowd, is_network)
+    return Routes(
+        number, ptr, constraint.astype(np.int32), total, capacity, rate, crowd, is_network
+    )
 
 
 def _distinct_rows(network: Network, link: Ints, flow: Ints, total: Floats, flows: int) -> Ints:
     """For each link the number of its constraint if it represents one, else -1."""
     rng = np.random.default_rng(flows)  # fixed multipliers: the same input gives the same hashes
     salt = rng.integers(1, 2**63, size=flows, dtype=np.uint64) | np.uint64(1)
-    terms = (np.ascontiguousarray(total).view(np.uint64) ^ (salt[flow] >> np.uint64(7))) * salt[flow]
+    terms = (np.ascontiguousarray(total).view(np.uint64) ^ (salt[flow] >> np.uint64(7))) * salt[
+        flow
+    ]
     rows = np.zeros(len(network.capacity), dtype=np.uint64)
     np.add.at(rows, link, terms ^ (terms >> np.uint64(29)))
     used = np.zeros(len(rows), dtype=np.bool_)
@@ -198,7 +204,12 @@ def _distinct_rows(network: Network, link: Ints, flow: Ints, total: Floats, flow
 
 
 def charge(
-    network: Network, fold: Fold, routes: Routes, work: Communication, group_class: int, library: str
+    network: Network,
+    fold: Fold,
+    routes: Routes,
+    work: Communication,
+    group_class: int,
+    library: str,
 ) -> Charge:
     """What a collective costs the groups of one class."""
     found = fold.groups[work.group]
@@ -214,7 +225,9 @@ def charge(
     route = routes.number[work.group, choice.pattern, group_class]
     rate = float(routes.rate[route])
     crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
-    return Charge(choice, route, choice.seconds(rate), crowd_seconds, bool(routes.is_network[route]))
+    return Charge(
+        choice, route, choice.seconds(rate), crowd_seconds, bool(routes.is_network[route])
+    )
 
 
 def _inside_efficiency(cluster: Cluster) -> float:

@@ -157,10 +157,14 @@ class _Reader:
             split=self.cuts(f"{where}.split", data.get("split", {}), mesh),
             state=tuple((r, self.axes(f"{where}.state.{r}", a, mesh)) for r, a in state.items()),
             recompute=_optional_text(data, "recompute"),
-            offload=self.offload(f"{where}.offload", data["offload"]) if "offload" in data else None,
+            offload=self.offload(f"{where}.offload", data["offload"])
+            if "offload" in data
+            else None,
             exchange=self.exchange(f"{where}.exchange", _optional_text(data, "exchange")),
             bucket_bytes=self.bytes(f"{where}.bucket_bytes", data.get("bucket_bytes")),
-            schedule=self.schedule(f"{where}.schedule", data["schedule"]) if "schedule" in data else None,
+            schedule=self.schedule(f"{where}.schedule", data["schedule"])
+            if "schedule" in data
+            else None,
             children=self.children(f"{where}.children", data.get("children", []), mesh),
         )
 

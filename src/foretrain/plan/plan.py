@@ -91,4 +91,4 @@ class Plan:
 
 
 def _shown(mesh: Mesh) -> str:
-    return " x ".join(f"{name} {size}" for name, size in mesh.axes)
+    return " x ".join(f"{name} {size}" for name, size in mesh.axes if size > 1) or "1"

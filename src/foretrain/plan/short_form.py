@@ -18,7 +18,17 @@ from foretrain.units import parse_bytes
 
 _DEGREES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")
 _FLAGS = ("sp",)
-_OPTIONS = ("recompute", "schedule", "offload", "cp", "buckets", "layers", "order", "shard", "micro")
+_OPTIONS = (
+    "recompute",
+    "schedule",
+    "offload",
+    "cp",
+    "buckets",
+    "layers",
+    "order",
+    "shard",
+    "micro",
+)
 _CHOICES = {"cp": ("ring", "all-gather")}
 
 
@@ -120,8 +130,18 @@ def _read(word: str) -> dict[str, object]:
     match = re.fullmatch(r"([a-z]+)[-:]?(\d+)", lowered)
     if match and match[1] in (*_DEGREES, "zero"):
         return {match[1]: _degree(word, match[1], int(match[2]))}
-    known = [*_DEGREES, *_FLAGS, *SCHEDULES, "zero1", "zero2", "zero3", *(f"{o}=" for o in _OPTIONS)]
-    raise PlanError(f"{word}: unknown word.{did_you_mean(lowered, known)} Known: {' '.join(known)}.")
+    known = [
+        *_DEGREES,
+        *_FLAGS,
+        *SCHEDULES,
+        "zero1",
+        "zero2",
+        "zero3",
+        *(f"{o}=" for o in _OPTIONS),
+    ]
+    raise PlanError(
+        f"{word}: unknown word.{did_you_mean(lowered, known)} Known: {' '.join(known)}."
+    )
 
 
 def _degree(word: str, name: str, value: int) -> int:
@@ -149,7 +169,9 @@ def _option(word: str, name: str, value: str) -> dict[str, object]:
             parts = tuple(value.replace("+", ",").split(","))
             unknown = [part for part in parts if part not in ("optimizer", "activations")]
             if unknown:
-                raise PlanError(f"{word}: offload takes optimizer and activations, not {unknown[0]!r}.")
+                raise PlanError(
+                    f"{word}: offload takes optimizer and activations, not {unknown[0]!r}."
+                )
             return {"offload": parts}
         case "cp" if value in _CHOICES["cp"]:
             return {"exchange": value}
@@ -161,7 +183,9 @@ def _option(word: str, name: str, value: str) -> dict[str, object]:
             return {"layers": tuple(_whole(word, part) for part in value.split(","))}
         case "order":
             return {"order": tuple(value.split("-"))}
-    raise PlanError(f"{word}: unknown option.{did_you_mean(name, _OPTIONS)} Known: {', '.join(_OPTIONS)}.")
+    raise PlanError(
+        f"{word}: unknown option.{did_you_mean(name, _OPTIONS)} Known: {', '.join(_OPTIONS)}."
+    )
 
 
 def _whole(word: str, value: str) -> int:
@@ -186,7 +210,9 @@ def _mesh(words: Words, runtime: Runtime) -> Mesh:
     order = tuple(reversed(words.order)) if words.order else runtime.rank_order
     unknown = [axis for axis in order if axis not in degrees and axis != "ep"]
     if unknown or len(set(order)) != len(order):
-        raise PlanError(f"order={'-'.join(reversed(order))}: axes are tp, cp, dp and pp, each once.")
+        raise PlanError(
+            f"order={'-'.join(reversed(order))}: axes are tp, cp, dp and pp, each once."
+        )
     missing = [axis for axis in degrees if axis not in order]
     axes = [(axis, degrees[axis]) for axis in (*missing, *order) if axis in degrees]
     return Mesh(tuple(axes))
@@ -212,4 +238,3 @@ def _schedule(words: Words) -> Schedule:
         chunks=words.vpp,
         layers=words.layers,
     )
-

@@ -22,7 +22,9 @@ STATE_ROLES = ("optimizer", "gradient", "weight")
 OFFLOADS = ("optimizer", "activations")
 EXCHANGES = ("all-gather", "ring")
 MOST_LAYERS = 2**31
-_RANGED = re.compile(r"(?P<block>[^\[\].]+)\[(?P<low>\d*)(?P<colon>:?)(?P<high>\d*)\](\.(?P<op>.+))?")
+_RANGED = re.compile(
+    r"(?P<block>[^\[\].]+)\[(?P<low>\d*)(?P<colon>:?)(?P<high>\d*)\](\.(?P<op>.+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ def leaf(root: Node, block: str, index: int, op: Op) -> Leaf:
 
 def block_choice(root: Node, block: str, index: int) -> BlockChoice:
     """Recompute and offload of one repetition of a block."""
-    recompute, offload = "none", ()
+    recompute = "none"
+    offload: tuple[str, ...] = ()
     for node in _chosen(root, block, index, None):
         recompute = recompute if node.recompute is None else node.recompute
         offload = offload if node.offload is None else node.offload

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, ClassVar
 
-from foretrain.errors import RuntimePresetError, did_you_mean
+from foretrain.errors import InputError, RuntimePresetError, did_you_mean
+from foretrain.units import parse_bytes, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,58 @@ class Runtime:
     aliases: tuple[str, ...] = ()
 
     def with_options(self, options: Mapping[str, Any]) -> Runtime:
-        """A copy with fields replaced; unknown names are errors."""
-        known = {field.name for field in fields(self)}
-        unknown = [name for name in options if name not in known]
-        if unknown:
-            faults = [f"{name}: unknown option.{did_you_mean(name, known)}" for name in unknown]
-            raise RuntimePresetError(f"runtime {self.name!r} has no such options:", faults=faults)
-        return replace(self, **options)
+        """A copy with fields replaced; unknown names and unusable values are errors, all told at once."""
+        known = {field.name: field for field in fields(self) if field.name not in _IDENTITY}
+        faults, changes = [], {}
+        for name, value in options.items():
+            if name not in known:
+                faults.append(f"{name}: unknown option.{did_you_mean(name, known)}")
+                continue
+            try:
+                changes[name] = _usable(name, value, str(known[name].type))
+            except InputError as error:
+                faults.append(f"{name}: {error}")
+        if faults:
+            raise RuntimePresetError(
+                f"options of runtime {self.name!r} are not usable:", faults=faults
+            )
+        return replace(self, **changes)
+
+
+_IDENTITY = ("name", "title", "source", "aliases", "defaults")
+_WORDS = {"attention": ("flash", "unfused"), "library": ("nccl", "gloo", "mpi")}
+_SHARES = ("tensor_overlap", "expert_overlap", "fragmentation")
+
+
+def _usable(name: str, value: Any, kind: str) -> Any:
+    """The value in its field's type, or an InputError that says what the field takes."""
+    if name in _WORDS:
+        if value not in _WORDS[name]:
+            raise InputError(f"{value!r} is not one of {', '.join(_WORDS[name])}.")
+        return value
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise InputError(f"{value!r} is not true or false.")
+        return value
+    if kind.startswith("tuple"):
+        words = tuple(value.split("-")) if isinstance(value, str) else tuple(value)
+        return tuple(str(word) for word in words)
+    if value is None and "None" in kind:
+        return None
+    number = _number(name, value)
+    if not 0 <= number < float("inf") or (name in _SHARES and number > 1):
+        raise InputError(
+            f"{value!r} must be {'from 0 to 1' if name in _SHARES else 'zero or more'}."
+        )
+    return int(number) if kind == "int" else number
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool):
+        raise InputError(f"{value!r} is not a number.")
+    if name.startswith("host_seconds"):
+        return parse_seconds(value)
+    return parse_bytes(value)  # plain numbers pass; sizes may carry a unit
 
 
 @cache

@@ -1,5 +1,5 @@
 """Predicted against measured."""
 
-from foretrain.validation.validate import ValidationReport, validate
+from foretrain.validation.cases import ValidationReport, validate
 
 __all__ = ["ValidationReport", "validate"]

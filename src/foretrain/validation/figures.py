@@ -69,7 +69,9 @@ def figures(rows: Iterable[Scored], worst: int = 5) -> dict[str, Any]:
         "memory_mape": mean(memory) if memory else None,
         "coverage": _coverage(errors),
         "fits_accuracy": _verdicts(rows),
-        "worst": [_far(row, error) for row, error in sorted(errors, key=lambda e: -abs(e[1]))[:worst]],
+        "worst": [
+            _far(row, error) for row, error in sorted(errors, key=lambda e: -abs(e[1]))[:worst]
+        ],
     }
 
 
@@ -77,7 +79,13 @@ def _comparable(case: Mapping[str, Any]) -> str:
     """Cases of one key differ in plan only, so their order is a planner's business."""
     cluster = case.get("cluster") or {}
     batch = case.get("batch") or {}
-    key = [case.get("group"), case.get("model"), cluster.get("device"), cluster.get("nodes"), batch.get("global")]
+    key = [
+        case.get("group"),
+        case.get("model"),
+        cluster.get("device"),
+        cluster.get("nodes"),
+        batch.get("global"),
+    ]
     return json.dumps(key, sort_keys=True)
 
 

@@ -30,7 +30,9 @@ def sharding_axes(shard: WeightShard, role: str) -> tuple[str, ...]:
     return tuple(axis for axis in asked if axis in shard.reduce_axes)
 
 
-def reduced(size: float, axes: tuple[str, ...], owners: tuple[str, ...], ranks: Mapping[str, int]) -> list[Item]:
+def reduced(
+    size: float, axes: tuple[str, ...], owners: tuple[str, ...], ranks: Mapping[str, int]
+) -> list[Item]:
     """The collectives that add up a gradient of `size` bytes over `axes` for its `owners`."""
     rest = tuple(axis for axis in axes if axis not in owners)
     items = []

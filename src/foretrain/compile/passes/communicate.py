@@ -126,7 +126,9 @@ class _Walk:
 
     def _full_bytes(self, local: LocalOp, tensor: Tensor, want: Layout) -> float:
         """The whole tensor, copies of heads that are fewer than ranks and rounding of uneven parts included."""
-        return self.input_bytes(local.op, tensor) * prod(self.setting.sizes[a] for a in want.cutting)
+        return self.input_bytes(local.op, tensor) * prod(
+            self.setting.sizes[a] for a in want.cutting
+        )
 
     def purpose(self, axes: tuple[str, ...]) -> str:
         words = {self.setting.spoken.get(axis, "reshard") for axis in axes}
@@ -149,7 +151,11 @@ class _Walk:
         self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
     ) -> list[Communication]:
         """Collectives of the input's gradient on its way back to the producer."""
-        partial = tuple(a for a in local.spread if want.position_of(a) is None) if local.op.reduces else ()
+        partial = (
+            tuple(a for a in local.spread if want.position_of(a) is None)
+            if local.op.reduces
+            else ()
+        )
         got = Layout(want.axes, partial)
         full = self._full_bytes(local, tensor, want)
         steps = transition(got, have.settled, full, self.setting.sizes, "reshard")
@@ -168,7 +174,9 @@ class _Walk:
         sends = []
         for position, dim in enumerate(tensor.dims):
             axes = tuple(a for a in want.axes[position] if self.setting.sizes[a] > 1)
-            rows = float(local.op.attr.get(f"halo_{dim[0]}", 0)) if dim in ("height", "width") else 0.0
+            rows = (
+                float(local.op.attr.get(f"halo_{dim[0]}", 0)) if dim in ("height", "width") else 0.0
+            )
             if not axes or rows <= 0:
                 continue
             parts = prod(self.setting.sizes[a] for a in axes)
@@ -299,7 +307,9 @@ def _merged(communications: list[Communication]) -> tuple[Communication, ...]:
     return tuple(Communication(k[0], size, k[1], k[2]) for k, size in sums.items())
 
 
-def _beside(works: tuple[Compute, ...], communications: tuple[Communication, ...]) -> tuple[Item, ...]:
+def _beside(
+    works: tuple[Compute, ...], communications: tuple[Communication, ...]
+) -> tuple[Item, ...]:
     """The longest kernel hides one communication; further ones stand in the chain."""
     if not communications:
         return tuple(Item(work) for work in works)

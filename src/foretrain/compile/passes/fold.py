@@ -66,8 +66,12 @@ class Fold:
     counts: Ints  # class → how many ranks
     stage_of: Ints  # class → pipeline stage
     groups: Mapping[Communicator, GroupFold]
-    shared: Mapping[Communicator, NDArray[np.bool_]]  # group class → its links carry other ranks' traffic
-    shared_beside: Mapping[Communicator, NDArray[np.bool_]]  # … or what runs beside chains, its own included
+    shared: Mapping[
+        Communicator, NDArray[np.bool_]
+    ]  # group class → its links carry other ranks' traffic
+    shared_beside: Mapping[
+        Communicator, NDArray[np.bool_]
+    ]  # … or what runs beside chains, its own included
 
     @property
     def classes(self) -> int:
@@ -118,7 +122,11 @@ def fold(
     `beside` are uses that run while chains go on. `solitary` communicators join all ranks at a moment when
     nothing else runs: nobody shares links with them.
     """
-    stages = mesh.coordinate("pp") if any(a == "pp" for a, _ in mesh.axes) else np.zeros(mesh.ranks, np.int64)
+    stages = (
+        mesh.coordinate("pp")
+        if any(a == "pp" for a, _ in mesh.axes)
+        else np.zeros(mesh.ranks, np.int64)
+    )
     groups = {use[0]: ranks_of(mesh, use[0]) for use in uses}
     loads = {use: traffic.loads(use[1], groups[use[0]]) for use in uses}
     if is_folded:
@@ -198,7 +206,11 @@ def _of_groups(
     for index, (communicator, group_colors) in enumerate(groups.items()):
         ranks = rows[communicator]
         for column in range(ranks.shape[1]):
-            role = np.uint64(index + 1) if communicator.kind == "group" else np.uint64(index + 1001 + column)
+            role = (
+                np.uint64(index + 1)
+                if communicator.kind == "group"
+                else np.uint64(index + 1001 + column)
+            )
             # a rank is in one group of a communicator per role, so plain indexed addition is safe
             out[ranks[:, column]] += _mix(group_colors + _mix(np.array([role])))
     return _mix(out)
@@ -218,7 +230,9 @@ def _bits(values: NDArray[np.float64]) -> Colors:
 
 def _numbered(colors: Colors) -> tuple[Ints, Ints, Ints]:
     """Classes numbered by their first member, so that numbering does not depend on hash values."""
-    _, first, inverse, counts = np.unique(colors, return_index=True, return_inverse=True, return_counts=True)
+    _, first, inverse, counts = np.unique(
+        colors, return_index=True, return_inverse=True, return_counts=True
+    )
     order = np.argsort(first)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -257,7 +271,9 @@ def _shared(
         if communicator.kind == "group":
             labels[communicator] = rank_class[found.groups[found.examples, 0]]
         else:
-            labels[communicator] = int(rank_class.max()) + 1 + offset + np.arange(len(found.examples))
+            labels[communicator] = (
+                int(rank_class.max()) + 1 + offset + np.arange(len(found.examples))
+            )
             offset += len(found.examples)
     for (communicator, _), patterns in loads.items():
         found = groups[communicator]

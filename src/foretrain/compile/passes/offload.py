@@ -8,7 +8,9 @@ from foretrain.compile.execution import Copy, Item
 from foretrain.compile.segment import Async, Interner
 
 
-def copies_out(sizes: Sequence[float], ends: Sequence[int], interner: Interner) -> tuple[Async, ...]:
+def copies_out(
+    sizes: Sequence[float], ends: Sequence[int], interner: Interner
+) -> tuple[Async, ...]:
     """A block's activations are copied out while the next block runs."""
     return tuple(
         Async(interner.number(Item(Copy(size, "to_host"))), "copy_out", end)
@@ -17,10 +19,17 @@ def copies_out(sizes: Sequence[float], ends: Sequence[int], interner: Interner) 
     )
 
 
-def copies_in(sizes: Sequence[float], starts: Sequence[int], interner: Interner) -> tuple[Async, ...]:
+def copies_in(
+    sizes: Sequence[float], starts: Sequence[int], interner: Interner
+) -> tuple[Async, ...]:
     """A block's activations come back while the block before it (in backward order) runs."""
     return tuple(
-        Async(interner.number(Item(Copy(size, "to_device"))), "copy_in", starts[max(0, i - 1)], starts[i])
+        Async(
+            interner.number(Item(Copy(size, "to_device"))),
+            "copy_in",
+            starts[max(0, i - 1)],
+            starts[i],
+        )
         for i, size in enumerate(sizes)
         if size > 0
     )

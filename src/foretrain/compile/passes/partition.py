@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -37,7 +37,9 @@ class LocalOp:
     def spread(self) -> tuple[str, ...]:
         """Axes over which the output gradient differs from rank to rank: those that cut an output."""
         dims = {dim for out in self.op.outputs for dim in out.dims}
-        return tuple(a for a in self.used if any(a in axes for dim, axes in self.leaf.axes if dim in dims))
+        return tuple(
+            a for a in self.used if any(a in axes for dim, axes in self.leaf.axes if dim in dims)
+        )
 
 
 def padded(op: Op, multiple: int) -> Op:
@@ -54,30 +56,36 @@ def partition(
     """Local ops of one repetition of a block; `samples` are those of all replicas together."""
     sizes = dict(mesh.axes)
     ops: list[LocalOp] = []
-    faults: list[str] = []
+    faults: dict[tuple[str, int], str] = {}  # one line per dim and degree, however many ops have it
     for op in block.ops:
         found = leaf(root, block.name, index, op)
         degrees = {dim: prod(sizes[a] for a in axes) for dim, axes in found.axes}
         whole = padded(op, pad * degrees.get("vocab", 1) if pad > 1 else 1)
         whole = whole.local({}, samples)
-        faults += _faults(f"{block.name}.{op.name}", whole, degrees)
+        for dim, line in _faults(f"{block.name}.{op.name}", whole, found, degrees):
+            faults.setdefault((dim, degrees[dim]), line)
         ops.append(LocalOp(f"{block.name}.{op.name}", whole.local(degrees, 1), whole, found))
     if faults:
-        raise PlanError("the plan does not divide the model:", faults=list(dict.fromkeys(faults)))
+        raise PlanError("the plan does not divide the model:", faults=faults.values())
     return tuple(ops)
 
 
-def _faults(path: str, op: Op, degrees: Mapping[str, int]) -> list[str]:
-    faults = []
+def _faults(
+    path: str, op: Op, found: Leaf, degrees: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
     for dim, degree in degrees.items():
         size = op.size[dim]
         if degree == 1 or size % degree == 0 or dim in _UNEVEN:
             continue
-        if dim in _REPLICABLE and degree % size == 0:
+        # more ranks than heads is fine where copies divide evenly; where query heads fail, they are told
+        if dim in _REPLICABLE and (degree % size == 0 or "heads" in degrees):
             continue
+        axes = " x ".join(found.axes_of(dim))
         what = _WORDS.get(dim, dim)
-        faults.append(f"degree {degree} does not divide {size:,} {what} ({path}). Try {_near(size, degree)}.")
-    return faults
+        yield (
+            dim,
+            f"{axes} {degree} does not divide {size:,} {what} ({path}). Try {_near(size, degree)}.",
+        )
 
 
 def _near(size: int, degree: int) -> str:

@@ -29,7 +29,9 @@ from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.runtime import Runtime
 
-Key = tuple[int, int, bool]  # phase, chunk, is it the first (forward) or last (backward) micro-batch
+Key = tuple[
+    int, int, bool
+]  # phase, chunk, is it the first (forward) or last (backward) micro-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class _PartBuilder:
         return self._backward(False, lambda p: p.backward_input, None, frees=False)
 
     def backward_weight(self, is_last: bool) -> Segment:
-        segment = self._backward(is_last, lambda p: p.backward_weight, lambda p: p.ready_weight, frees=True)
+        segment = self._backward(
+            is_last, lambda p: p.backward_weight, lambda p: p.ready_weight, frees=True
+        )
         return Segment(segment.chain, segment.asyncs, segment.memory, segment.workspace)
 
     def _backward(
@@ -170,7 +174,8 @@ class _PartBuilder:
             chain=chain,
             asyncs=asyncs,
             memory=-saved if frees else 0.0,
-            workspace=max(p.backward_workspace for p in passes) + max(self._offloaded(), default=0.0),
+            workspace=max(p.backward_workspace for p in passes)
+            + max(self._offloaded(), default=0.0),
             send=None if self.part.is_first else self._send(self.part.received_bytes, -1),
         )
 
@@ -178,7 +183,9 @@ class _PartBuilder:
         pairs = zip(self.part.passes, self.part.offloads, strict=True)
         return [p.saved_bytes if leaves else 0.0 for p, leaves in pairs]
 
-    def _weight_gathers(self, blocks: list[tuple[WeightShard, ...]], starts: list[int]) -> tuple[Async, ...]:
+    def _weight_gathers(
+        self, blocks: list[tuple[WeightShard, ...]], starts: list[int]
+    ) -> tuple[Async, ...]:
         s = self.setting
         return shard.gather_asyncs(
             blocks, starts, "weight", s.weight_bytes, s.runtime.prefetched_blocks, s.interner
@@ -187,7 +194,9 @@ class _PartBuilder:
     def _parameter_gathers(self, starts: list[int]) -> tuple[Async, ...]:
         s = self.setting
         replicated = [tuple(w for w in ws if not sharding_axes(w, "weight")) for ws in self.weights]
-        return shard.gather_asyncs(replicated, starts, "optimizer", s.weight_bytes, None, s.interner)
+        return shard.gather_asyncs(
+            replicated, starts, "optimizer", s.weight_bytes, None, s.interner
+        )
 
     def _scatters(self) -> bool:
         return self.setting.runtime.scatters_pipeline and "tp" in self.setting.sizes
@@ -242,9 +251,13 @@ def _parts(weight: WeightShard, role: str, sizes: Mapping[str, int]) -> int:
     return prod(sizes[axis] for axis in sharding_axes(weight, role))
 
 
-def _stage(index: int, parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting) -> Stage:
+def _stage(
+    index: int, parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting
+) -> Stage:
     precision, optimizer = s.workload.precision, s.workload.optimizer
-    state = optimizer.state_bytes + (4.0 if precision.has_master_weights and optimizer.has_update else 0.0)
+    state = optimizer.state_bytes + (
+        4.0 if precision.has_master_weights and optimizer.has_update else 0.0
+    )
     if "optimizer" in (s.plan.root.offload or ()):
         state = 0.0
     gathered = [
@@ -260,10 +273,10 @@ def _stage(index: int, parts: tuple[Part, ...], shards: list[WeightShard], s: St
     return Stage(
         index=index,
         weights=sum(w.elements / _parts(w, "weight", s.sizes) for w in shards) * s.weight_bytes,
-        gradients=sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards) * s.gradient_bytes,
+        gradients=sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards)
+        * s.gradient_bytes,
         optimizer=sum(w.elements / _parts(w, "optimizer", s.sizes) for w in shards) * state,
         buffers=max(gathered, default=0.0) * (1 + s.runtime.prefetched_blocks) + staging,
         parameters=sum(w.elements for w in shards),
         blocks=tuple(counts.items()),
     )
-

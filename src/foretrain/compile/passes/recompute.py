@@ -24,7 +24,9 @@ class BlockPass:
     backward: tuple[Item, ...]  # everything, weight gradients in place
     backward_input: tuple[Item, ...]  # the same without weight gradients …
     backward_weight: tuple[Item, ...]  # … and those alone, for schedules that separate them
-    ready: tuple[tuple[int, tuple[WeightShard, ...]], ...]  # gradients done after n items of backward
+    ready: tuple[
+        tuple[int, tuple[WeightShard, ...]], ...
+    ]  # gradients done after n items of backward
     ready_weight: tuple[tuple[int, tuple[WeightShard, ...]], ...]  # … of backward_weight
     saved_bytes: float
     forward_workspace: float
@@ -116,7 +118,9 @@ def _kept(block: BlockProgram, redo: frozenset[int]) -> float:
         if index in redo:
             tensors = tuple((n, size) for n, size in op.inputs if n not in made_inside)
         for name, size in tensors:
-            kept[name] = max(size, kept.get(name, 0.0)) if index not in redo else kept.get(name, size)
+            kept[name] = (
+                max(size, kept.get(name, 0.0)) if index not in redo else kept.get(name, size)
+            )
     return sum(kept.values())
 
 

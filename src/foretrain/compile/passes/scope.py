@@ -78,7 +78,11 @@ def _recomputed(node: Node, model: Model) -> list[str]:
     faults = []
     for name in (part.strip() for part in node.recompute.split(",")):
         if not any(is_named(name, block.name, op.name, op.kind) for block, op in model.ops()):
-            known = [*MODES, *(op.name for _, op in model.ops()), *(op.kind for _, op in model.ops())]
+            known = [
+                *MODES,
+                *(op.name for _, op in model.ops()),
+                *(op.kind for _, op in model.ops()),
+            ]
             hint = did_you_mean(name, known)
             faults.append(f"recompute={name}: neither none, selective or full, nor an op.{hint}")
     return faults

@@ -10,7 +10,9 @@ from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
 
 
-def gathered_bytes(shards: Iterable[WeightShard], role: str, size: float) -> dict[tuple[str, ...], float]:
+def gathered_bytes(
+    shards: Iterable[WeightShard], role: str, size: float
+) -> dict[tuple[str, ...], float]:
     """Bytes to gather per set of axes, for weights whose `role` is split."""
     total: dict[tuple[str, ...], float] = {}
     for shard in shards:

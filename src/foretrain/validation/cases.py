@@ -25,7 +25,10 @@ class ValidationReport:
     total: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"groups": {name: dict(g) for name, g in self.groups.items()}, "total": dict(self.total)}
+        return {
+            "groups": {name: dict(g) for name, g in self.groups.items()},
+            "total": dict(self.total),
+        }
 
 
 def validate(
@@ -58,6 +61,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise CaseError(f"{path}, line {number}: not JSON ({error}).") from None
         if not isinstance(case, dict):
-            raise CaseError(f"{path}, line {number}: a case is an object, found {type(case).__name__}.")
+            raise CaseError(
+                f"{path}, line {number}: a case is an object, found {type(case).__name__}."
+            )
         cases.append(case)
     return cases

@@ -1,0 +1,244 @@
+"""JSON Schema of every document Foretrain reads or writes, for editors and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foretrain.analysis.prediction import MEMORY_KINDS, SCHEMA_VERSION, STALLS
+from foretrain.errors import InputError, did_you_mean
+from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.strategy import STATE_ROLES
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of `cluster`, `plan`, `model`, `case`, `prediction` or `runtime`."""
+    if name not in _SCHEMAS:
+        known = ", ".join(_SCHEMAS)
+        raise InputError(f"no schema {name!r}.{did_you_mean(name, _SCHEMAS)} Known: {known}.")
+    return {"$schema": DIALECT, "title": f"Foretrain {name}", **_SCHEMAS[name]()}
+
+
+def _of_dataclass(cls: type) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls).json_schema()
+
+
+def _cluster() -> dict[str, Any]:
+    from foretrain.cluster.forms import ClusterForm
+
+    return _of_dataclass(ClusterForm)
+
+
+def _model() -> dict[str, Any]:
+    from foretrain.model.document import ModelDocument
+    from foretrain.model.shape import TransformerShape
+
+    shape = _of_dataclass(TransformerShape)
+    graph = _of_dataclass(ModelDocument)
+    definitions = {**shape.pop("$defs", {}), **graph.pop("$defs", {})}
+    zoo = {"type": "object", "properties": {"zoo": {"type": "string"}}, "required": ["zoo"]}
+    return {"anyOf": [zoo, shape, graph], "$defs": definitions}
+
+
+def _runtime() -> dict[str, Any]:
+    from foretrain.runtime import Runtime
+
+    return _of_dataclass(Runtime)
+
+
+def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _nullable(kind: str) -> dict[str, Any]:
+    return {"type": [kind, "null"]}
+
+
+def _plan() -> dict[str, Any]:
+    words = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    count = {"type": "integer", "minimum": 1}
+    cut = _object({"dims": words, "axes": words}, ("dims", "axes"))
+    schedule = _object(
+        {
+            "kind": {"enum": list(SCHEDULES)},
+            "micro_batch": count,
+            "stages": count,
+            "chunks": count,
+            "layers": {"type": "array", "items": count},
+        }
+    )
+    node = _object(
+        {
+            "select": {"type": "string"},
+            "split": {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": words},
+                    {"type": "array", "items": cut},
+                ]
+            },
+            "state": _object({role: words for role in STATE_ROLES}),
+            "recompute": {"type": "string"},
+            "offload": words,
+            "exchange": {"enum": ["ring", "all-gather"]},
+            "bucket_bytes": {"type": "number", "exclusiveMinimum": 0},
+            "schedule": schedule,
+            "children": {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": {"$ref": "#/$defs/node"}},
+                    {"type": "array", "items": {"$ref": "#/$defs/node"}},
+                ]
+            },
+        }
+    )
+    top = _object(
+        {
+            "text": {"type": "string"},
+            "mesh": {"type": "object", "additionalProperties": count},
+            "names": {"type": "object", "additionalProperties": words},
+            "tree": {"$ref": "#/$defs/node"},
+        },
+        ("mesh",),
+    )
+    return {**top, "$defs": {"node": node}}
+
+
+def _case() -> dict[str, Any]:
+    degree = {"type": ["integer", "null"], "minimum": 1}
+    network = {
+        "type": ["object", "null"],
+        "properties": {"kind": _nullable("string"), "gbps_per_node": _nullable("number")},
+    }
+    cluster = {
+        "type": "object",
+        "properties": {
+            "device": {"type": "string"},
+            "devices_per_node": degree,
+            "nodes": degree,
+            "intra_node": _nullable("string"),
+            "network": network,
+            "nvlink_domain": degree,
+        },
+        "required": ["device"],
+    }
+    plan = {
+        "type": "object",
+        "properties": {
+            **{name: degree for name in ("dp", "tp", "pp", "vpp", "cp", "ep")},
+            "zero": {"enum": [0, 1, 2, 3, None]},
+            "sequence_parallel": _nullable("boolean"),
+            "recompute": {"enum": ["none", "selective", "full", None]},
+            "schedule": _nullable("string"),
+            "optimizer_offload": _nullable("boolean"),
+        },
+    }
+    batch = {
+        "type": "object",
+        "properties": {k: _nullable("number") for k in ("global", "micro", "per_device")},
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "model": {"type": "object"},
+            "seq_len": degree,
+            "cluster": cluster,
+            "devices": degree,
+            "plan": plan,
+            "batch": batch,
+            "precision": _nullable("string"),
+            "optimizer": _nullable("string"),
+            "runtime": _nullable("string"),
+            "runtime_options": {"type": ["object", "null"]},
+            "measured": {"type": ["object", "null"]},
+        },
+        "required": ["model", "cluster"],
+    }
+
+
+def _prediction() -> dict[str, Any]:
+    number = {"type": "number"}
+    stalls = _object({name: number for name in STALLS}, STALLS)
+    kinds = _object({name: number for name in MEMORY_KINDS}, MEMORY_KINDS)
+    stage = _object(
+        {
+            "stage": {"type": "integer"},
+            "peak_bytes": number,
+            "by_kind": kinds,
+            "moment": {"type": "string"},
+        }
+    )
+    memory = _object(
+        {
+            "peak_bytes": number,
+            "capacity_bytes": number,
+            "peak_stage": {"type": "integer"},
+            "moment": {"type": "string"},
+            "by_kind": kinds,
+            "by_stage": {"type": "array", "items": stage},
+        },
+        ("peak_bytes", "capacity_bytes", "by_kind", "by_stage"),
+    )
+    remedy = _object({"change": {"type": "string"}, "step_seconds": number, "speedup": number})
+    money = _object(
+        {
+            "usd_per_hour": _nullable("number"),
+            "usd_per_step": _nullable("number"),
+            "price_date": _nullable("string"),
+        }
+    )
+    texts = {"type": "array", "items": {"type": "string"}}
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "schema_version": {"const": SCHEMA_VERSION},
+            "question": {"type": "object"},
+            "step_seconds": number,
+            "interval": {"type": "array", "items": number, "minItems": 2, "maxItems": 2},
+            "samples_per_second": number,
+            "tokens_per_second": _nullable("number"),
+            "mfu": _nullable("number"),
+            "hfu": _nullable("number"),
+            "fits": {"type": "boolean"},
+            "memory": memory,
+            "stalls": stalls,
+            "stalls_by_stage": {"type": "array", "items": stalls},
+            "bottleneck": {"enum": list(STALLS)},
+            "what_would_help": {"type": "array", "items": remedy},
+            "cost": money,
+            "critical_path": {"type": "array", "items": {"type": "object"}},
+            "operators": {"type": "array", "items": {"type": "object"}},
+            "measured_share": number,
+            "assumptions": texts,
+            "warnings": texts,
+            "provenance": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "required": [
+            "id",
+            "schema_version",
+            "step_seconds",
+            "interval",
+            "fits",
+            "memory",
+            "stalls",
+        ],
+    }
+
+
+_SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "cluster": _cluster,
+    "plan": _plan,
+    "model": _model,
+    "case": _case,
+    "prediction": _prediction,
+    "runtime": _runtime,
+}

@@ -62,7 +62,7 @@ def test_commands_are_known_to_the_parser(page: Path) -> None:
     from foretrain.cli.app import app
 
     top = typer.main.get_command(app)
-    for words in COMMAND.findall(page.read_text(encoding="utf-8")):
+    for words in COMMAND.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
         given = shlex.split(words, comments=True)
         found = top
         while given and given[0] in getattr(found, "commands", {}):

@@ -27,9 +27,10 @@ _OPTIONS = (
     "layers",
     "order",
     "shard",
+    "tables",
     "micro",
 )
-_CHOICES = {"cp": ("ring", "all-gather")}
+_CHOICES = {"cp": ("ring", "all-gather"), "tables": ("replicated", "rows")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Words:
     recompute: str | None = None
     offload: tuple[str, ...] = ()
     exchange: str = "all-gather"
+    tables: str = "replicated"  # embedding tables: replicated | rows
     buckets: float | None = None
     layers: tuple[int, ...] | None = None
     order: tuple[str, ...] | None = None
@@ -90,6 +92,8 @@ class Words:
             words.append(f"offload={'+'.join(self.offload)}")
         if self.exchange != "all-gather":
             words.append(f"cp={self.exchange}")
+        if self.tables != "replicated":
+            words.append(f"tables={self.tables}")
         if self.buckets is not None:
             words.append(f"buckets={self.buckets / 1e6:g}MB")
         if self.layers is not None:
@@ -175,6 +179,10 @@ def _option(word: str, name: str, value: str) -> dict[str, object]:
             return {"offload": parts}
         case "cp" if value in _CHOICES["cp"]:
             return {"exchange": value}
+        case "tables" if value in _CHOICES["tables"]:
+            return {"tables": value}
+        case "tables" | "cp":
+            raise PlanError(f"{word}: {name} takes {' or '.join(_CHOICES[name])}.")
         case "buckets":
             return {"buckets": parse_bytes(value.replace("mb", "MB").replace("mib", "MiB"))}
         case "shard" | "micro":

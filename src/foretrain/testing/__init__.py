@@ -1,0 +1,1 @@
+"""Conformance kits: what every variant of a noun must hold, said once and run on each."""

@@ -94,11 +94,11 @@ def clusters(draw: Draw) -> Cluster:
 
 
 @st.composite
-def plan_words(draw: Draw, devices: int, model: str, runtime: str) -> tuple[str, int]:
+def plan_words(draw: Draw, devices: int, model: str) -> tuple[str, int]:
     """A short form for that many devices, and the multiple its micro-batches must come in."""
     tp = draw(st.sampled_from(_divisors(devices))) if model != "cnn" else 1
     pp = draw(st.sampled_from([d for d in _divisors(devices // tp) if d <= 4]))
-    cp = draw(st.sampled_from(_divisors(devices // tp // pp))) if model in ("gpt", "llama") else 1
+    cp = draw(st.sampled_from(_divisors(devices // tp // pp))) if model != "cnn" else 1
     dp = devices // tp // pp // cp
     words = [f"tp{tp}", f"pp{pp}", f"dp{dp}", f"cp{cp}"]
     multiple = 1
@@ -122,6 +122,28 @@ def plan_words(draw: Draw, devices: int, model: str, runtime: str) -> tuple[str,
     if draw(st.booleans()):
         words.append(f"buckets={draw(st.sampled_from((1, 4, 25)))}MB")
     return " ".join(words), multiple
+
+
+@st.composite
+def image_trees(draw: Draw, devices: int) -> tuple[dict[str, Any], int, int]:
+    """A strategy tree that cuts samples, rows, columns and channels of a convolutional network.
+
+    Also gives the replicas, and the multiple the micro-batches must come in.
+    """
+    sizes, left = {}, devices
+    for axis in ("pp", "rows", "columns", "channels"):
+        sizes[axis] = draw(st.sampled_from([d for d in _divisors(left) if d <= 4]))
+        left //= sizes[axis]
+    sizes["dp"] = left
+    order = draw(st.permutations(tuple(sizes)))
+    split = {"batch": "dp", "height": "rows", "width": "columns", "channel_out": "channels"}
+    # the second convolution of a pair adds up over the channels that the first one made
+    children = {"2_conv": {"split": {"channel_in": "channels"}}} if draw(st.booleans()) else {}
+    if draw(st.booleans()):
+        children["stage1"] = {"recompute": "full"}
+    tree: dict[str, Any] = {"split": split, "schedule": {"stages": sizes["pp"]}}
+    tree["children"] = children
+    return {"mesh": {axis: sizes[axis] for axis in order}, "tree": tree}, left, 1
 
 
 def _divisors(number: int) -> list[int]:
@@ -154,7 +176,12 @@ def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
     cluster = draw(clusters())
     model = draw(st.sampled_from(models))
     runtime = draw(st.sampled_from(RUNTIMES))
-    words, multiple = draw(plan_words(cluster.device_count, model, runtime))
+    plan: str | dict[str, Any]
+    if model == "cnn" and draw(st.booleans()):
+        plan, replicas, multiple = draw(image_trees(cluster.device_count))
+    else:
+        plan, multiple = draw(plan_words(cluster.device_count, model))
+        replicas = next(int(word[2:]) for word in plan.split() if word.startswith("dp"))
     micro = draw(st.sampled_from((1, 2)))
     rounds = multiple * draw(st.integers(1, 3))
     options: dict[str, Any] = {}
@@ -167,8 +194,8 @@ def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
         question = ask(
             tiny_model(model),
             on=cluster,
-            plan=words,
-            batch=_replicas(words) * micro * rounds,
+            plan=plan,
+            batch=replicas * micro * rounds,
             micro_batch=micro,
             runtime=runtime,
             runtime_options=options,
@@ -176,11 +203,7 @@ def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
     except PlanError:
         assume(False)
         raise
-    return replace(question, id=f"{model} on {cluster.name} {_used(cluster)}: {words}")
-
-
-def _replicas(words: str) -> int:
-    return next(int(word[2:]) for word in words.split() if word.startswith("dp"))
+    return replace(question, id=f"{model} on {cluster.name} {_used(cluster)}: {plan}")
 
 
 def _used(cluster: Cluster) -> list[int]:

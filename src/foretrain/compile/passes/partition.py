@@ -13,8 +13,8 @@ from foretrain.plan.strategy import Leaf, Node, leaf
 
 # Dims that may have fewer parts than ranks: the rest hold copies (grouped-query attention beyond its heads).
 _REPLICABLE = ("kv_heads",)
-# Dims whose parts may differ by one row: images rarely divide evenly.
-_UNEVEN = ("height", "width")
+# Dims whose parts may differ by one row: images and tables rarely divide evenly.
+_UNEVEN = ("height", "width", "rows")
 _WORDS = {"heads": "attention heads", "ffn": "feed-forward columns", "vocab": "vocabulary entries",
           "expert": "experts", "seq": "tokens per sample", "channel_in": "input channels",
           "channel_out": "output channels", "batch": "samples"}  # fmt: skip

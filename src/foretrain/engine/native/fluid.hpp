@@ -285,11 +285,15 @@ private:
             taken += frozen != epoch_;
             frozen = epoch_;
         };
-        const std::size_t links = share_.size();
-        const double* share = share_.data();
-        for (std::size_t id = 0; id < links; ++id) {
-            if (share[id] > limit || shared_[id].users == 0) continue;
-            for (Key key : links_[shared_[id].link].flows) take(key);
+        for (std::size_t id = 0; id < share_.size();) {
+            if (shared_[id].users == 0) {
+                drop_shared(id);  // all its flows are frozen: later rounds need not pass it again
+                continue;
+            }
+            if (share_[id] <= limit) {
+                for (Key key : links_[shared_[id].link].flows) take(key);
+            }
+            ++id;
         }
         if (least_bound <= limit) {
             for (Index slot : component_) {
@@ -298,6 +302,15 @@ private:
         }
         std::sort(chosen_.begin(), chosen_.begin() + static_cast<std::ptrdiff_t>(taken));
         return taken;
+    }
+
+    // The order of shared_ does not matter: minima and the sorted choice are the same in any order.
+    void drop_shared(std::size_t id) {
+        shared_[id] = shared_.back();
+        share_[id] = share_.back();
+        links_[shared_[id].link].local = static_cast<Index>(id);
+        shared_.pop_back();
+        share_.pop_back();
     }
 
     void freeze(Index index, double level) {

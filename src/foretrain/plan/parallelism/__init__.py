@@ -13,6 +13,7 @@ from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import (
     context,
     data,
+    embedding,
     expert,
     pipeline,
     sequence,
@@ -38,4 +39,5 @@ PARALLELISMS: tuple[Parallelism, ...] = (
     sequence.apply,
     zero.apply,
     pipeline.apply,
+    embedding.apply,
 )

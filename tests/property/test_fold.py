@@ -1,0 +1,96 @@
+"""Folding is exact: one rank per class, and chains run as one task, give the answer of every rank and every op.
+
+The questions are small but odd: uneven placements, two kinds of machine, networks that share links, every word a
+plan knows. `is_folded=False` simulates each rank; `apart` besides cuts chains at every collective.
+"""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import HealthCheck, event, given, settings
+
+from foretrain.analysis.sensitivity import run_graph
+from foretrain.compile import template
+from foretrain.compile.execution import Communication
+from foretrain.compile.verify import verify
+from foretrain.engine import native_available, simulate
+from foretrain.analysis.sensitivity import program
+from foretrain.forecast import answer, compile_question, cost_question
+from foretrain.testing.plans import questions
+
+QUIET = settings(
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+EXACT = 1e-9
+# Which of two waits that overlap comes first is told by where a chain is cut. With host time a chain that runs as
+# one task waits for its launches in front, not in between, so the words may differ while the seconds do not.
+WORDS_WITH_HOST = 0.1
+
+
+@settings(QUIET, max_examples=300)
+@given(questions())
+def test_folded_equals_every_rank(question):
+    folded, every = answer(question), answer(question, is_folded=False)
+    step = every.step_seconds
+    event("folded" if len(folded.timeline) < len(every.timeline) else "nothing to fold")
+    assert abs(folded.step_seconds - step) <= EXACT * step
+    assert abs(folded.memory.peak_bytes / every.memory.peak_bytes - 1) <= EXACT
+    assert dict(folded.memory.by_kind).keys() == dict(every.memory.by_kind).keys()
+    for kind, size in folded.memory.by_kind.items():
+        assert abs(size - every.memory.by_kind[kind]) <= EXACT * every.memory.peak_bytes, kind
+    has_host = question.runtime.host_seconds_per_kernel > 0
+    allowed = WORDS_WITH_HOST if has_host else EXACT
+    for name, seconds in folded.stalls.items():
+        assert abs(seconds - every.stalls[name]) <= allowed * step, name
+    assert abs(sum(folded.stalls.values()) - step) <= 1e-12 * step
+    assert abs(sum(every.stalls.values()) - step) <= 1e-12 * step
+
+
+def _always_apart(weaving: template._Weaving, number: int) -> bool:
+    return isinstance(weaving.weaver.items[number].work, Communication)
+
+
+@settings(QUIET, max_examples=100)
+@given(questions())
+def test_chains_that_run_as_one_task_equal_chains_cut_at_every_collective(question):
+    joined = answer(question)
+    with patch.object(template._Weaving, "_is_apart", _always_apart):
+        apart = answer(question)
+    assert abs(joined.step_seconds - apart.step_seconds) <= EXACT * apart.step_seconds
+
+
+@settings(QUIET, max_examples=100)
+@given(questions())
+def test_every_compiled_graph_is_legal(question):
+    verify(compile_question(question))
+    verify(compile_question(question, is_folded=False))
+
+
+@settings(QUIET, max_examples=60)
+@given(questions())
+def test_both_engines_give_the_same_bits(question):
+    graph = compile_question(question)
+    costs = cost_question(question, graph)
+    readable = simulate(program(graph, costs), "reference")
+    if native_available():
+        compiled = simulate(program(graph, costs), "native")
+        for column in ("start", "end", "waited_for"):
+            assert np.array_equal(getattr(readable, column), getattr(compiled, column)), column
+    assert float(run_graph(graph, costs).end.max()) == float(readable.end.max())
+
+
+@settings(QUIET, max_examples=60)
+@given(questions())
+def test_the_critical_path_is_unbroken_and_ends_with_the_step(question):
+    prediction = answer(question)
+    path = prediction.critical_path
+    step = prediction.step_seconds
+    assert path[-1].end == step
+    assert path[0].start == 0.0
+    for before, after in zip(path, path[1:], strict=False):
+        assert abs(before.end - after.start) <= 1e-12 * step
+        assert after.end > after.start

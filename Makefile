@@ -1,7 +1,7 @@
 # make demo    creates .venv, installs Foretrain, predicts GPT-3 175B on 1,024 A100s, writes report.html
 # make test    creates .venv if needed, installs test extras, runs everything CI runs
 # make lint    the checks of `make test` without the tests
-# make bench   speed, with two other predictors beside it, into docs/benchmarks.md
+# make bench   speed, with another predictor beside it, into docs/benchmarks.md
 # make clean   removes .venv and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
@@ -37,10 +37,11 @@ pytest: $(VENV)/.testing
 	$(BIN)/python -m pytest -n 2
 
 bench: $(VENV)/.testing
-	$(BIN)/python bench/run.py --json bench.json --report docs/benchmarks.md
+	@mkdir -p build
+	$(BIN)/python bench/run.py --json build/bench.json --report docs/benchmarks.md
 
 clean:
-	rm -rf $(VENV) .venv-peers build dist report.html bench.json .import_linter_cache
+	rm -rf $(VENV) .venv-peers build dist report.html .import_linter_cache
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from measure import Row, environment, foretrain, one_core, show
+from measure import Row, children_cpu, environment, foretrain, one_core, show
 
 # hidden size, layers, heads, key/value heads, feed-forward size, vocabulary
 SHAPES = {
@@ -105,15 +105,16 @@ def run(count: int, keep: str | None) -> list[Row]:
         asked = Path(keep) if keep else Path(folder, "cases.jsonl")
         answers = Path(folder, "answers.jsonl")
         written = write(asked, count)
-        before = time.perf_counter()
+        before, used = time.perf_counter(), children_cpu()
         command = foretrain("predict", "--cases", str(asked), "-o", str(answers), "--quiet")
         subprocess.run(command, check=True, env=environment(), stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - before
+        cpu = children_cpu() - used
         documents = [json.loads(line) for line in answers.read_text().splitlines()]
     failed = [document for document in documents if "error" in document]
     if len(documents) != written or len({d.get("step_seconds") for d in documents}) < written // 2:
         raise SystemExit(f"{len(documents)} answers to {written} cases, or too many alike.")
-    note = f"start-up included; {len(failed)} could not be predicted"
+    note = f"wall, start-up included; {cpu:.1f} s of CPU; {len(failed)} could not be predicted"
     target = 60.0 if written >= 1000 else None
     return [Row(f"predict --cases, {written:,} cases", seconds, "s", target, note)]
 

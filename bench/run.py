@@ -1,12 +1,13 @@
 """All benchmarks in one run: a table on stdout, and on request JSON and the page in docs.
 
-python bench/run.py [--json bench.json] [--report docs/benchmarks.md] [--without-peers]
+python bench/run.py [--json FILE] [--report docs/benchmarks.md] [--without-peers]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from measure import HERE, Row, environment, number, one_core, rows_of, show
 
 PAGE = """# Benchmarks
 
-Written by `make bench`; do not edit. One core, one process at a time, {machine}.
-Times are the best of several runs, since other work on a machine only ever adds to them; medians stand
-beside them.
+Written by `make bench`; do not edit. One core, one process at a time, {machine}. {load}
+Times are wall time, the best of several runs where there are several: other work on a machine only ever adds to
+them. Medians and CPU time stand beside them; where a target is missed in wall time it is missed, whatever the CPU
+time says.
 
 | what | measured | target | met | remarks |
 |---|---:|---:|---|---|
@@ -66,15 +68,23 @@ def peers() -> list[Row]:
         return []
 
 
-def page(rows: list[Row]) -> str:
+def processor() -> str:
+    """The processor by name where the system tells, else its architecture."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def page(rows: list[Row], load: str) -> str:
     lines = [
         f"| {row.name.strip()} | {number(row.value)} {row.unit} "
         f"| {'' if row.target is None else f'{number(row.target)} {row.unit}'} "
         f"| {'' if row.is_met is None else 'yes' if row.is_met else 'no'} | {row.note} |"
         for row in rows
     ]
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    return PAGE.format(rows="\n".join(lines), machine=machine)
+    machine = f"{processor()}, Python {platform.python_version()}"
+    return PAGE.format(rows="\n".join(lines), machine=machine, load=load)
 
 
 def main() -> None:
@@ -83,6 +93,7 @@ def main() -> None:
     parser.add_argument("--report", metavar="FILE", help="also write the page for docs")
     parser.add_argument("--without-peers", action="store_true")
     options = parser.parse_args()
+    load = f"Load average at the start {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     one_core()
     rows = rows_of("predict.py") + rows_of("cases.py") + engine()
     if not options.without_peers:
@@ -91,7 +102,7 @@ def main() -> None:
     if options.json:
         Path(options.json).write_text(json.dumps([r.to_dict() for r in rows], indent=2) + "\n")
     if options.report:
-        Path(options.report).write_text(page(rows))
+        Path(options.report).write_text(page(rows, load))
     missed = [row.name for row in rows if row.is_met is False]
     if missed:
         print(f"over target: {', '.join(missed)}", file=sys.stderr)

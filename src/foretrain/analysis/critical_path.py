@@ -9,7 +9,8 @@ from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
 
 
 def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]:
-    """Steps in time order; neighbours doing the same thing on the same stage are told as one."""
+    """Steps in time order, from 0 to the end of the step; neighbours doing the same thing on the same stage are
+    told as one, and of very long paths the middle is summed up."""
     if not len(timeline):
         return ()
     path: list[PathStep] = []
@@ -24,7 +25,11 @@ def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]
     for (stage, what), steps in groupby(path, key=lambda s: (s.stage, s.what)):
         run = list(steps)
         told.append(PathStep(run[0].start, run[-1].end, stage, what))
-    return tuple(told[:limit])
+    if len(told) > limit:
+        head, middle, tail = told[: limit // 2], told[limit // 2 : -limit // 2], told[-limit // 2 :]
+        what = f"{len(middle):,} steps in between"
+        told = [*head, PathStep(middle[0].start, middle[-1].end, middle[0].stage, what), *tail]
+    return tuple(told)
 
 
 def _what(timeline: Timeline, task: int) -> str:

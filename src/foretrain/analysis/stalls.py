@@ -143,7 +143,7 @@ def _follow(
         owner, cause, low, high = owner[open_], cause[open_], low[open_], high[open_]
         if not len(owner):
             return
-        other = ~np.isin(cause * classes + owner, taking_part)
+        other = ~_contains(taking_part, cause * classes + owner)
         elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
         launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
         is_chain = (on_chain[cause] & other) | launches
@@ -157,6 +157,12 @@ def _follow(
         cause = run.waited_for[cause].astype(np.int64)
 
 
+def _contains(ordered: Ints, values: Ints) -> NDArray[np.bool_]:
+    """Whether each value is in an ascending array."""
+    found = np.searchsorted(ordered, values)
+    return ordered[np.minimum(found, len(ordered) - 1)] == values
+
+
 def _membership(graph: ExecutionGraph) -> tuple[NDArray[np.bool_], Ints]:
     """Which tasks stand on somebody's main chain, and `task · classes + class` of all that take part in one."""
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
@@ -164,7 +170,7 @@ def _membership(graph: ExecutionGraph) -> tuple[NDArray[np.bool_], Ints]:
     is_compute = np.array([name == "compute" for _, name in graph.streams], dtype=np.bool_)
     on_chain = np.zeros(graph.tasks, dtype=np.bool_)
     on_chain[task[is_compute[graph.stream_ids]]] = True
-    return on_chain, np.unique(task * graph.fold.classes + rank_class[graph.stream_ids])
+    return on_chain, np.sort(task * graph.fold.classes + rank_class[graph.stream_ids])
 
 
 def _causes(graph: ExecutionGraph, costs: Costs) -> Ints:

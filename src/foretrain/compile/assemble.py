@@ -111,11 +111,12 @@ class _Assembly:
     def _lay_out(self, stage: int, program: StageProgram, order: Steps) -> _StageLayout:
         classes = self._classes(stage)
         keys = list(program.segments)
-        which = _which(keys, order)
-        company = self._company([program.segments[k] for k in keys], which)
+        segment_of = _which(keys, order)
+        accompanied = self._accompanied([program.segments[k] for k in keys], segment_of)
+        variants, which = np.unique(segment_of * 2 + accompanied, return_inverse=True)
         templates = [
-            weave(program.segments[key], classes, is_accompanied, self.weaver)
-            for key, is_accompanied in zip(keys, company, strict=True)
+            weave(program.segments[keys[variant // 2]], classes, bool(variant % 2), self.weaver)
+            for variant in variants.tolist()
         ]
         rows = np.array([t.rows for t in templates])[which]
         base = self.total + np.concatenate([[0], np.cumsum(rows)[:-1]])
@@ -128,19 +129,17 @@ class _Assembly:
             step_of[phase, chunk] = numbers
         return _StageLayout(classes, templates, which, base, order, step_of)
 
-    def _company(self, segments: list[Segment], which: Ints) -> list[bool]:
-        """Whether each segment ever runs while communication beside the chain may be under way: its own, or
-        what an earlier step started and nobody has waited for."""
+    def _accompanied(self, segments: list[Segment], segment_of: Ints) -> NDArray[np.bool_]:
+        """Whether each step may run while communication beside the chain is under way: its own, or what an
+        earlier step started and nobody has waited for."""
         items = self.interner.items
         moving = [
             [a for a in segment.asyncs if isinstance(items[a.item].work, Communication)]
             for segment in segments
         ]
         lasting = [n for n, found in enumerate(moving) if any(a.before is None for a in found)]
-        starts = np.flatnonzero(np.isin(which, lasting))
-        first = int(starts[0]) if len(starts) else len(which)
-        late = set(which[first:].tolist())
-        return [bool(found) or number in late for number, found in enumerate(moving)]
+        own = np.array([bool(found) for found in moving])[segment_of]
+        return own | np.logical_or.accumulate(np.isin(segment_of, lasting))
 
     def graph(self) -> ExecutionGraph:
         for stage, layout in enumerate(self.layouts):

@@ -13,7 +13,7 @@ from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Settin
 from foretrain.compile.passes.fold import Traffic, Use, fold
 from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
-from foretrain.compile.passes.place import Instance, place
+from foretrain.compile.passes.place import Instance, finer, place
 from foretrain.compile.passes.recompute import BlockPass, recompute
 from foretrain.compile.passes.scope import check_axes, check_names
 from foretrain.compile.segment import Interner
@@ -60,6 +60,7 @@ class _Placed:
 class _Compilation:
     def __init__(self, workload: Workload, plan: Plan, runtime: Runtime) -> None:
         self.workload, self.plan, self.runtime = workload, plan, runtime
+        self.model = finer(workload.model, plan.schedule)
         self.sizes = dict(plan.mesh.axes)
         self.interner = Interner()
         self.has_ranges = any("[" in node.select for node in _nodes(plan.root))
@@ -130,7 +131,7 @@ class _Compilation:
 
     def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
         schedule = self.plan.schedule
-        parts = self._parts(place(self.workload.model, schedule))
+        parts = self._parts(place(self.model, schedule))
         setting = StageSetting(
             self.workload, self.plan, self.runtime, self.sizes, splits_backward, self.interner
         )
@@ -168,7 +169,7 @@ class _Compilation:
     def _block(
         self, number: int, repetition: int, incoming: tuple[Layout, ...] | None
     ) -> tuple[_Placed, tuple[Layout, ...]]:
-        block = self.workload.model.blocks[number]
+        block = self.model.blocks[number]
         choice = block_choice(self.plan.root, block.name, repetition)
         key = (number, repetition if self.has_ranges else 0, incoming)
         program = self.programs.get(key)

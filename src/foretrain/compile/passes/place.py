@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from foretrain.errors import PlanError
@@ -10,6 +11,35 @@ from foretrain.model.ops import family
 from foretrain.plan.strategy import Schedule
 
 Instance = tuple[int, int]  # block index, repetition
+
+
+def finer(model: Model, schedule: Schedule) -> Model:
+    """The model with its outer blocks (embedding, head) cut into single ops where a pipeline needs more parts.
+
+    Frameworks that place modules rather than layers (nanotron) run more stages than there are layers: the
+    final norm, the logits and the loss then are stages of their own.
+    """
+    parts = schedule.stages * schedule.chunks
+    if parts == 1 or model.layers >= parts:
+        return model
+    blocks = [piece for block in model.blocks for piece in _single_ops(block)]
+    return replace(model, blocks=tuple(blocks))
+
+
+def _single_ops(block: Block) -> list[Block]:
+    """One block per op of an unbroken chain; other blocks stay whole."""
+    links = zip(block.ops, block.ops[1:], strict=False)
+    is_chain = all(a.outputs[0].name == b.inputs[0].name and len(a.outputs) == 1 for a, b in links)
+    if block.repeat > 1 or len(block.ops) < 2 or not is_chain:
+        return [block]
+    pieces = []
+    for number, op in enumerate(block.ops):
+        is_last = number == len(block.ops) - 1
+        inputs = block.inputs if number == 0 else (block.ops[number - 1].outputs[0],)
+        outputs = block.outputs if is_last else op.outputs
+        sizes = block.sizes if is_last else op.sizes
+        pieces.append(Block(block.name, (op,), inputs, outputs, 1, sizes))
+    return pieces
 
 
 def place(model: Model, schedule: Schedule) -> tuple[tuple[Instance, ...], ...]:
@@ -24,6 +54,8 @@ def place(model: Model, schedule: Schedule) -> tuple[tuple[Instance, ...], ...]:
         return (tuple(instances),)
     main = _main(model)
     layers = [i for i in instances if i[0] in main]
+    if len(layers) < parts and model.layers >= parts:
+        return _one_by_one(model, schedule, instances, parts)
     if len(layers) < parts:
         raise PlanError(
             f"pipeline of {schedule.stages} stages x {schedule.chunks} chunks = {parts} parts, but"
@@ -32,6 +64,21 @@ def place(model: Model, schedule: Schedule) -> tuple[tuple[Instance, ...], ...]:
     counts = _counts(model, schedule, layers, parts)
     first, last = instances.index(layers[0]), instances.index(layers[-1])
     return _cut(instances, layers, counts, first, last)
+
+
+def _one_by_one(
+    model: Model, schedule: Schedule, instances: list[Instance], parts: int
+) -> tuple[tuple[Instance, ...], ...]:
+    """Too few layers for the parts: embedding and head are shared out like layers."""
+    if schedule.layers is not None:
+        counts = list(schedule.layers)
+        if sum(counts) != len(instances) or len(counts) != parts:
+            raise PlanError(
+                f"layers {counts} add up to {sum(counts)}, but {model.name} has {len(instances)} blocks."
+            )
+    else:
+        counts = _balanced(model, instances, parts)
+    return _cut(instances, instances, counts, 0, len(instances) - 1)
 
 
 def _main(model: Model) -> frozenset[int]:

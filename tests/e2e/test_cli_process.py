@@ -12,8 +12,6 @@ import pytest
 
 import foretrain
 
-HAS_PREDICT = callable(getattr(foretrain, "predict", None))
-needs_predict = pytest.mark.skipif(not HAS_PREDICT, reason="foretrain.predict is not built yet")
 ASK = [
     "llama3-8b",
     "--on",
@@ -116,7 +114,6 @@ def test_colour_only_where_wanted() -> None:
     assert "\x1b" not in _run("doctor").stdout
 
 
-@needs_predict
 def test_predict_writes_every_report(tmp_path: Path) -> None:
     files = [
         str(tmp_path / f"x.{ext}") for ext in ("html", "json", "md", "txt", "csv", "trace.json.gz")
@@ -129,7 +126,6 @@ def test_predict_writes_every_report(tmp_path: Path) -> None:
     assert sorted(str(p) for p in tmp_path.iterdir()) == sorted(files)
 
 
-@needs_predict
 def test_cases_answer_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"id": "bad", "model": 7}\nnonsense\n')
     ran = _run("predict", "--cases", str(tmp_path / "c.jsonl"))
@@ -139,7 +135,6 @@ def test_cases_answer_line_by_line(tmp_path: Path) -> None:
     assert all("error" in d for d in documents)
 
 
-@needs_predict
 @pytest.mark.parametrize(
     "args",
     [
@@ -157,7 +152,6 @@ def test_every_command_answers_json(args: list[str]) -> None:
     assert isinstance(json.loads(ran.stdout), dict)
 
 
-@needs_predict
 def test_explain_and_compare(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
     assert _run("predict", *ASK, "-q", "-o", a).returncode == 0

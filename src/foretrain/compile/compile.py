@@ -103,7 +103,7 @@ class _Compilation:
             overlaps_sends=self.runtime.overlaps_pipeline,
         )
         graph = assemble(programs, orders, classes, self.interner, barriers, self._loads(), habits)
-        if os.environ.get("FORETRAIN_VERIFY"):
+        if os.environ.get("FORETRAIN_VERIFY") == "1":
             verify_compiled(programs, graph)
         return graph
 

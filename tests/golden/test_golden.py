@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_predictions_hold_together(name, answers):
     path = p.critical_path
     assert path[0].start == 0.0
     assert path[-1].end == p.step_seconds
-    for before, after in zip(path, path[1:], strict=False):
+    for before, after in itertools.pairwise(path):
         assert after.start == pytest.approx(before.end, rel=1e-12)
 
 

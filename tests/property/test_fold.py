@@ -6,24 +6,28 @@ plan knows. `is_folded=False` simulates each rank; `apart` besides cuts chains a
 
 from __future__ import annotations
 
+import itertools
 from unittest.mock import patch
 
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 
-from foretrain.analysis.sensitivity import run_graph
+from foretrain.analysis.sensitivity import program, run_graph
 from foretrain.compile import template
 from foretrain.compile.execution import Communication
 from foretrain.compile.verify import verify
 from foretrain.engine import native_available, simulate
-from foretrain.analysis.sensitivity import program
 from foretrain.forecast import answer, compile_question, cost_question
 from foretrain.testing.plans import questions
 
 QUIET = settings(
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+    ],
 )
 EXACT = 1e-9
 # Which of two waits that overlap comes first is told by where a chain is cut. With host time a chain that runs as
@@ -91,6 +95,6 @@ def test_the_critical_path_is_unbroken_and_ends_with_the_step(question):
     step = prediction.step_seconds
     assert path[-1].end == step
     assert path[0].start == 0.0
-    for before, after in zip(path, path[1:], strict=False):
+    for before, after in itertools.pairwise(path):
         assert abs(before.end - after.start) <= 1e-12 * step
         assert after.end > after.start

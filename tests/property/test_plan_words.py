@@ -20,4 +20,7 @@ def test_words_and_documents_round_trip(data):
     assert (spelled.mesh, spelled.root) == (plan.mesh, plan.root)
     assert Plan.from_dict(plan.to_dict()) == plan
     assert plan.mesh.ranks == devices
-    assert plan.replicas * plan.mesh.size("tp") * plan.mesh.size("pp") * plan.mesh.size("cp") == devices
+    assert (
+        plan.replicas * plan.mesh.size("tp") * plan.mesh.size("pp") * plan.mesh.size("cp")
+        == devices
+    )

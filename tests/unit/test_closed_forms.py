@@ -104,7 +104,9 @@ def moved(graph) -> float:
     factors = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
     found = message_bytes(graph)
     return sum(
-        factors[sent.collective] * size for sent, size in found.items() if sent.purpose in ("data", "weights")
+        factors[sent.collective] * size
+        for sent, size in found.items()
+        if sent.purpose in ("data", "weights")
     )
 
 
@@ -131,7 +133,9 @@ def test_zero_divides_its_state_by_the_replicas():
     whole = (2.0 * n, 2.0 * n, 12.0 * n)  # bf16 weights and gradients; fp32 master and two moments
     for zero in range(4):
         split = (zero >= 3, zero >= 2, zero >= 1)
-        wanted = [size / 8 if is_split else size for size, is_split in zip(whole, split, strict=True)]
+        wanted = [
+            size / 8 if is_split else size for size, is_split in zip(whole, split, strict=True)
+        ]
         assert kinds[zero] == pytest.approx(wanted, rel=1e-9)
 
 
@@ -210,12 +214,17 @@ def test_a_pair_of_linears_costs_one_all_reduce_each_way():
 def test_sequence_parallelism_halves_each_all_reduce_into_equal_bytes():
     sizes = {}
     for plan in ("tp4", "tp4 sp"):
-        found = message_bytes(compiled(gpt(3), plan, on=devices(4), batch=1, regathers_sequence=False))
+        found = message_bytes(
+            compiled(gpt(3), plan, on=devices(4), batch=1, regathers_sequence=False)
+        )
         sizes[plan] = {
             (s.phase, s.collective): size for s, size in found.items() if s.purpose == "tensor"
         }
     layers = 2 * 3 * 2.0 * S * H  # two per layer of s·b·h elements in 16 bit
-    gathered, scattered = sizes["tp4 sp"][FORWARD, "all_gather"], sizes["tp4 sp"][FORWARD, "reduce_scatter"]
+    gathered, scattered = (
+        sizes["tp4 sp"][FORWARD, "all_gather"],
+        sizes["tp4 sp"][FORWARD, "reduce_scatter"],
+    )
     assert gathered == scattered  # the embedding scatters once more, the logits gather once more
     assert gathered == pytest.approx(layers + 2.0 * S * H, rel=1e-12)
     assert sizes["tp4"][FORWARD, "all_reduce"] == pytest.approx(layers + 2.0 * S * H + 3 * 4.0 * S)
@@ -230,7 +239,9 @@ def test_sequence_parallelism_halves_each_all_reduce_into_equal_bytes():
 def test_degree_one_is_the_identity(model):
     plain = predicted(tiny_model(model), "", on=devices(1))
     ones = predicted(
-        tiny_model(model), "tp1 pp1 dp1 cp1 ep1 vpp1 zero3 sp 1f1b cp=ring recompute=none", on=devices(1)
+        tiny_model(model),
+        "tp1 pp1 dp1 cp1 ep1 vpp1 zero3 sp 1f1b cp=ring recompute=none",
+        on=devices(1),
     )
     assert ones.step_seconds == plain.step_seconds
     assert ones.stalls == plain.stalls
@@ -240,7 +251,9 @@ def test_degree_one_is_the_identity(model):
 def test_recomputation_adds_exactly_one_forward_of_the_layers():
     plain = compiled(gpt(3), "recompute=none", on=devices(1))
     again = compiled(gpt(3), "recompute=full", on=devices(1))
-    logits = 8 * 2.0 * S * H * 512  # of eight samples; neither they nor the embedding are recomputed
+    logits = (
+        8 * 2.0 * S * H * 512
+    )  # of eight samples; neither they nor the embedding are recomputed
     forward = contraction_flops(plain, FORWARD) - logits
     assert contraction_flops(again) - contraction_flops(plain) == pytest.approx(forward, rel=1e-12)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -66,7 +68,9 @@ def test_a_ring_inside_a_node_uses_every_link_of_the_switch():
     cluster = Cluster.of("1 x dgx-a100-80gb")
     network = Network(cluster)
     seconds = kit.switch_seconds(Ring(), "all_reduce", GB, np.arange(8), cluster)
-    assert seconds == pytest.approx(2 * 7 / 8 * GB / network.capacity[~network.is_network].max(), rel=1e-9)
+    assert seconds == pytest.approx(
+        2 * 7 / 8 * GB / network.capacity[~network.is_network].max(), rel=1e-9
+    )
 
 
 def test_an_all_to_all_over_nodes_is_bound_by_what_leaves_the_node():
@@ -75,7 +79,9 @@ def test_an_all_to_all_over_nodes_is_bound_by_what_leaves_the_node():
     [direct] = algorithms_for("all_to_all")
     seconds = kit.switch_seconds(direct, "all_to_all", GB, np.arange(16), cluster)
     port = network.capacity[network.is_network].min()
-    assert seconds == pytest.approx(8 / 16 * GB / port, rel=1e-9)  # half of each rank's buffer leaves
+    assert seconds == pytest.approx(
+        8 / 16 * GB / port, rel=1e-9
+    )  # half of each rank's buffer leaves
 
 
 def test_neighbours_exchange_in_both_directions_at_once():
@@ -113,12 +119,15 @@ def test_several_nodes_take_a_tree_for_short_messages_and_a_ring_for_long_ones()
 
 
 @pytest.mark.parametrize("library", ["nccl", "gloo", "mpi"])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"])
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+)
 def test_more_bytes_never_take_less_time(library, collective):
     seconds = [
-        select(collective, size, WIRING, library).seconds(WIRING.rate) for size in np.logspace(0, 11, 60)
+        select(collective, size, WIRING, library).seconds(WIRING.rate)
+        for size in np.logspace(0, 11, 60)
     ]
-    assert all(a <= b * (1 + 1e-12) for a, b in zip(seconds, seconds[1:], strict=False))
+    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(seconds))
 
 
 def test_an_unknown_collective_is_our_bug():

@@ -59,13 +59,18 @@ def test_an_mlp_alone_needs_one_all_reduce_each_way():
     space = tuple(sizes.items())
     up = Op("up", "linear", space, (x,), (h,), (Tensor("weight", ("hidden", "ffn"), "weight"),))
     down = Op("down", "linear", space, (h,), (y,), (Tensor("weight", ("ffn", "hidden"), "weight"),))
-    start = Op("start", "elementwise", space[:3], (Tensor("images", x.dims),), (x,), (), (("op", "copy"),))
+    start = Op(
+        "start", "elementwise", space[:3], (Tensor("images", x.dims),), (x,), (), (("op", "copy"),)
+    )
     end = Op("end", "elementwise", space[:3], (y,), (Tensor("z", y.dims),), (), (("op", "copy"),))
     block = Block("layers", (start, up, down, end), (), (Tensor("z", y.dims),), 1, space[:3])
     graph = compiled(Model("mlp", (block,), S), "tp4", 4, batch=1)
     assert of_purpose(graph, "tensor") == {(FORWARD, "all_reduce"): 1, (BACKWARD, "all_reduce"): 1}
     size = TWO_BYTES * S * H
-    assert sizes_of(graph, "tensor") == {(FORWARD, "all_reduce"): size, (BACKWARD, "all_reduce"): size}
+    assert sizes_of(graph, "tensor") == {
+        (FORWARD, "all_reduce"): size,
+        (BACKWARD, "all_reduce"): size,
+    }
 
 
 def test_vocabulary_parallel_embedding_and_loss():
@@ -99,7 +104,9 @@ def test_grouped_queries_beyond_their_heads_hold_copies(plan):
         if isinstance(i.work, Compute) and i.work.kernel.kind == "attention"
     }  # fmt: skip
     assert {(s[1], s[2]) for s in shapes} == {(8 // ranks, 1)}
-    assert contraction_flops(graph) > contraction_flops(compiled(tiny_model("llama"), "", 1, batch=1))
+    assert contraction_flops(graph) > contraction_flops(
+        compiled(tiny_model("llama"), "", 1, batch=1)
+    )
 
 
 def test_copies_of_key_heads_travel_whole():
@@ -164,7 +171,9 @@ def test_expert_weights_are_reduced_among_the_ranks_that_share_them():
     model = tiny_model("moe")
     experts = LAYERS * 8 * 3 * H * 1408
     moved = {s.axes: size for s, size in message_bytes(graph).items() if s.purpose == "data"}
-    assert moved["dp.out",] == pytest.approx(4.0 * experts / 4)  # fp32 gradients, a quarter of the experts
+    assert moved["dp.out",] == pytest.approx(
+        4.0 * experts / 4
+    )  # fp32 gradients, a quarter of the experts
     assert moved["dp.out", "dp.in"] == pytest.approx(4.0 * (model.parameters - experts))
 
 
@@ -192,7 +201,10 @@ def test_samples_need_only_gradients():
 def test_rows_exchange_halos_with_their_neighbours():
     graph = compiled(tiny_model(CNN), image_plan({"rows": 4}, {"height": "rows"}), 4, batch=1)
     # seven 3x3 convolutions read what others hold; the first reads images, which are loaded with their halo
-    assert of_purpose(graph, "halo") == {(FORWARD, "exchange"): 7 + 1, (BACKWARD, "exchange"): 7 + 1}
+    assert of_purpose(graph, "halo") == {
+        (FORWARD, "exchange"): 7 + 1,
+        (BACKWARD, "exchange"): 7 + 1,
+    }
     row = 32 * 64 * TWO_BYTES  # a row of 32 pixels of 64 channels
     # five read 32-pixel rows of 64 channels (one of them strided), three 16-pixel rows of 128
     assert sizes_of(graph, "halo")[FORWARD, "exchange"] == 5 * row + 3 * row
@@ -204,7 +216,13 @@ def test_rows_and_columns_go_both_ways():
     graph = compiled(
         tiny_model(CNN), image_plan({"r": 2, "c": 2}, {"height": "r", "width": "c"}), 4, batch=1
     )
-    axes = Counter({s.axes: n for s, n in messages(graph).items() if s.collective == "exchange" and not s.phase})
+    axes = Counter(
+        {
+            s.axes: n
+            for s, n in messages(graph).items()
+            if s.collective == "exchange" and not s.phase
+        }
+    )
     assert axes == {("r",): 8, ("c",): 8}
 
 
@@ -242,7 +260,11 @@ def conv_flops(graph) -> float:
     total = 0.0
     for task in range(graph.tasks):
         for item in graph.shape(int(graph.task_shape[task])):
-            if isinstance(item.work, Compute) and item.work.kernel.kind == "conv" and graph.task_kind[task] == 0:
+            if (
+                isinstance(item.work, Compute)
+                and item.work.kernel.kind == "conv"
+                and graph.task_kind[task] == 0
+            ):
                 total += item.work.kernel.flops * graph.fold.counts[graph.task_class[task]]
     return total
 
@@ -301,6 +323,10 @@ def test_a_boundary_is_sent_once_each_way_per_micro_batch():
 def test_scattered_boundaries_are_gathered_on_arrival():
     graph = compiled(tiny_model("llama"), "pp2 tp2", 4, batch=2, scatters_pipeline=True)
     for rank_class in range(graph.fold.classes):
-        found = {s.collective: size for s, size in message_bytes(graph, rank_class).items() if s.purpose == "pipeline"}
+        found = {
+            s.collective: size
+            for s, size in message_bytes(graph, rank_class).items()
+            if s.purpose == "pipeline"
+        }
         assert found["send"] == 2 * TWO_BYTES * S * H / 2
         assert found["all_gather"] == 2 * TWO_BYTES * S * H

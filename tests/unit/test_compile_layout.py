@@ -11,7 +11,10 @@ FULL = 64.0
 
 
 def steps(have: Layout, want: Layout) -> list[tuple[str, tuple[str, ...], float]]:
-    return [(c.collective, c.group.axes, c.bytes) for c in transition(have, want, FULL, SIZES, "reshard")]
+    return [
+        (c.collective, c.group.axes, c.bytes)
+        for c in transition(have, want, FULL, SIZES, "reshard")
+    ]
 
 
 def layout(*axes: str, partial: str = "") -> Layout:

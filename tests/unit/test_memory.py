@@ -15,11 +15,26 @@ LEAN = {"context_bytes": 0.0, "fragmentation": 0.0}
 
 def predicted(model, plan, on=NODE, batch=16, micro=1, **options):
     return answer(
-        ask(tiny_model(model), on=on, plan=plan, batch=batch, micro_batch=micro, runtime_options=options)
+        ask(
+            tiny_model(model),
+            on=on,
+            plan=plan,
+            batch=batch,
+            micro_batch=micro,
+            runtime_options=options,
+        )
     )
 
 
-PLANS = ("dp8", "tp8", "tp2 pp2 dp2 zero1 sp", "pp4 dp2", "cp2 dp4 zero3", "pp2 vpp2 dp4", "pp4 zb-h1 dp2")
+PLANS = (
+    "dp8",
+    "tp8",
+    "tp2 pp2 dp2 zero1 sp",
+    "pp4 dp2",
+    "cp2 dp4 zero3",
+    "pp2 vpp2 dp4",
+    "pp4 zb-h1 dp2",
+)
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -41,7 +56,10 @@ def test_slack_and_context_are_on_top():
 
 
 def test_the_first_stage_of_1f1b_holds_most_and_gpipe_holds_all():
-    one, all_ = (predicted("llama", f"pp4 {s}", on=Cluster.of(NODE).first(4), **LEAN).memory for s in ("1f1b", "gpipe"))
+    one, all_ = (
+        predicted("llama", f"pp4 {s}", on=Cluster.of(NODE).first(4), **LEAN).memory
+        for s in ("1f1b", "gpipe")
+    )
     held = [stage.by_kind["activations"] for stage in one.by_stage[:3]]
     assert held[0] > held[1] > held[2]
     assert all_.by_stage[0].by_kind["activations"] > 2 * held[0]
@@ -78,7 +96,9 @@ def test_sharded_weights_need_room_for_what_is_gathered():
 
 def test_the_stage_with_the_least_room_decides_on_mixed_machines():
     """Stage 0 of a pipeline holds more bytes, but stage 1 sits on the smaller device."""
-    mixed = Cluster.of({"nodes": [{"node": "dgx-a100-80gb", "used": 1}, {"node": "aws:g4dn.12xlarge", "used": 1}]})
+    mixed = Cluster.of(
+        {"nodes": [{"node": "dgx-a100-80gb", "used": 1}, {"node": "aws:g4dn.12xlarge", "used": 1}]}
+    )
     memory = predicted("llama", "pp2", on=mixed).memory
     assert memory.peak_stage == 1
     assert memory.capacity_bytes < 20e9

@@ -22,7 +22,10 @@ def test_every_factoring_conforms(row):
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
-        *(("gpt", p) for p in ("dp8", "tp8", "tp4 sp", "pp4", "pp2 vpp2", "cp4", "cp2 tp2 pp2 zero1")),
+        *(
+            ("gpt", p)
+            for p in ("dp8", "tp8", "tp4 sp", "pp4", "pp2 vpp2", "cp4", "cp2 tp2 pp2 zero1")
+        ),
         *(("llama", p) for p in ("tp2 cp2 sp", "tp2 dp4", "zero3", "pp2 zb-h1 tp2", "cp8 cp=ring")),
         *(("moe", p) for p in ("ep8", "tp2 ep4 sp", "tp2 ep8 etp1 sp", "cp2 ep4", "pp2 ep4 zero1")),
         *(("cnn", p) for p in ("dp8", "pp2")),

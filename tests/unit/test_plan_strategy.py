@@ -46,7 +46,10 @@ def test_factoring_leaves_ranks_where_they_are():
     assert mesh.axes == (("dp.out", 2), ("dp.in", 4), ("tp", 2))
     assert mesh.expand("dp") == ("dp.out", "dp.in")
     assert mesh.inner("dp", 4) == ("dp.in",)
-    assert mesh.groups(mesh.expand("dp")).tolist() == Mesh((("dp", 8), ("tp", 2))).groups(("dp",)).tolist()
+    assert (
+        mesh.groups(mesh.expand("dp")).tolist()
+        == Mesh((("dp", 8), ("tp", 2))).groups(("dp",)).tolist()
+    )
     again = mesh.factored("dp", 2)
     assert again.expand("dp") == ("dp.out", "dp.in.out", "dp.in.in")
     assert again.size("dp") == 8
@@ -92,7 +95,9 @@ def test_a_select_of_ops_takes_no_block():
     assert not matches("kind:linear", "layers", 0, None)
 
 
-@pytest.mark.parametrize("select", ["layers[a:b]", "layers[1:2", "layers[]", "layers[1:2]fc", "[1:2]"])
+@pytest.mark.parametrize(
+    "select", ["layers[a:b]", "layers[1:2", "layers[]", "layers[1:2]fc", "[1:2]"]
+)
 def test_a_range_that_cannot_be_read_is_an_input_error(select):
     with pytest.raises(PlanError, match="selects nothing"):
         matches(select, "layers", 0, None)
@@ -149,7 +154,15 @@ def test_all_faults_of_a_short_form_at_once():
     with pytest.raises(PlanError) as refused:
         parse("tp0 zero4 schedule=zigzag offload=weights tq8 tp2 tp4 recompute=full layers=a")
     text = str(refused.value)
-    for words in ("tp0", "stages 0 to 3", "zigzag", "'weights'", "tq8", "given twice", "'a' is not a whole"):
+    for words in (
+        "tp0",
+        "stages 0 to 3",
+        "zigzag",
+        "'weights'",
+        "tq8",
+        "given twice",
+        "'a' is not a whole",
+    ):
         assert words in text
 
 
@@ -181,7 +194,9 @@ def test_order_says_who_are_neighbours():
 
 
 def test_people_may_write_a_mapping_of_dims_to_axes():
-    written = plan({"mesh": {"dp": 4, "tp": 2}, "tree": {"split": {"heads,kv_heads": "tp", "batch": "dp"}}})
+    written = plan(
+        {"mesh": {"dp": 4, "tp": 2}, "tree": {"split": {"heads,kv_heads": "tp", "batch": "dp"}}}
+    )
     assert written.root.split == (Cut(("heads", "kv_heads"), ("tp",)), Cut(("batch",), ("dp",)))
     assert written.replicas == 4
 

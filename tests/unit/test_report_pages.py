@@ -174,7 +174,7 @@ def test_tolerance_decides(mape: float | None, tolerance: float | None, is_no: b
 
 def test_unknown_figures_are_dashes_and_bias_has_a_sign() -> None:
     text = render_page(validation_page(_document(0.1)), "txt")
-    assert "-2.0 %" in text
+    assert "-2.0%" in text
     assert "–" in text
 
 

@@ -26,7 +26,15 @@ def predicted(model, plan, on=NODE, batch=16, micro=1, data=None, runtime="megat
     )  # fmt: skip
 
 
-PLANS = ("dp8", "tp8", "tp2 pp2 dp2 zero1 sp", "pp4 dp2", "cp2 dp4 zero3", "pp2 vpp2 dp4", "pp4 zb-h1 dp2")
+PLANS = (
+    "dp8",
+    "tp8",
+    "tp2 pp2 dp2 zero1 sp",
+    "pp4 dp2",
+    "cp2 dp4 zero3",
+    "pp2 vpp2 dp4",
+    "pp4 zb-h1 dp2",
+)
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "nemo", "fsdp", "ddp"])
@@ -82,12 +90,18 @@ def test_tensor_parallel_waits_are_interconnect_inside_and_network_between_nodes
 
 
 def test_a_pipeline_has_a_bubble_and_more_micro_batches_shrink_it():
-    few, many = (predicted("gpt", "pp4", batch=b, on=Cluster.of(NODE).first(4), **NO_HOST) for b in (4, 32))
-    assert few.stalls["bubble"] / few.step_seconds > 2 * many.stalls["bubble"] / many.step_seconds > 0
+    few, many = (
+        predicted("gpt", "pp4", batch=b, on=Cluster.of(NODE).first(4), **NO_HOST) for b in (4, 32)
+    )
+    assert (
+        few.stalls["bubble"] / few.step_seconds > 2 * many.stalls["bubble"] / many.step_seconds > 0
+    )
 
 
 def test_a_slow_machine_is_waited_for():
-    mixed = Cluster.of({"nodes": [{"node": "dgx-a100-80gb", "used": 1}, {"node": "dgx-1-v100-32gb", "used": 1}]})
+    mixed = Cluster.of(
+        {"nodes": [{"node": "dgx-a100-80gb", "used": 1}, {"node": "dgx-1-v100-32gb", "used": 1}]}
+    )
     even = Cluster.of({"nodes": [{"node": "dgx-a100-80gb", "used": 1, "count": 2}]})
     waits = []
     for cluster in (mixed, even):
@@ -104,7 +118,9 @@ def test_a_slow_machine_is_waited_for():
 def test_gradients_that_overlap_stall_less():
     buckets = {"bucket_bytes": 25e6, "first_bucket_bytes": 25e6}
     apart, beside = (
-        predicted("gpt", "dp8", batch=128, micro=16, overlaps_gradients=overlaps, **buckets, **NO_HOST)
+        predicted(
+            "gpt", "dp8", batch=128, micro=16, overlaps_gradients=overlaps, **buckets, **NO_HOST
+        )
         for overlaps in (False, True)
     )
     assert beside.stalls["interconnect"] < apart.stalls["interconnect"]
@@ -119,7 +135,11 @@ def test_gradients_that_overlap_stall_less():
     ],
 )
 def test_data_that_comes_late_is_named(source, stall):
-    disk = {"nodes": [{"node": "dgx-a100-80gb", "host": {"cpu_cores": 64, "storage_bandwidth": "3GB/s"}}]}
+    disk = {
+        "nodes": [
+            {"node": "dgx-a100-80gb", "host": {"cpu_cores": 64, "storage_bandwidth": "3GB/s"}}
+        ]
+    }
     p = predicted("cnn", "dp8", on=disk, data=source)
     assert p.bottleneck == stall
     assert p.stalls[stall] > 0.9 * p.step_seconds

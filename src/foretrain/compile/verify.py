@@ -43,7 +43,12 @@ _COLUMNS = (
     "task_memory",
     "task_workspace",
 )
-_WORKS: Mapping[int, type] = {COLLECTIVE: Communication, TRANSFER: Communication, COPY: Copy, LOAD: Load}
+_WORKS: Mapping[int, type] = {
+    COLLECTIVE: Communication,
+    TRANSFER: Communication,
+    COPY: Copy,
+    LOAD: Load,
+}
 _SENDS = ("send_forward", "send_backward")
 _CLOSE = 1e-9
 
@@ -97,7 +102,10 @@ def _segment_is_well_formed(segment: Segment, items: Sequence[Item]) -> None:
     for entry in segment.asyncs:
         work = items[entry.item].work
         _require(not isinstance(work, Compute), f"a kernel runs beside the chain on {entry.stream}")
-        _require(0 <= entry.after <= length, f"work beside a chain of {length} starts after {entry.after}")
+        _require(
+            0 <= entry.after <= length,
+            f"work beside a chain of {length} starts after {entry.after}",
+        )
         due = length if entry.before is None else entry.before
         _require(entry.after <= due <= length, f"work after item {entry.after} is due before {due}")
     if segment.send is not None:
@@ -114,7 +122,9 @@ def _segment_is_well_formed(segment: Segment, items: Sequence[Item]) -> None:
 def _columns_have_one_length(graph: ExecutionGraph) -> None:
     for name in _COLUMNS:
         column = getattr(graph, name)
-        _require(len(column) == graph.tasks, f"{name} has {len(column)} rows for {graph.tasks} tasks")
+        _require(
+            len(column) == graph.tasks, f"{name} has {len(column)} rows for {graph.tasks} tasks"
+        )
     for name in ("task_memory", "task_workspace"):
         _require(np.isfinite(getattr(graph, name)).all(), f"{name} is not finite")
     _require((graph.task_workspace >= 0).all(), "a task needs less than no workspace")
@@ -126,8 +136,12 @@ def _pointers_are_well_formed(graph: ExecutionGraph) -> None:
         ("stream", graph.stream_ptr, graph.stream_ids, graph.tasks),
         ("succ", graph.succ_ptr, graph.succ, graph.tasks),
     ):
-        _require(len(pointers) == rows + 1, f"{name}_ptr has {len(pointers)} entries for {rows} rows")
-        _require(pointers[0] == 0 and pointers[-1] == len(values), f"{name}_ptr does not span its values")
+        _require(
+            len(pointers) == rows + 1, f"{name}_ptr has {len(pointers)} entries for {rows} rows"
+        )
+        _require(
+            pointers[0] == 0 and pointers[-1] == len(values), f"{name}_ptr does not span its values"
+        )
         _require((np.diff(pointers) >= 0).all(), f"{name}_ptr goes back")
 
 
@@ -161,10 +175,14 @@ def _shapes_suit_their_kinds(graph: ExecutionGraph) -> None:
         items = graph.shape(shape)
         if kind in _WORKS:
             fits = len(items) == 1 and isinstance(items[0].work, _WORKS[kind])
-            _require(fits, f"a {KIND_NAMES[kind]} of {len(items)} items, first {items[0].work!r:.80}")
+            _require(
+                fits, f"a {KIND_NAMES[kind]} of {len(items)} items, first {items[0].work!r:.80}"
+            )
             _require(items[0].beside is None, f"a {KIND_NAMES[kind]} with something beside it")
         else:
-            _require(not any(isinstance(i.work, Load) for i in items), f"a load in a {KIND_NAMES[kind]}")
+            _require(
+                not any(isinstance(i.work, Load) for i in items), f"a load in a {KIND_NAMES[kind]}"
+            )
         if kind == TRANSFER:
             _require(_communication(items[0]).collective == "send", "a transfer that is no send")
 
@@ -177,10 +195,14 @@ def _tasks_stand_on_their_own_streams(graph: ExecutionGraph) -> None:
     _require((counts[lone] == 1).all(), "a task other than a collective on several streams")
     rank_class = np.array([c for c, _ in graph.streams])
     first = graph.stream_ids[graph.stream_ptr[:-1]]
-    _require((rank_class[first] == graph.task_class).all(), "a task on a stream of another rank class")
+    _require(
+        (rank_class[first] == graph.task_class).all(), "a task on a stream of another rank class"
+    )
     for task in np.flatnonzero(counts > 1).tolist():
         names = {graph.streams[s][1] for s in _streams(graph, task)}
-        _require(len(names) == 1, f"collective {task} joins streams of different names {sorted(names)}")
+        _require(
+            len(names) == 1, f"collective {task} joins streams of different names {sorted(names)}"
+        )
 
 
 # --- order ------------------------------------------------------------------------------------------
@@ -245,8 +267,14 @@ def _memory_is_given_back(graph: ExecutionGraph) -> None:
         change = graph.task_memory[_tasks_on(graph, rank_class, ("compute",))]
         held = np.cumsum(change)
         largest = float(np.abs(held).max(initial=0.0))
-        _require(abs(change.sum()) <= _CLOSE * largest, f"class {rank_class} keeps {change.sum():g} bytes")
-        _require(held.min(initial=0.0) >= -_CLOSE * largest, f"class {rank_class} frees what it never held")
+        _require(
+            abs(change.sum()) <= _CLOSE * largest,
+            f"class {rank_class} keeps {change.sum():g} bytes",
+        )
+        _require(
+            held.min(initial=0.0) >= -_CLOSE * largest,
+            f"class {rank_class} frees what it never held",
+        )
     chains = np.isin(np.arange(graph.tasks), np.flatnonzero(graph.task_memory))
     on_chain = np.isin(graph.task_kind, (CHAIN, COLLECTIVE))
     _require(on_chain[chains].all(), "memory changes beside the chain")
@@ -263,7 +291,9 @@ def _collectives_join_their_groups(graph: ExecutionGraph) -> None:
         group = graph.fold.group_class(work.group, int(graph.task_class[task]))
         joined = tuple(sorted(graph.streams[s][0] for s in _streams(graph, task)))
         wanted = found.members[group]
-        _require(joined == wanted, f"{_told(graph, task)} joins classes {joined}, its group is {wanted}")
+        _require(
+            joined == wanted, f"{_told(graph, task)} joins classes {joined}, its group is {wanted}"
+        )
 
 
 def _transfers_reach_their_receivers(graph: ExecutionGraph) -> None:
@@ -272,7 +302,9 @@ def _transfers_reach_their_receivers(graph: ExecutionGraph) -> None:
     for task in np.flatnonzero(graph.task_kind == TRANSFER).tolist():
         work = _communication(graph.shape(int(graph.task_shape[task]))[0])
         partner = graph.fold.partner(work.group, int(graph.task_class[task]))
-        _require(graph.streams[_streams(graph, task)[0]][1] in _SENDS, f"send {task} on a wrong stream")
+        _require(
+            graph.streams[_streams(graph, task)[0]][1] in _SENDS, f"send {task} on a wrong stream"
+        )
         receivers = [
             other
             for other in graph.succ[graph.succ_ptr[task] : graph.succ_ptr[task + 1]].tolist()
@@ -296,7 +328,9 @@ def _gradients_are_reduced_before_the_update(graph: ExecutionGraph) -> None:
         first, last = int(updates[0]), int(reductions[-1])
         if first not in before:
             before[first] = _ancestors(preceding, first, int(reductions[0]))
-        _require(last in before[first], f"{_told(graph, last)} may still run when the weights change")
+        _require(
+            last in before[first], f"{_told(graph, last)} may still run when the weights change"
+        )
 
 
 def _preceding(graph: ExecutionGraph) -> list[list[int]]:
@@ -323,7 +357,9 @@ def _ancestors(preceding: Sequence[Sequence[int]], task: int, lowest: int) -> se
 
 def _communication(item: Item) -> Communication:
     if not isinstance(item.work, Communication):
-        raise Bug(f"illegal execution graph: {item.work!r:.80} stands where a communication should.")
+        raise Bug(
+            f"illegal execution graph: {item.work!r:.80} stands where a communication should."
+        )
     return item.work
 
 

@@ -23,15 +23,15 @@ _SHARES = (
 _HEAD = (
     "group",
     "n",
-    "failed",
+    "fail",
     "MAPE",
-    "median",
+    "med",
     "p90",
     "bias",
-    "order",
-    "top-1 regret",
-    "memory",
-    "coverage",
+    "ord",
+    "regr",
+    "mem",
+    "cov",
     "fits",
 )
 
@@ -49,7 +49,12 @@ def validation_page(document: Mapping[str, Any], tolerance: float | None = None)
         for case in (group.get("worst") or ())[:3]
     )
     sections = (
-        Section("Predicted against measured", _HEAD, tuple(rows)),
+        Section(
+            "Predicted against measured (errors of step time; ord: pairs in order, regr: top-1 regret, "
+            "mem: memory, cov: intervals that cover)",
+            _HEAD,
+            tuple(rows),
+        ),
         Section(
             "Farthest off",
             ("group", "case", "predicted", "measured", "error"),
@@ -90,9 +95,11 @@ def _row(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _share(value: float | None, signed: bool = False) -> str:
+    """A percentage in few columns: one decimal below ten, none above."""
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value * 100:{'+' if signed else ''}.1f} %"
+    digits = 1 if abs(value) < 0.0995 else 0
+    return f"{value * 100:{'+' if signed else ''}.{digits}f}%"
 
 
 def _worst(case: Any) -> tuple[str, str, str, str]:

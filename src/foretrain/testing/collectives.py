@@ -58,14 +58,16 @@ def check_collective(algorithm: Algorithm) -> None:
 
 def sent(flows: Flows, ranks: int) -> Floats:
     """Units that leave each rank."""
-    return np.bincount(flows.src, flows.weight, minlength=ranks)
+    return np.bincount(flows.src, flows.weight, minlength=ranks).astype(np.float64)
 
 
 def received(flows: Flows, ranks: int) -> Floats:
-    return np.bincount(flows.dst, flows.weight, minlength=ranks)
+    return np.bincount(flows.dst, flows.weight, minlength=ranks).astype(np.float64)
 
 
-def switch_seconds(algorithm: Algorithm, collective: str, size: float, group: Ints, on: Cluster) -> float:
+def switch_seconds(
+    algorithm: Algorithm, collective: str, size: float, group: Ints, on: Cluster
+) -> float:
     """Seconds without latency of one group alone: the most loaded link decides."""
     network = Network(on)
     loads = network.pattern_loads(algorithm, group[None, :])
@@ -124,7 +126,9 @@ def _check_time_on_a_switch(algorithm: Algorithm, collective: str, n: int) -> No
     if collective in SHARES:
         least = SHARES[collective].least(n) * SIZE / port
         most = SHARES[collective].most(n) * SIZE / port
-        assert least * (1 - 1e-6) <= seconds <= most * (1 + 1e-6), f"{where}: {seconds} s, bound {least} s"
+        assert least * (1 - 1e-6) <= seconds <= most * (1 + 1e-6), (
+            f"{where}: {seconds} s, bound {least} s"
+        )
 
 
 def _check_renaming(algorithm: Algorithm, n: int) -> None:
@@ -135,13 +139,17 @@ def _check_renaming(algorithm: Algorithm, n: int) -> None:
     two = _flows(algorithm, names, np.zeros(64, dtype=np.int64))
     assert (names[one.src] == two.src).all()
     assert (names[one.dst] == two.dst).all()
-    assert (one.weight == two.weight).all(), f"{algorithm.name}: flows depend on what ranks are called"
+    assert (one.weight == two.weight).all(), (
+        f"{algorithm.name}: flows depend on what ranks are called"
+    )
     pair = algorithm.flows(np.stack([np.arange(n), names]), np.zeros(64, dtype=np.int64))
     for number, ranks in enumerate((np.arange(n), names)):
         mine = pair.group == number
         alone = _flows(algorithm, ranks, np.zeros(64, dtype=np.int64))
         key = sorted(zip(pair.src[mine], pair.dst[mine], pair.weight[mine], strict=True))
-        assert key == sorted(zip(alone.src, alone.dst, alone.weight, strict=True)), "groups disturb each other"
+        assert key == sorted(zip(alone.src, alone.dst, alone.weight, strict=True)), (
+            "groups disturb each other"
+        )
 
 
 def _check_steps(algorithm: Algorithm, collective: str) -> None:
@@ -152,8 +160,12 @@ def _check_steps(algorithm: Algorithm, collective: str) -> None:
             steps = algorithm.steps(collective, n, domains)
             assert isfinite(steps.inside)
             assert isfinite(steps.between)
-            assert steps.inside >= 0, f"{algorithm.name} {collective}: {steps} over {n} in {domains}"
-            assert steps.between >= 0, f"{algorithm.name} {collective}: {steps} over {n} in {domains}"
+            assert steps.inside >= 0, (
+                f"{algorithm.name} {collective}: {steps} over {n} in {domains}"
+            )
+            assert steps.between >= 0, (
+                f"{algorithm.name} {collective}: {steps} over {n} in {domains}"
+            )
             assert steps.inside + steps.between > 0, "a message without latency"
             assert domains > 1 or steps.between == 0, "hops between domains where there is one"
         total = algorithm.steps(collective, n, 1).inside
@@ -169,6 +181,8 @@ def _check_irregular(algorithm: Algorithm, collective: str) -> None:
         group = np.array([0, n - 1]) if collective == "send" else np.arange(n)
         flows = _flows(algorithm, group, Network(cluster).domain_of)
         assert isclose(sent(flows, n).sum(), received(flows, n).sum(), rel_tol=1e-12)
-        assert len(np.union1d(flows.src, flows.dst)) == len(group), f"{placement}: a rank is left out"
+        assert len(np.union1d(flows.src, flows.dst)) == len(group), (
+            f"{placement}: a rank is left out"
+        )
         seconds = switch_seconds(algorithm, collective, SIZE, group, cluster)
         assert 0.0 < seconds < inf, f"{algorithm.name} {collective} on {placement}: {seconds} s"

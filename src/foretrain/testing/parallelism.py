@@ -78,17 +78,23 @@ def check_factoring(factoring: Factoring) -> None:
     for words in EXAMPLES:
         before = _degrees(words)
         after = factoring(words, before)
-        assert after.ranks == before.ranks, f"{words.text()}: {before.ranks} ranks became {after.ranks}"
+        assert after.ranks == before.ranks, (
+            f"{words.text()}: {before.ranks} ranks became {after.ranks}"
+        )
         sizes = dict(after.axes)
         for name, members in after.names:
             assert all(axis in sizes for axis in members), f"{name} stands for unknown {members}"
         for name, size in before.axes:
             whole = after.groups(after.expand(name))
-            assert (whole == before.groups((name,))).all(), f"{words.text()}: {name} joins other ranks"
+            assert (whole == before.groups((name,))).all(), (
+                f"{words.text()}: {name} joins other ranks"
+            )
             assert after.size(name) == size
         for name, degree in (("ep", words.ep), ("shards", words.shard or 0)):
             if name in dict(after.names):
-                assert after.size(name) == degree, f"{name} has {after.size(name)} of {degree} ranks"
+                assert after.size(name) == degree, (
+                    f"{name} has {after.size(name)} of {degree} ranks"
+                )
 
 
 def check_plan(plan: str, model: Model, on: str = "1 x dgx-a100-80gb", batch: int = 16) -> None:
@@ -99,7 +105,9 @@ def check_plan(plan: str, model: Model, on: str = "1 x dgx-a100-80gb", batch: in
     alone = ask(model, on="1 x a100-80gb", batch=batch, micro_batch=micro, runtime_options=options)
     _check_round_trip(many.plan)
     split, whole = contraction_flops(_plain(many)), contraction_flops(_plain(alone))
-    assert isclose(split, whole, rel_tol=1e-9), f"{plan}: ranks do {split:g} FLOPs, one device {whole:g}"
+    assert isclose(split, whole, rel_tol=1e-9), (
+        f"{plan}: ranks do {split:g} FLOPs, one device {whole:g}"
+    )
 
 
 def contraction_flops(graph: ExecutionGraph, phase: int | None = None) -> float:
@@ -113,7 +121,9 @@ def contraction_flops(graph: ExecutionGraph, phase: int | None = None) -> float:
     chains = graph.task_kind == CHAIN
     if phase is not None:
         chains &= graph.task_phase == phase
-    return float((of_shape[graph.task_shape[chains]] * graph.fold.counts[graph.task_class[chains]]).sum())
+    return float(
+        (of_shape[graph.task_shape[chains]] * graph.fold.counts[graph.task_class[chains]]).sum()
+    )
 
 
 def messages(graph: ExecutionGraph, rank_class: int = 0) -> Counter[Sent]:
@@ -167,4 +177,6 @@ def _mesh(words: Words) -> Mesh:
 
 def _check_round_trip(plan: Plan) -> None:
     again = Plan.from_dict(plan.to_dict())
-    assert replace(again, text=plan.text) == plan, f"{plan.text}: the document reads back as another plan"
+    assert replace(again, text=plan.text) == plan, (
+        f"{plan.text}: the document reads back as another plan"
+    )

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import PlanError
+from foretrain.forecast import Question, ask
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.zoo.resnet import resnet
-from foretrain.forecast import Question, ask
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -138,7 +138,9 @@ def image_trees(draw: Draw, devices: int) -> tuple[dict[str, Any], int, int]:
     order = draw(st.permutations(tuple(sizes)))
     split = {"batch": "dp", "height": "rows", "width": "columns", "channel_out": "channels"}
     # the second convolution of a pair adds up over the channels that the first one made
-    children = {"2_conv": {"split": {"channel_in": "channels"}}} if draw(st.booleans()) else {}
+    children: dict[str, Any] = {}
+    if draw(st.booleans()):
+        children["2_conv"] = {"split": {"channel_in": "channels"}}
     if draw(st.booleans()):
         children["stage1"] = {"recompute": "full"}
     tree: dict[str, Any] = {"split": split, "schedule": {"stages": sizes["pp"]}}
@@ -180,8 +182,9 @@ def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
     if model == "cnn" and draw(st.booleans()):
         plan, replicas, multiple = draw(image_trees(cluster.device_count))
     else:
-        plan, multiple = draw(plan_words(cluster.device_count, model))
-        replicas = next(int(word[2:]) for word in plan.split() if word.startswith("dp"))
+        words, multiple = draw(plan_words(cluster.device_count, model))
+        replicas = next(int(word[2:]) for word in words.split() if word.startswith("dp"))
+        plan = words
     micro = draw(st.sampled_from((1, 2)))
     rounds = multiple * draw(st.integers(1, 3))
     options: dict[str, Any] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from foretrain.analysis.prediction import PathStep, Timeline
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
 
@@ -13,18 +11,21 @@ def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]
     told as one, and of very long paths the middle is summed up."""
     if not len(timeline):
         return ()
-    path: list[PathStep] = []
+    told: list[PathStep] = []
+    starts, ends = timeline.start.tolist(), timeline.end.tolist()
+    stages, causes = timeline.stage.tolist(), timeline.waited_for.tolist()
+    names = _Names(timeline)
     task = int(timeline.end.argmax())
     while task >= 0:
-        start, end = float(timeline.start[task]), float(timeline.end[task])
+        start, end = starts[task], ends[task]
         if end > start:
-            path.append(PathStep(start, end, int(timeline.stage[task]), _what(timeline, task)))
-        task = int(timeline.waited_for[task])
-    path.reverse()
-    told = []
-    for (stage, what), steps in groupby(path, key=lambda s: (s.stage, s.what)):
-        run = list(steps)
-        told.append(PathStep(run[0].start, run[-1].end, stage, what))
+            stage, what = stages[task], names.of(task)
+            if told and (told[-1].stage, told[-1].what) == (stage, what):
+                told[-1] = PathStep(start, told[-1].end, stage, what)
+            else:
+                told.append(PathStep(start, end, stage, what))
+        task = causes[task]
+    told.reverse()
     if len(told) > limit:
         head, middle, tail = told[: limit // 2], told[limit // 2 : -limit // 2], told[-limit // 2 :]
         what = f"{len(middle):,} steps in between"
@@ -32,10 +33,15 @@ def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]
     return tuple(told)
 
 
-def _what(timeline: Timeline, task: int) -> str:
-    kind = KIND_NAMES[int(timeline.kind[task])]
-    if kind == "chain":
-        return PHASE_NAMES[int(timeline.phase[task])]
-    if kind == "launch":
-        return "host launches"
-    return timeline.labels[int(timeline.label[task])]
+class _Names:
+    """What each task is called on the path."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.kinds, self.phases = timeline.kind.tolist(), timeline.phase.tolist()
+        self.label, self.labels = timeline.label.tolist(), timeline.labels
+
+    def of(self, task: int) -> str:
+        kind = KIND_NAMES[self.kinds[task]]
+        if kind == "chain":
+            return PHASE_NAMES[self.phases[task]]
+        return "host launches" if kind == "launch" else self.labels[self.label[task]]

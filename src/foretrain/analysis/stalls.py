@@ -160,7 +160,8 @@ def _follow(
 def _contains(ordered: Ints, values: Ints) -> NDArray[np.bool_]:
     """Whether each value is in an ascending array."""
     found = np.searchsorted(ordered, values)
-    return ordered[np.minimum(found, len(ordered) - 1)] == values
+    hit: NDArray[np.bool_] = ordered[np.minimum(found, len(ordered) - 1)] == values
+    return hit
 
 
 def _membership(graph: ExecutionGraph) -> tuple[NDArray[np.bool_], Ints]:

@@ -196,10 +196,9 @@ class _Assembly:
                 self._join(source, layout.rows("lead", steps, receiver))
 
     def _shift(self, direction: int) -> Communicator | None:
-        for communicator in self.fold.groups:
-            if communicator.kind == "shift" and communicator.axes == ("pp",):
-                if communicator.offset == direction:
-                    return communicator
+        for found in self.fold.groups:
+            if (found.kind, found.axes, found.offset) == ("shift", ("pp",), direction):
+                return found
         return None
 
     def _starts(self, layout: _StageLayout) -> None:
@@ -359,7 +358,8 @@ def _which(keys: list[Key], order: Steps) -> Ints:
     for number, (phase, chunk, is_edge) in enumerate(keys):
         numbers[phase, chunk, int(is_edge)] = number
     is_edge = np.where(order[:, 0] == FORWARD, order[:, 2] == 0, order[:, 2] == last)
-    return numbers[order[:, 0], order[:, 1], is_edge.astype(int)]
+    chosen: Ints = numbers[order[:, 0], order[:, 1], is_edge.astype(int)]
+    return chosen
 
 
 def _stream_csr(

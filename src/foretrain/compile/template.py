@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +115,7 @@ class _Weaving:
         out.lead = [-1] * len(self.classes)
         pending = sorted(segment.asyncs, key=lambda a: a.after)
         cuts = self._cuts()
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             pending = self._issue(pending, low)
             if high - low == 1 and self._is_apart(int(segment.chain[low])):
                 self._collective(low)

@@ -36,6 +36,8 @@ class Loads:
 class Traffic(Protocol):
     """The network as folding sees it: who loads which link. The cost layer implements it."""
 
+    def __hash__(self) -> int: ...  # folds are remembered per network
+
     def link_colors(self) -> Colors:
         """Equal for links that are alike by themselves."""
 

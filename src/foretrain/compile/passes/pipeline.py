@@ -99,7 +99,7 @@ def stage_program(index: int, parts: tuple[Part, ...], setting: StageSetting) ->
                 segments[BACKWARD_WEIGHT, chunk, is_edge] = build.backward_weight(is_edge)
             else:
                 segments[BACKWARD, chunk, is_edge] = build.backward(is_edge)
-    shards = [w for part in parts for p in part.passes for w in p.weights]
+    shards = [w for part in parts for p in part.passes for w in p.pooled]
     return StageProgram(segments, _update(shards, setting), _stage(index, parts, shards, setting))
 
 
@@ -109,7 +109,7 @@ class _PartBuilder:
     def __init__(self, part: Part, setting: StageSetting) -> None:
         self.part = part
         self.setting = setting
-        self.weights = [tuple(p.weights) for p in part.passes]
+        self.weights = [p.pooled for p in part.passes]
 
     def forward(self, is_first: bool) -> Segment:
         s, passes = self.setting, self.part.passes
@@ -261,7 +261,7 @@ def _stage(
     if "optimizer" in (s.plan.root.offload or ()):
         state = 0.0
     gathered = [
-        sum(shard.gathered_bytes(p.weights, "weight", s.weight_bytes).values())
+        sum(shard.gathered_bytes(p.pooled, "weight", s.weight_bytes).values())
         for part in parts for p in part.passes
     ]  # fmt: skip
     has_replicas = any(w.reduce_axes for w in shards)

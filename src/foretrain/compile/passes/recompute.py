@@ -7,7 +7,6 @@ is kept instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -32,16 +31,14 @@ class BlockPass:
     forward_workspace: float
     backward_workspace: float
     boundary_bytes: float
-
-    @property
-    def weights(self) -> Iterator[WeightShard]:
-        for _, shards in self.ready:
-            yield from shards
+    pooled: tuple[WeightShard, ...]  # weights that are cut and sharded alike, added up
 
 
 def recompute(block: BlockProgram, choice: str, logits_copies: float) -> BlockPass:
     redo = _chosen(block, choice)
-    backward, inputs, weights = [], [], []
+    backward: list[Item] = []
+    inputs: list[Item] = []
+    weights: list[Item] = []
     ready, ready_weight = [], []
     for index in range(len(block.ops) - 1, -1, -1):
         op = block.ops[index]
@@ -67,7 +64,17 @@ def recompute(block: BlockProgram, choice: str, logits_copies: float) -> BlockPa
         forward_workspace=max((_outputs(op) for op in block.ops), default=0.0),
         backward_workspace=_redone(block, redo) + _gradients(block, logits_copies),
         boundary_bytes=block.boundary_bytes,
+        pooled=_pooled(block),
     )
+
+
+def _pooled(block: BlockProgram) -> tuple[WeightShard, ...]:
+    elements: dict[tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]], float] = {}
+    for op in block.ops:
+        for weight in op.weights:
+            key = (weight.reduce_axes, weight.state)
+            elements[key] = elements.get(key, 0.0) + weight.elements
+    return tuple(WeightShard(block.name, n, *key) for key, n in elements.items())
 
 
 def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
@@ -80,14 +87,15 @@ def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
             return frozenset(i for i, op in enumerate(block.ops) if op.kind == "attention")
     names = [name.strip() for name in choice.split(",")]
     return frozenset(
-        i for i, op in enumerate(block.ops)
-        if any(is_named(name, *op.path.split(".", 1), op.kind) for name in names)
-    )  # fmt: skip
+        index
+        for index, op in enumerate(block.ops)
+        if any(is_named(name, op.path, op.kind) for name in names)
+    )
 
 
-def is_named(name: str, block: str, op: str, kind: str) -> bool:
+def is_named(name: str, path: str, kind: str) -> bool:
     """Whether a word of a recompute list means this op: by its name, its path or its kind."""
-    return any(fnmatchcase(word, name) for word in (op, f"{block}.{op}", kind))
+    return any(fnmatchcase(word, name) for word in (path.partition(".")[2], path, kind))
 
 
 def _has_backward(block: BlockProgram) -> bool:

@@ -77,7 +77,7 @@ def _recomputed(node: Node, model: Model) -> list[str]:
         return []
     faults = []
     for name in (part.strip() for part in node.recompute.split(",")):
-        if not any(is_named(name, block.name, op.name, op.kind) for block, op in model.ops()):
+        if not any(is_named(name, f"{block.name}.{op.name}", op.kind) for block, op in model.ops()):
             known = [
                 *MODES,
                 *(op.name for _, op in model.ops()),

@@ -12,7 +12,7 @@ class Direct:
 
     name = "direct"
     pattern = "direct"
-    collectives = ("all_to_all",)
+    collectives: tuple[str, ...] = ("all_to_all",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         count, ranks = groups.shape

@@ -12,7 +12,7 @@ class Neighbours:
 
     name = "neighbours"
     pattern = "neighbours"
-    collectives = ("exchange",)
+    collectives: tuple[str, ...] = ("exchange",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         count, ranks = groups.shape

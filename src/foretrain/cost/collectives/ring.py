@@ -16,7 +16,7 @@ class Ring:
 
     name = "ring"
     pattern = "ring"
-    collectives = ("all_reduce", "reduce_scatter", "all_gather")
+    collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         return ring_flows(groups, domain_of)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -94,6 +94,7 @@ def spread() -> float:
     return float(_data()["spread"])
 
 
+@lru_cache(maxsize=4096)
 def select(collective: str, size: float, wiring: Wiring, library: str) -> Choice:
     """The fastest pair of algorithm and protocol."""
     best: Choice | None = None

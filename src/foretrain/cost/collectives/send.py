@@ -12,7 +12,7 @@ class Send:
 
     name = "send"
     pattern = "send"
-    collectives = ("send",)
+    collectives: tuple[str, ...] = ("send",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         count = len(groups)

@@ -17,7 +17,7 @@ class Tree:
 
     name = "tree"
     pattern = "ring"  # loads ports as a ring does
-    collectives = ("all_reduce",)
+    collectives: tuple[str, ...] = ("all_reduce",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         return ring_flows(groups, domain_of)

@@ -12,13 +12,13 @@ from typing import Any
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import CaseError, ForetrainError, InputError
+from foretrain.forecast import Question, answer
 from foretrain.model.case import model_from_case
 from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
-from foretrain.forecast import Question, answer
 from foretrain.runtime import Runtime
 from foretrain.runtime.from_case import runtime_from_case
 

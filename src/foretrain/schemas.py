@@ -85,7 +85,7 @@ def _plan() -> dict[str, Any]:
                     {"type": "array", "items": cut},
                 ]
             },
-            "state": _object({role: words for role in STATE_ROLES}),
+            "state": _object(dict.fromkeys(STATE_ROLES, words)),
             "recompute": {"type": "string"},
             "offload": words,
             "exchange": {"enum": ["ring", "all-gather"]},
@@ -132,7 +132,7 @@ def _case() -> dict[str, Any]:
     plan = {
         "type": "object",
         "properties": {
-            **{name: degree for name in ("dp", "tp", "pp", "vpp", "cp", "ep")},
+            **dict.fromkeys(("dp", "tp", "pp", "vpp", "cp", "ep"), degree),
             "zero": {"enum": [0, 1, 2, 3, None]},
             "sequence_parallel": _nullable("boolean"),
             "recompute": {"enum": ["none", "selective", "full", None]},
@@ -166,8 +166,8 @@ def _case() -> dict[str, Any]:
 
 def _prediction() -> dict[str, Any]:
     number = {"type": "number"}
-    stalls = _object({name: number for name in STALLS}, STALLS)
-    kinds = _object({name: number for name in MEMORY_KINDS}, MEMORY_KINDS)
+    stalls = _object(dict.fromkeys(STALLS, number), STALLS)
+    kinds = _object(dict.fromkeys(MEMORY_KINDS, number), MEMORY_KINDS)
     stage = _object(
         {
             "stage": {"type": "integer"},

@@ -25,7 +25,7 @@ def test_functions_stay_functions_after_everything_is_imported() -> None:
     """A submodule of the same name would replace the function on the package."""
     import foretrain.cases
     import foretrain.forecast
-    import foretrain.validation  # noqa: F401
+    import foretrain.validation
 
     for name in ("predict", "validate", "compare", "explain", "fit", "whatif", "schema"):
         assert callable(getattr(foretrain, name)), name

@@ -122,6 +122,14 @@ def test_degrees_that_do_not_divide_are_named():
         answer(ask(tiny_model("gpt"), on="3 x dgx-a100-80gb", plan="tp3", batch=8))
 
 
+def test_gradients_of_several_readers_travel_together():
+    """The embedding is read by the first norm and the first residual: its gradient is gathered once."""
+    graph = compiled(tiny_model("llama"), "tp4 sp", 4, batch=1, regathers_sequence=False)
+    moved = of_purpose(graph, "tensor")
+    assert moved[FORWARD, "reduce_scatter"] == moved[BACKWARD, "all_gather"] == 2 * LAYERS + 1
+    assert moved[FORWARD, "all_gather"] == moved[BACKWARD, "reduce_scatter"] == 2 * LAYERS + 1
+
+
 # --- context parallelism ----------------------------------------------------------------------------------
 
 
@@ -131,7 +139,10 @@ def test_context_parallelism_moves_keys_and_values(exchange):
     keys_and_values = LAYERS * 2 * TWO_BYTES * S * H
     moved = sizes_of(graph, "context")
     assert moved[FORWARD, "all_gather"] == keys_and_values
-    assert moved[BACKWARD, "reduce_scatter"] == keys_and_values  # their gradients
+    if exchange == "ring":  # once more round the ring, with their gradients behind them
+        assert moved[BACKWARD, "all_gather"] == 2 * keys_and_values
+    else:
+        assert moved[BACKWARD, "reduce_scatter"] == keys_and_values
 
 
 def test_a_ring_hides_behind_attention_and_a_gather_does_not():

@@ -18,6 +18,7 @@ from foretrain.errors import PlanError
 from foretrain.forecast import Question, ask
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
+from foretrain.model.workload import DataSource
 from foretrain.model.zoo.resnet import resnet
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -82,7 +83,7 @@ def _machines(nodes: tuple[str, ...], is_ring: bool) -> Cluster:
 def clusters(draw: Draw) -> Cluster:
     """One to four nodes, up to eight devices in use in all, placed unevenly, sometimes of two kinds."""
     count = draw(st.integers(1, 4))
-    used = [draw(st.integers(1, max(1, MOST_DEVICES // count))) for _ in range(count)]
+    used = [draw(st.integers(1, min(8, MOST_DEVICES // count))) for _ in range(count)]
     if draw(st.booleans()):  # even placements fold best, so they must not be rare
         used = [used[0]] * count
     first = draw(st.sampled_from(NODES))
@@ -171,6 +172,21 @@ def _experts(draw: Draw, tp: int, replicas: int) -> list[str]:
 
 
 @st.composite
+def runtime_options(draw: Draw) -> dict[str, Any]:
+    """Habits of the software that change what runs beside what."""
+    options: dict[str, Any] = {}
+    if draw(st.booleans()):
+        options |= {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0}
+    habits = ("overlaps_gradients", "overlaps_parameter_gather", "overlaps_pipeline", "overlaps_tensor_backward",
+              "regathers_sequence", "scatters_pipeline", "clips_gradients", "host_blocks_on_pipeline")  # fmt: skip
+    for habit in draw(st.lists(st.sampled_from(habits), max_size=3, unique=True)):
+        options[habit] = draw(st.booleans())
+    if draw(st.integers(0, 3)) == 0:
+        options |= {"tensor_overlap": 0.5, "expert_overlap": 0.5}
+    return options
+
+
+@st.composite
 def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
     """A whole question; combinations that a plan rightly refuses are drawn again."""
     from hypothesis import assume
@@ -187,12 +203,9 @@ def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
         plan = words
     micro = draw(st.sampled_from((1, 2)))
     rounds = multiple * draw(st.integers(1, 3))
-    options: dict[str, Any] = {}
-    if draw(st.booleans()):
-        options = {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0}
-    if draw(st.booleans()):
-        options["overlaps_gradients"] = True
-        options["overlaps_pipeline"] = draw(st.booleans())
+    data = None
+    if draw(st.integers(0, 4)) == 0:
+        data = DataSource(draw(st.sampled_from((1e3, 1e9))), draw(st.sampled_from((0.0, 1e-3))))
     try:
         question = ask(
             tiny_model(model),
@@ -201,7 +214,9 @@ def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
             batch=replicas * micro * rounds,
             micro_batch=micro,
             runtime=runtime,
-            runtime_options=options,
+            optimizer=draw(st.sampled_from(("adam", "adam", "sgd", "none"))),
+            runtime_options=draw(runtime_options()),
+            data=data,
         )
     except PlanError:
         assume(False)

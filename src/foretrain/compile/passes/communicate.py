@@ -9,7 +9,7 @@ the weight; those wait for the bucket pass.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from foretrain.compile.execution import Communication, Communicator, Compute, Item
@@ -97,6 +97,7 @@ class _Walk:
         self.setting, self.read = setting, read
         self.layouts: dict[str, Layout] = {}
         self.copies: set[tuple[str, Layout]] = set()
+        self.returned: set[tuple[str, Layout]] = set()
 
     def visit(self, local: LocalOp) -> OpProgram:
         s = self.setting
@@ -150,16 +151,24 @@ class _Walk:
     def returning(
         self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
     ) -> list[Communication]:
-        """Collectives of the input's gradient on its way back to the producer."""
+        """Collectives of the input's gradient on its way back to the producer.
+
+        Gradients that lie alike are added up before they travel, so only the first reader sends them: it is
+        the last one in backward.
+        """
         partial = (
             tuple(a for a in local.spread if want.position_of(a) is None)
             if local.op.reduces
             else ()
         )
         got = Layout(want.axes, partial)
-        full = self._full_bytes(local, tensor, want)
-        steps = transition(got, have.settled, full, self.setting.sizes, "reshard")
-        return [self._named(c) for c in steps] + self.halo(local, tensor, want)
+        steps: list[Communication] = []
+        if (tensor.name, got) not in self.returned:
+            self.returned.add((tensor.name, got))
+            full = self._full_bytes(local, tensor, want)
+            back = transition(got, have.settled, full, self.setting.sizes, "reshard")
+            steps += map(self._named, back)
+        return steps + self.halo(local, tensor, want)
 
     def _named(self, communication: Communication) -> Communication:
         return Communication(
@@ -215,7 +224,7 @@ class _Walk:
             inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
         )
         if ring:  # keys and values go round once more, with their gradients behind them
-            backward = _beside(inputs, _merged([*beside, *returns]))
+            backward = _beside(inputs, _together([*beside, *returns]))
         return OpProgram(
             path=local.path,
             kind=local.op.kind,
@@ -305,6 +314,14 @@ def _merged(communications: list[Communication]) -> tuple[Communication, ...]:
         key = (c.collective, c.group, c.purpose)
         sums[key] = sums.get(key, 0.0) + c.bytes
     return tuple(Communication(k[0], size, k[1], k[2]) for k, size in sums.items())
+
+
+def _together(communications: list[Communication]) -> tuple[Communication, ...]:
+    """Passes round one ring as one message: gathering and scattering move equal shares of their bytes."""
+    ways = {"reduce_scatter": "all_gather"}
+    return _merged([
+        replace(c, collective=ways.get(c.collective, c.collective)) for c in communications
+    ])  # fmt: skip
 
 
 def _beside(

@@ -4,7 +4,8 @@
 
 `static`: 98,304 tasks on 32 streams, each stream handing work to its neighbours on both sides; no flows.
 `sharing`: the same size; one task in ten is a flow on one of 64 flow streams, so up to 64 share links of a
-two-level tree at once, with unequal volumes, so that nearly every start and end rates all of them anew.
+two-level tree at once, with unequal volumes, so that every start and end changes some of their rates.
+`spread`: the same, but each flow waits a while before it moves, so that about half as many move at once.
 
 Times are the best of N whole `simulate` calls, checks included, in CPU seconds of this thread.
 """
@@ -27,6 +28,8 @@ STREAMS = 32
 FLOW_STREAMS = 64
 ENDPOINTS = 64
 GROUP = 8
+LONGEST_WAIT = 0.1
+"""seconds; twice the mean time a flow of `spread` moves"""
 
 
 def _csr(rows: Ints, items: Ints, n: int) -> tuple[Ints, Ints]:
@@ -82,7 +85,7 @@ def _tree_routes(rng: np.random.Generator, count: int) -> tuple[Ints, Ints]:
     return _csr(np.array(rows, dtype=np.int32), np.array(links, dtype=np.int32), count)
 
 
-def sharing_program(seed: int = 2) -> Program:
+def sharing_program(seed: int = 2, longest_wait: float = 1e-5) -> Program:
     """The static program with every tenth task a flow on a stream of its own kind."""
     rng = np.random.default_rng(seed)
     flow = np.arange(TASKS) % 10 == 7
@@ -97,8 +100,9 @@ def sharing_program(seed: int = 2) -> Program:
     route_ptr, route_link = _tree_routes(rng, routes)
     trunks = ENDPOINTS // GROUP
     capacity = np.concatenate([np.full(2 * ENDPOINTS, 40.0), np.full(2 * trunks, 160.0)])
+    wait = rng.uniform(1e-5, longest_wait, TASKS)
     return Program(
-        duration=np.where(flow, 1e-5, base.duration),
+        duration=np.where(flow, wait, base.duration),
         volume=volume,
         route=route,
         stream_ptr=base.stream_ptr,
@@ -160,7 +164,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=30, help="runs of the compiled engine")
     options = parser.parse_args()
     results = []
-    for name, program in (("static", static_program()), ("sharing", sharing_program())):
+    programs = {
+        "static": static_program(),
+        "sharing": sharing_program(),
+        "spread": sharing_program(longest_wait=LONGEST_WAIT),
+    }
+    for name, program in programs.items():
         if native_available():
             results.append(measure(name, program, "native", options.repeat))
         results.append(measure(name, program, "reference", max(1, options.repeat // 15)))

@@ -127,6 +127,42 @@ def test_both_engines_agree_on_crowded_links(seed: int) -> None:
     assert same(simulate(program, "native"), simulate(program, "reference"))
 
 
+# What makes rounding matter: thirds, weights far apart, numbers a hair apart, all alike.
+AWKWARD = [
+    [1 / 3, 2 / 3, 1.0],
+    [1e-4, 1e-2, 1.0, 7.0, 3e4, 9e4],
+    [1.0, 1.0 + 1e-13, 1.0 - 1e-13, 1.0 + 5e-13, 1 / 3],
+    [1.0],
+]
+
+
+def awkward_program(seed: int) -> Program:
+    """Crowds of flows in awkward numbers on few links; many start together, a few bring caps."""
+    r = random.Random(seed)
+    some = AWKWARD[seed % len(AWKWARD)]
+    n, streams, links = r.randint(5, 120), r.randint(1, 60), r.randint(1, 14)
+    hops = [r.sample(range(links), r.randint(1, min(5, links))) for _ in range(r.randint(1, 30))]
+    pairs = [sorted(r.sample(range(n), 2)) for _ in range(n // 2)]
+    return Program.of(
+        [r.choice([0.0, r.choice(some)]) for _ in range(n)],
+        streams=[[r.randrange(streams)] for _ in range(n)],
+        edges=[(a, b) for a, b in pairs],
+        volume=[r.choice([0.0, *[r.choice(some)] * 4]) for _ in range(n)],
+        route=[r.randrange(len(hops)) for _ in range(n)],
+        routes=[[(link, r.choice(some)) for link in crossed] for crossed in hops],
+        route_cap=[r.choice([math.inf, math.inf, r.choice(some)]) for _ in hops],
+        capacity=[r.choice(some) for _ in range(links)],
+    )
+
+
+@needs_native
+@pytest.mark.parametrize("block", range(10))
+def test_both_engines_agree_where_rounding_matters(block: int) -> None:
+    for seed in range(40 * block, 40 * (block + 1)):
+        program = awkward_program(seed)
+        assert same(simulate(program, "native"), simulate(program, "reference")), seed
+
+
 @needs_native
 @settings(max_examples=150, deadline=None)
 @given(program=programs(forward_only=False))

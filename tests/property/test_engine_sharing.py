@@ -171,3 +171,16 @@ def test_the_order_of_the_flows_does_not_matter(case: Case, data: st.DataObject)
         [case.routes[i] for i in order], [case.caps[i] for i in order], case.capacity
     )
     np.testing.assert_allclose(shuffled, [rates[i] for i in order], rtol=1e-9)
+
+
+@pytest.mark.parametrize("solve", SOLVERS)
+@pytest.mark.parametrize(("cap", "bottleneck"), [(1.0, 9.0), (math.inf, 1.0)], ids=["cap", "link"])
+def test_a_link_nearly_full_when_a_flow_on_it_freezes_is_full(
+    solve: Solver, cap: float, bottleneck: float
+) -> None:
+    """Link 0 has a hair more than 1 for each of its three flows. One of them freezes at 1, by its cap or
+    on link 1, so all three do. Link 2 has as much for each of its two, but none of them freezes at 1."""
+    nearly = 1.0 + 2e-13
+    routes = [[(0, 1.0), (1, 1.0)], [(0, 1.0)], [(0, 1.0)], [(2, 1.0)], [(2, 1.0)]]
+    rates = solve(routes, [cap, *[math.inf] * 4], [3 * nearly, bottleneck, 2 * nearly])
+    assert rates == [1.0, 1.0, 1.0, nearly, nearly]

@@ -7,15 +7,21 @@ others rise on. A flow of weight w on a link loads it with w times its rate.
 The arithmetic, which the compiled engine repeats operation by operation:
 
     left[l]  = capacity[l];  load[l] = sum of the weights on l, added in flow order
+    least[l] = 1e-12 * load[l];  share[l] = left[l] / load[l]
     repeat until every flow is frozen:
-        share[l] = left[l] / load[l]                  for links that still have open flows
-        level    = max(level, min(all shares, caps of open flows))     level starts at 0
-        limit    = level * (1 + 1e-12)
-        freeze at `level`, in flow order, each open flow whose cap <= limit or that crosses a link
-        with share <= limit; for each of its links: left -= weight * level, load -= weight
+        level = min(shares of links that still have open flows, caps of open flows)
+        limit = level * (1 + 1e-12)
+        a link is full if share == level, or if share <= limit and a flow that freezes now crosses it
+        freeze at `level`, in flow order, each open flow whose cap == level or that crosses a full
+        link; for each of its links: left -= weight * level, load -= weight,
+            share = max(share, limit, left / max(load, least))
 
-In exact arithmetic the level never falls; `max` keeps rounding from making it. The tolerance in
-`limit` makes links that are full at the same moment freeze in one round, so equal flows get equal rates.
+The tolerance in `limit` makes links that meet and are full at the same moment freeze in one round, so
+equal flows get equal rates. In exact arithmetic a share never falls, and what is left of the load never
+comes down to `least` (weights differ by 1e9 at most); each `max` keeps rounding from undoing that. Hence
+levels rise strictly, and the state of a link at a level follows from those of its own flows that froze
+below, whatever happens on other links and whatever was rated before. The compiled engine builds on this:
+it fills anew only where something changed.
 """
 
 from __future__ import annotations
@@ -28,49 +34,74 @@ Route = Sequence[tuple[int, float]]
 """(link, weight) pairs, each link once"""
 
 TOLERANCE = 1.0 + 1e-12
+LEAST_LOAD = 1e-12
 
 
 def max_min(
     routes: Sequence[Route], caps: Sequence[float], capacity: Sequence[float]
 ) -> list[float]:
     """The weighted max-min fair rate of each flow, given its route and cap."""
-    left: dict[int, float] = {}
     load: dict[int, float] = {}
-    users: dict[int, int] = {}
-    for route in routes:
+    users: dict[int, set[int]] = {}
+    for flow, route in enumerate(routes):
         for link, weight in route:
-            left[link] = capacity[link]
-            load[link] = load.get(link, 0.0) + weight
-            users[link] = users.get(link, 0) + 1
-    share = {link: left[link] / load[link] for link in users}
-    crossed = [[link for link, _ in route] for route in routes]
+            if link in load:
+                load[link] += weight
+                users[link].add(flow)
+            else:
+                load[link] = weight
+                users[link] = {flow}
+    left = {link: capacity[link] for link in load}
+    least = {link: LEAST_LOAD * value for link, value in load.items()}
+    share = {link: left[link] / load[link] for link in load}
     rates = [0.0] * len(routes)
-    rising = list(range(len(routes)))
-    level = 0.0
-    while rising:
-        least = min(share.values(), default=math.inf)
-        level = max(level, min(least, min([caps[flow] for flow in rising])))
+    by_cap = sorted(range(len(routes)), key=caps.__getitem__, reverse=True)
+    while by_cap:
+        level = min(min(share.values(), default=math.inf), caps[by_cap[-1]])
         limit = level * TOLERANCE
-        full = {link for link, value in share.items() if value <= limit}
-        frozen = [f for f in rising if caps[f] <= limit or not full.isdisjoint(crossed[f])]
-        for flow in frozen:
+        capped = {f for f in by_cap if caps[f] == level} if caps[by_cap[-1]] == level else set()
+        frozen, full = _freezing(level, capped, routes, users, share)
+        for link in full:
+            del share[link]
+        for flow in sorted(frozen):
             rates[flow] = level
             for link, weight in routes[flow]:
+                if link not in share:
+                    continue
+                users[link].remove(flow)
+                if not users[link]:
+                    del share[link]
+                    continue
                 left[link] -= weight * level
                 load[link] -= weight
-                users[link] -= 1
-                if users[link]:
-                    share[link] = _share(left[link], load[link])
-                else:
-                    del share[link]
-        done = set(frozen)
-        rising = [flow for flow in rising if flow not in done]
+                now = left[link] / max(load[link], least[link])
+                share[link] = max(share[link], limit, now)
+        by_cap = [flow for flow in by_cap if flow not in frozen]
     return rates
 
 
-def _share(left: float, load: float) -> float:
-    """What each unit of load may still have; 0 where rounding has eaten the load itself."""
-    return left / load if load > 0.0 else 0.0
+def _freezing(
+    level: float,
+    capped: set[int],
+    routes: Sequence[Route],
+    users: dict[int, set[int]],
+    share: dict[int, float],
+) -> tuple[set[int], set[int]]:
+    """The open flows that rise no further than this level, and the links full by then.
+
+    `users` are the open flows of a link, `capped` those whose cap is this level.
+    """
+    limit = level * TOLERANCE
+    near = {link for link, value in share.items() if value <= limit}
+    full = {link for link in near if share[link] == level}
+    frozen = capped.union(*[users[link] for link in full])
+    while len(full) < len(near):
+        met = {link for flow in frozen for link, _ in routes[flow] if link in near} - full
+        if not met:
+            break
+        full |= met
+        frozen = frozen.union(*[users[link] for link in met])
+    return frozen, full
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 namespace foretrain {
@@ -13,6 +14,7 @@ using Index = std::int32_t;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1.0 + 1e-12;
+constexpr double kLeastLoad = 1e-12;
 
 // A flow as (task, slot) in one number: sorts by task, leads to the slot.
 using Key = std::uint64_t;
@@ -39,46 +41,59 @@ struct Routes {
         hops.reserve(static_cast<std::size_t>(ptr[count]));
         for (Index at = 0; at < ptr[count]; ++at) hops.push_back({link[at], weight[at]});
     }
-    const Hop* begin(Index route) const { return hops.data() + ptr[route]; }
-    const Hop* end(Index route) const { return hops.data() + ptr[route + 1]; }
+    struct Range {
+        const Hop* first;
+        const Hop* last;
+        const Hop* begin() const { return first; }
+        const Hop* end() const { return last; }
+    };
+    Range of(Index route) const { return {hops.data() + ptr[route], hops.data() + ptr[route + 1]}; }
 };
 
 // The flows under way, each in a slot that is used again once the flow has ended.
 //
-// Only links that several flows cross take part in the filling. A link with a single flow bounds it as
-// the flow's own cap does, and by the same quotient, so the outcome is the same to the last bit.
+// A change is followed only as far as it reaches, in a *pass* over the rising levels. Levels rise
+// strictly, and the state of a link at a level follows from its own flows below it (see fluid.py).
+// So a link whose flows are as before fills at the level it did before, and what it held stays.
+// Links that a changed flow crosses are *disturbed*: filled anew. A flow held by a disturbed link
+// that does not fill at its old level rises again and disturbs its other links; so does one that a
+// disturbed link stops earlier. By induction the outcome is that of filling all, to the last bit.
+//
+// A pass need not begin at zero. A link can fill only from its first share on, and with flows gone
+// each of its shares is at least what it was, since every operation in it rounds monotonically. So
+// nothing differs below the levels of flows removed and the first shares and caps of those added.
 class Fluid {
 public:
     Fluid(const Routes& routes, const double* capacity, std::size_t links)
         : routes_(routes), capacity_(capacity), links_(links) {}
 
     void add(Index task, Index route, double volume) {
-        const Index slot = free_slot();
-        slots_[slot] = Slot{volume, 0.0, 0.0, kInfinity, 0.0, 0.0, task, route, false};
-        seeds_.push_back(slot);
-        const Key key = key_of(task, slot);
-        for (const Hop* hop = routes_.begin(route); hop != routes_.end(route); ++hop) {
-            Link& link = links_[hop->link];
-            const auto at = std::lower_bound(link.flows.begin(), link.flows.end(), key);
-            link.weights.insert(link.weights.begin() + (at - link.flows.begin()), hop->weight);
-            link.flows.insert(at, key);
-            add_up(hop->link);
+        const Index index = free_slot();
+        Slot& slot = slots_[index];
+        slot = Slot{volume, task, routes_.cap[route], routes_.of(route)};
+        seeds_.push_back(index);
+        const Key key = key_of(task, index);
+        for (const Hop& hop : slot.hops) {
+            std::vector<Use>& uses = links_[hop.link].uses;
+            uses.insert(place_of(uses, key), Use{key, hop.weight});
+            add_up(hop.link);
+            start_ = std::min(start_, kBelow * links_[hop.link].share);
         }
+        start_ = std::min(start_, kBelow * slot.cap);
     }
 
-    void remove(Index slot) {
-        const Key key = key_of(slots_[slot].task, slot);
-        const Index route = slots_[slot].route;
-        for (const Hop* hop = routes_.begin(route); hop != routes_.end(route); ++hop) {
-            Link& link = links_[hop->link];
-            const auto at = std::lower_bound(link.flows.begin(), link.flows.end(), key);
-            link.weights.erase(link.weights.begin() + (at - link.flows.begin()));
-            link.flows.erase(at);
-            add_up(hop->link);
-            freed_.push_back(hop->link);
+    void remove(Index index) {
+        Slot& slot = slots_[index];
+        const Key key = key_of(slot.task, index);
+        for (const Hop& hop : slot.hops) {
+            std::vector<Use>& uses = links_[hop.link].uses;
+            uses.erase(place_of(uses, key));
+            add_up(hop.link);
+            freed_.push_back(hop.link);
         }
-        slots_[slot].task = -1;
-        free_.push_back(slot);
+        start_ = std::min(start_, slot.level);
+        slot.task = -1;
+        free_.push_back(index);
     }
 
     // False if this was a former finish of a flow rated anew since, or of one already gone.
@@ -86,74 +101,75 @@ public:
         return slots_[slot].task == task && slots_[slot].finish == now;
     }
 
-    // Rates anew whatever changed; calls announce(finish, task, slot) for the next flows to end.
+    // Rates anew whatever changed; calls announce(finish, task, slot) for each new finish.
     template <typename Announce>
     void share(double now, Announce&& announce) {
-        ++epoch_;
-        for (Index slot : seeds_) {
-            if (seen_[slot] != epoch_) rate_component(slot, now, announce);
+        fill();
+        for (Index index : moved_) {
+            Slot& slot = slots_[index];
+            if (slot.level == slot.rate) continue;
+            slot.remaining = std::max(0.0, slot.remaining - slot.rate * (now - slot.updated));
+            slot.updated = now;
+            slot.rate = slot.level;
+            slot.finish = now + slot.remaining / slot.rate;
+            announce(slot.finish, slot.task, index);
         }
-        for (Index link : freed_) {
-            // one flow leads to all others on the link
-            if (links_[link].users == 0) continue;
-            const Index slot = slot_of(links_[link].flows.front());
-            if (seen_[slot] != epoch_) rate_component(slot, now, announce);
-        }
-        seeds_.clear();
-        freed_.clear();
     }
 
-    // Rates all flows as one component; flow number i must be task i.
+    // The rates of all flows, by task.
     void rate_all(double* rates) {
-        ++epoch_;
-        shared_.clear();
-        share_.clear();
-        component_.clear();
-        for (Index slot = 0; slot < static_cast<Index>(slots_.size()); ++slot) {
-            component_.push_back(slot);
-            bound_by_own_links(slot, [](const Link&) {});
-        }
         fill();
         for (const Slot& slot : slots_) rates[slot.task] = slot.level;
     }
 
 private:
+    using Pass = std::uint32_t;
+
     struct Slot {
-        double remaining;
-        double rate;
-        double updated;
-        double finish;
-        double bound;  // what limits the flow by itself; infinite once it is frozen
-        double level;  // where it froze
-        Index task;
-        Index route;
-        bool announced;
+        double remaining = 0.0;
+        Index task = -1;
+        double cap = kInfinity;
+        Routes::Range hops{};
+        double rate = 0.0;
+        double updated = 0.0;
+        double finish = kInfinity;
+        double level = kInfinity;  // where it froze; infinite while it rises
+        Index held = kByCap;  // the link that stopped it
+        Index stop = -1;      // its place in stops_, in the pass that watches it
+        Pass watched = 0, frozen = 0;
     };
+
+    struct Use {
+        Key key;
+        double weight;
+    };
+
+    using Below = std::tuple<double, Key, double>;  // level, key, weight
 
     struct Link {
-        Index users = 0;
-        std::uint32_t seen = 0;
-        double share = 0.0;  // capacity / load
-        double load = 0.0;   // sum of the weights, in task order
-        Index local = -1;    // its place in shared_
-        std::vector<Key> flows;  // in task order
-        std::vector<double> weights;
+        std::vector<Use> uses;  // in task order
+        double load = 0.0;      // sum of the weights, in task order
+        double least = 0.0;     // what rounding must leave of it while flows rise
+        double share = 0.0;     // capacity / load
+        // while disturbed:
+        double left = 0.0, rest = 0.0;  // of capacity and load
+        Index rising = 0, stop = -1;
+        Pass disturbed = 0;
     };
 
-    // A link of the component that several flows cross, while the rates rise.
-    struct Shared {
-        double left;
-        double load;
-        Index users;
-        Index link;
-    };
+    static constexpr Index kByCap = -1;
+    static constexpr double kBelow = 1.0 - 1e-9;  // safely below what the tolerance may reach
+
+    static std::vector<Use>::iterator place_of(std::vector<Use>& uses, Key key) {
+        auto at = uses.begin();
+        while (at != uses.end() && at->key < key) ++at;
+        return at;
+    }
 
     Index free_slot() {
         if (free_.empty()) {
+            free_.push_back(static_cast<Index>(slots_.size()));
             slots_.emplace_back();
-            seen_.push_back(0);
-            frozen_.push_back(0);
-            return static_cast<Index>(slots_.size()) - 1;
         }
         const Index slot = free_.back();
         free_.pop_back();
@@ -162,170 +178,191 @@ private:
 
     void add_up(Index id) {
         Link& link = links_[id];
-        link.users = static_cast<Index>(link.flows.size());
         link.load = 0.0;
-        for (double weight : link.weights) link.load += weight;
+        for (const Use& use : link.uses) link.load += use.weight;
+        link.least = link.load * kLeastLoad;
         link.share = capacity_[id] / link.load;
     }
 
-    template <typename Announce>
-    void rate_component(Index seed, double now, Announce& announce) {
-        collect(seed);
-        fill();
-        double first = kInfinity;
-        for (Index slot : component_) first = std::min(first, rerate(slots_[slot], now));
-        for (Index index : component_) {
-            Slot& slot = slots_[index];
-            if (slot.finish == first && !slot.announced) {
-                slot.announced = true;
-                announce(first, slot.task, index);
-            }
-        }
-    }
-
-    static double rerate(Slot& slot, double now) {
-        if (slot.level != slot.rate) {
-            slot.remaining = std::max(0.0, slot.remaining - slot.rate * (now - slot.updated));
-            slot.updated = now;
-            slot.rate = slot.level;
-            slot.finish = now + slot.remaining / slot.rate;
-            slot.announced = false;
-        }
-        return slot.finish;
-    }
-
-    // Fills component_ with every slot connected with the seed, shared_ with their common links.
-    void collect(Index seed) {
-        shared_.clear();
-        share_.clear();
-        component_.resize(slots_.size() + 1);
-        component_[0] = seed;
-        seen_[seed] = epoch_;
-        std::size_t found = 1;
-        for (std::size_t next = 0; next < found; ++next) {
-            bound_by_own_links(component_[next], [this, &found](const Link& link) {
-                for (Key key : link.flows) {
-                    const Index slot = slot_of(key);
-                    component_[found] = slot;
-                    found += seen_[slot] != epoch_;
-                    seen_[slot] = epoch_;
-                }
-            });
-        }
-        component_.resize(found);
-    }
-
-    // Sets a flow's bound, and calls on_shared(link) for each shared link not met before.
-    template <typename OnShared>
-    void bound_by_own_links(Index slot, OnShared&& on_shared) {
-        const Index route = slots_[slot].route;
-        double bound = routes_.cap[route];
-        for (const Hop* hop = routes_.begin(route); hop != routes_.end(route); ++hop) {
-            Link& link = links_[hop->link];
-            if (link.users == 1) {
-                bound = std::min(bound, link.share);
-            } else if (link.seen != epoch_) {
-                link.seen = epoch_;
-                link.local = static_cast<Index>(shared_.size());
-                shared_.push_back({capacity_[hop->link], link.load, link.users, hop->link});
-                share_.push_back(link.share);
-                on_shared(link);
-            }
-        }
-        slots_[slot].bound = bound;
-    }
-
-    // Progressive filling: sets the level of each flow of the component.
+    // One pass: sets the level of every flow that the changes since the last one reach.
     void fill() {
-        chosen_.resize(component_.size() + 1);
-        std::size_t rising = component_.size();
-        double level = 0.0;
-        // No open flow is bounded below this. Bounds only leave, so it may lag but never overshoots,
-        // and need not be looked for again before the level comes up to it.
-        double least_bound = lowest_bound();
-        while (rising > 0) {
-            const double least_share = lowest_share();
-            if (std::max(level, least_share) * kTolerance >= least_bound) {
-                least_bound = lowest_bound();
-            }
-            level = std::max(level, std::min(least_share, least_bound));
-            const std::size_t taken = choose(level * kTolerance, least_bound);
-            for (std::size_t i = 0; i < taken; ++i) freeze(slot_of(chosen_[i]), level);
-            rising -= taken;
+        ++pass_;
+        stops_.clear();
+        stopped_.clear();
+        moved_.clear();
+        for (Index slot : seeds_) raise(slot, start_);
+        for (Index link : freed_) disturb(link, start_);
+        seeds_.clear();
+        freed_.clear();
+        start_ = kInfinity;
+        for (double level = next_level(); level < kInfinity; level = next_level()) {
+            raise_unheld(level);
+            choose(level);
+            freeze(level);
         }
     }
 
-    double lowest_bound() const {
+    // The lowest level at which something happens; due_ says to whom.
+    double next_level() {
+        known_ = stops_.size();
+        if (due_.size() < known_) due_.resize(2 * known_);
+        const double* const stops = stops_.data();
         double lowest = kInfinity;
-        for (Index slot : component_) lowest = std::min(lowest, slots_[slot].bound);
+        dues_ = 0;
+        for (std::size_t at = 0; at < known_; ++at) {
+            if (stops[at] > lowest) continue;
+            if (stops[at] < lowest) dues_ = 0;
+            lowest = stops[at];
+            due_[dues_++] = static_cast<Index>(at);
+        }
         return lowest;
     }
 
-    // Four running minima, so that each comparison need not wait for the one before.
-    double lowest_share() const {
-        double a = kInfinity, b = kInfinity, c = kInfinity, d = kInfinity;
-        const double* at = share_.data();
-        const double* const end = at + share_.size();
-        for (; end - at >= 4; at += 4) {
-            a = std::min(a, at[0]);
-            b = std::min(b, at[1]);
-            c = std::min(c, at[2]);
-            d = std::min(d, at[3]);
-        }
-        for (; at != end; ++at) a = std::min(a, *at);
-        return std::min(std::min(a, b), std::min(c, d));
+    Index add_stop(double level, Index who) {
+        stops_.push_back(level);
+        stopped_.push_back(who);
+        return static_cast<Index>(stops_.size()) - 1;
     }
 
-    // Puts the flows that rise no further than this limit into chosen_, in task order.
-    std::size_t choose(double limit, double least_bound) {
-        std::size_t taken = 0;
-        const auto take = [this, &taken](Key key) {
-            std::uint32_t& frozen = frozen_[slot_of(key)];
-            chosen_[taken] = key;
-            taken += frozen != epoch_;
-            frozen = epoch_;
-        };
-        for (std::size_t id = 0; id < share_.size();) {
-            if (shared_[id].users == 0) {
-                drop_shared(id);  // all its flows are frozen: later rounds need not pass it again
-                continue;
-            }
-            if (share_[id] <= limit) {
-                for (Key key : links_[shared_[id].link].flows) take(key);
-            }
-            ++id;
-        }
-        if (least_bound <= limit) {
-            for (Index slot : component_) {
-                if (slots_[slot].bound <= limit) take(key_of(slots_[slot].task, slot));
-            }
-        }
-        std::sort(chosen_.begin(), chosen_.begin() + static_cast<std::ptrdiff_t>(taken));
-        return taken;
-    }
-
-    // The order of shared_ does not matter: minima and the sorted choice are the same in any order.
-    void drop_shared(std::size_t id) {
-        shared_[id] = shared_.back();
-        share_[id] = share_.back();
-        links_[shared_[id].link].local = static_cast<Index>(id);
-        shared_.pop_back();
-        share_.pop_back();
-    }
-
-    void freeze(Index index, double level) {
+    void watch(Index index) {
         Slot& slot = slots_[index];
+        if (slot.watched == pass_) return;
+        slot.watched = pass_;
+        slot.stop = add_stop(slot.level, ~index);
+    }
+
+    // Lets a flow rise from this level on, up to its own bound: its cap or a link it has to itself.
+    void raise(Index index, double level) {
+        Slot& slot = slots_[index];
+        slot.level = kInfinity;
+        slot.held = kByCap;
+        watch(index);
+        moved_.push_back(index);
+        double bound = slot.cap;
+        for (const Hop& hop : slot.hops) {
+            const Link& link = links_[hop.link];
+            if (link.uses.size() > 1) {
+                disturb(hop.link, level);
+            } else if (link.share < bound) {
+                bound = link.share;
+                slot.held = hop.link;
+            }
+        }
+        stops_[slot.stop] = bound;
+    }
+
+    // Brings a link to its state at this level and watches those of its flows that are not below.
+    void disturb(Index id, double level) {
+        Link& link = links_[id];
+        if (link.disturbed == pass_) return;
+        link.disturbed = pass_;
+        link.left = capacity_[id];
+        link.rest = link.load;
+        link.rising = static_cast<Index>(link.uses.size());
+        const double share = replay(link, level);
+        link.stop = add_stop(share, id);
+        for (const Use& use : link.uses) {
+            const Index index = slot_of(use.key);
+            const Slot& slot = slots_[index];
+            if (slot.level < level) continue;
+            watch(index);
+            if (slot.level == level && slot.held == id && share != level) unheld_.push_back(index);
+        }
+    }
+
+    // Takes off the flows that froze below this level, in the order of freezing.
+    double replay(Link& link, double level) {
+        below_.clear();
+        for (const Use& use : link.uses) {
+            const double froze = slots_[slot_of(use.key)].level;
+            if (froze < level) below_.emplace_back(froze, use.key, use.weight);
+        }
+        std::sort(below_.begin(), below_.end());
+        double share = link.share;
+        for (const auto& [froze, key, weight] : below_) take_off(link, weight, froze, share);
+        return share;
+    }
+
+    static void take_off(Link& link, double weight, double level, double& share) {
+        link.left -= weight * level;
+        link.rest -= weight;
+        link.rising -= 1;
+        const double least = std::max(share, level * kTolerance);
+        share = std::max(least, link.left / std::max(link.rest, link.least));
+        if (link.rising == 0) share = kInfinity;
+    }
+
+    // Flows that froze at this level before, but on a link that no longer fills at it, rise again.
+    void raise_unheld(double level) {
+        for (std::size_t i = 0; i < dues_; ++i) {
+            const Index who = stopped_[due_[i]];
+            if (who >= 0) continue;
+            const Slot& slot = slots_[~who];
+            if (slot.level != level || slot.held == kByCap) continue;
+            const Link& link = links_[slot.held];
+            if (link.disturbed == pass_ && stops_[link.stop] != level) unheld_.push_back(~who);
+        }
+        for (std::size_t i = 0; i < unheld_.size(); ++i) raise(unheld_[i], level);
+        unheld_.clear();
+    }
+
+    // Fills chosen_ with the watched flows that freeze at this level.
+    void choose(double level) {
+        chosen_.clear();
+        for (std::size_t i = 0; i < dues_; ++i) stop_at(due_[i], level);
+        std::size_t news = known_, spread = 0;
+        do {
+            for (; news < stops_.size(); ++news) stop_at(static_cast<Index>(news), level);
+            if (spread < chosen_.size()) stop_met(slots_[slot_of(chosen_[spread++])], level);
+        } while (news < stops_.size() || spread < chosen_.size());
+    }
+
+    // Links that a flow freezing at this level crosses are full if they nearly are.
+    void stop_met(const Slot& slot, double level) {
+        for (const Hop& hop : slot.hops) {
+            const Link& link = links_[hop.link];
+            if (link.disturbed != pass_) continue;
+            if (stops_[link.stop] <= level * kTolerance) stop_all(hop.link, level);
+        }
+    }
+
+    void stop_at(Index at, double level) {
+        if (stops_[at] != level) return;
+        const Index who = stopped_[at];
+        if (who >= 0) {
+            stop_all(who, level);
+        } else {
+            stop(~who, level, slots_[~who].held);
+        }
+    }
+
+    void stop_all(Index id, double level) {
+        stops_[links_[id].stop] = kInfinity;
+        for (const Use& use : links_[id].uses) stop(slot_of(use.key), level, id);
+    }
+
+    void stop(Index index, double level, Index held) {
+        Slot& slot = slots_[index];
+        if (slot.level < level || slot.frozen == pass_) return;
+        slot.frozen = pass_;
+        chosen_.push_back(key_of(slot.task, index));
+        stops_[slot.stop] = kInfinity;
+        if (slot.level == level) return;
+        const bool rising = slot.level == kInfinity;
         slot.level = level;
-        slot.bound = kInfinity;
-        for (const Hop* hop = routes_.begin(slot.route); hop != routes_.end(slot.route); ++hop) {
-            const Link& link = links_[hop->link];
-            if (link.users == 1) continue;
-            Shared& shared = shared_[link.local];
-            shared.left -= hop->weight * level;
-            shared.load -= hop->weight;
-            shared.users -= 1;
-            const double share = shared.load > 0.0 ? shared.left / shared.load : 0.0;
-            share_[link.local] = shared.users > 0 ? share : kInfinity;
+        slot.held = held;
+        if (rising) return;
+        moved_.push_back(index);
+        for (const Hop& hop : slot.hops) disturb(hop.link, level);
+    }
+
+    void freeze(double level) {
+        std::sort(chosen_.begin(), chosen_.end());
+        for (Key key : chosen_) {
+            for (const Hop& hop : slots_[slot_of(key)].hops) {
+                Link& link = links_[hop.link];
+                if (link.disturbed == pass_) take_off(link, hop.weight, level, stops_[link.stop]);
+            }
         }
     }
 
@@ -334,15 +371,19 @@ private:
     std::vector<Link> links_;
     std::vector<Slot> slots_;
     std::vector<Index> free_;
-    std::vector<Index> seeds_;  // slots filled since the last call of share
+    std::vector<Index> seeds_;  // slots filled since the last pass
     std::vector<Index> freed_;  // links left since then
-    std::uint32_t epoch_ = 0;
-    std::vector<std::uint32_t> seen_;    // by slot: the last epoch that came by
-    std::vector<std::uint32_t> frozen_;  // by slot: the last epoch it froze in
-    std::vector<Index> component_;
-    std::vector<Shared> shared_;
-    std::vector<double> share_;  // of each in shared_; infinite once all its flows are frozen
+    double start_ = kInfinity;  // where the next pass begins
+    Pass pass_ = 0;
+    std::vector<double> stops_;   // levels at which a link fills or a flow freezes
+    std::vector<Index> stopped_;  // the link, or ~slot
+    std::vector<Index> due_;      // the places in stops_ of the lowest level
+    std::size_t dues_ = 0;        // so many of them
+    std::size_t known_ = 0;       // size of stops_ when due_ was looked for
+    std::vector<Index> unheld_;   // slots to rise again
+    std::vector<Index> moved_;    // slots whose level may be new
     std::vector<Key> chosen_;
+    std::vector<Below> below_;
 };
 
 }  // namespace foretrain

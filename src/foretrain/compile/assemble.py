@@ -94,9 +94,7 @@ class _Assembly:
         self.sources: list[Ints] = []
         self.targets: list[Ints] = []
         self.tail: list[tuple[int, Template]] = []  # (first task, template) of barriers and updates
-        self.weaver = Weaver(
-            interner.items, fold, self.shapes, self._stream, habits.has_host, habits.host_blocks
-        )
+        self.weaver = Weaver(interner.items, fold, self.shapes, self._stream, habits.has_host)
         self.layouts: list[_StageLayout] = []
         self.total = 0
         for stage, (program, order) in enumerate(zip(programs, orders, strict=True)):
@@ -203,14 +201,12 @@ class _Assembly:
 
     def _starts(self, layout: _StageLayout) -> None:
         """Work issued at the start of a step waits for the step before it."""
-        count = len(layout.which)
         for number, template in enumerate(layout.templates):
             steps = np.flatnonzero(layout.which == number)
             steps = steps[steps > 0]
             for position, row in template.at_start:
                 before = layout.rows("last", steps - 1, position)
                 self._join(before, layout.base[steps] + row)
-        assert count == len(layout.steps)
 
     def _blocking_sends(self, layout: _StageLayout) -> None:
         steps = np.arange(len(layout.which) - 1)
@@ -240,7 +236,7 @@ class _Assembly:
             template.streams = [tuple(self._stream(c, "data") for c in members)]
             task = self._tail_template(template)
             for rank_class in members:
-                self._join(self._ends(rank_class, ("compute",)), np.array([task]))
+                self._join(self._chain_end(rank_class), np.array([task]))
             placed.append((members, task))
         return placed
 
@@ -256,14 +252,11 @@ class _Assembly:
             template.streams = [(self._stream(rank_class, work.kind),)]
             self._tail_template(template)
 
-    def _ends(self, rank_class: int, names: tuple[str, ...]) -> Ints:
+    def _chain_end(self, rank_class: int) -> Ints:
         """The last task of a class on its chain (stream order covers everything before it)."""
-        stage = int(self.fold.stage_of[rank_class])
-        layout = self.layouts[stage]
-        position = layout.classes.index(rank_class)
-        del names
+        layout = self.layouts[int(self.fold.stage_of[rank_class])]
         last = np.array([len(layout.which) - 1])
-        return layout.rows("last", last, position)
+        return layout.rows("last", last, layout.classes.index(rank_class))
 
     def _updates(self, barriers: list[list[tuple[tuple[int, ...], int]]]) -> None:
         data_tails = self._last_on_streams(("data", "copy_out"))

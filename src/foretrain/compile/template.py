@@ -86,7 +86,6 @@ class Weaver:
     shapes: Shapes
     stream: Callable[[int, str], int]  # (rank class, name) → stream number
     has_host: bool
-    host_blocks: bool
 
 
 def weave(
@@ -172,7 +171,7 @@ class _Weaving:
         out.streams.append(streams)
         return len(out.kind) - 1
 
-    def _launch(self, shape: int, position: int, row_after: int | None) -> int | None:
+    def _launch(self, shape: int, position: int) -> int | None:
         """Host time to issue a shape: the lead the device must wait for, and the rest."""
         if not self.weaver.has_host:
             return None
@@ -187,7 +186,7 @@ class _Weaving:
     def _piece(self, low: int, high: int) -> None:
         shape = self.weaver.shapes.number(self.segment.chain[low:high])
         for position, rank_class in enumerate(self.classes):
-            lead = self._launch(shape, position, None)
+            lead = self._launch(shape, position)
             compute = (self.weaver.stream(rank_class, "compute"),)
             row = self._row(CHAIN, shape, rank_class, compute, self.segment.workspace)
             self._follow(position, row, lead, low)
@@ -198,7 +197,7 @@ class _Weaving:
         assert isinstance(work, Communication)
         shape = self.weaver.shapes.number(self.segment.chain[low : low + 1])
         for members in self._groups(work):
-            leads = [self._launch(shape, position, None) for position in members]
+            leads = [self._launch(shape, position) for position in members]
             streams = tuple(self.weaver.stream(self.classes[p], "compute") for p in members)
             row = self._row(COLLECTIVE, shape, self.classes[members[0]], streams)
             for position, lead in zip(members, leads, strict=True):

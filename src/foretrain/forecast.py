@@ -13,6 +13,7 @@ import numpy as np
 
 from foretrain import __version__
 from foretrain.analysis.critical_path import critical_path
+from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import memory
 from foretrain.analysis.money import money
 from foretrain.analysis.operators import busiest_operators, executed_flops
@@ -205,6 +206,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         question=question.to_dict(),
         timeline=line,
         critical_path=critical_path(line),
+        links=link_use(graph, costs, network_of(question.cluster).link_name, step),
         operators=busiest_operators(graph, costs),
     )
 

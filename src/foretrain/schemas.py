@@ -216,6 +216,7 @@ def _prediction() -> dict[str, Any]:
             "what_would_help": {"type": "array", "items": remedy},
             "cost": money,
             "critical_path": {"type": "array", "items": {"type": "object"}},
+            "links": {"type": "array", "items": {"type": "object"}},
             "operators": {"type": "array", "items": {"type": "object"}},
             "measured_share": number,
             "assumptions": texts,

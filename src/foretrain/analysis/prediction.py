@@ -61,6 +61,17 @@ class Money:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One kind of link over the step: what the busiest link of the kind carried, of what it could."""
+
+    name: str
+    is_network: bool
+    bytes: float
+    bandwidth: float  # bytes/s that long messages reach
+    share: float  # of the step during which it would be busy at that bandwidth
+
+
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """One change and what it would bring."""
 
@@ -136,6 +147,7 @@ class Prediction:
     ]  # what was asked: model, cluster, plan (short form), batch, seq, precision, runtime …
     timeline: Timeline = field(repr=False)
     critical_path: tuple[PathStep, ...] = field(default=(), repr=False)
+    links: tuple[LinkUse, ...] = field(default=(), repr=False)  # busiest first
     operators: tuple[tuple[str, float], ...] = field(
         default=(), repr=False
     )  # busiest ops, seconds per step on the bottleneck stage
@@ -188,6 +200,16 @@ class Prediction:
             "critical_path": [
                 {"start": s.start, "end": s.end, "stage": s.stage, "what": s.what}
                 for s in self.critical_path
+            ],
+            "links": [
+                {
+                    "link": link.name,
+                    "tier": "network" if link.is_network else "interconnect",
+                    "bytes": link.bytes,
+                    "bandwidth": link.bandwidth,
+                    "share": link.share,
+                }
+                for link in self.links
             ],
             "operators": [{"op": name, "seconds": s} for name, s in self.operators],
             "measured_share": self.measured_share,

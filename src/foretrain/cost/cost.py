@@ -26,7 +26,7 @@ from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
-from foretrain.cost.network import Charge, EngineRoutes, Network, charge, routes_of
+from foretrain.cost.network import Charge, EngineRoutes, Network, Routes, charge, routes_of
 from foretrain.errors import Bug
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
@@ -55,6 +55,9 @@ class Costs:
     notes: tuple[str, ...]
     sources: tuple[str, ...]
     item_seconds: Floats  # [rank classes, items]: what one item costs alone
+    item_volume: Floats  # [rank classes, items]: bytes a collective of the chain moves …
+    item_route: Ints  # … and its route in `network_routes` (-1: none)
+    network_routes: Routes
 
 
 def uses_of(graph: ExecutionGraph) -> tuple[Use, ...]:
@@ -114,7 +117,21 @@ class _Costing:
         extra = np.zeros((2, classes, len(graph.items)))  # measured seconds, spread
         for rank_class in range(classes):
             items[rank_class], parts[rank_class], extra[:, rank_class] = self._items(rank_class)
+        self._chain_traffic()
         return self._tasks(items, parts, extra)
+
+    def _chain_traffic(self) -> None:
+        """What collectives inside chains put on links; the engine never sees them."""
+        shape = (self.graph.fold.classes, len(self.graph.items))
+        self.item_volume, self.item_route = np.zeros(shape), np.full(shape, -1, dtype=np.int64)
+        for rank_class in range(shape[0]):
+            for index in self.other_ids:
+                item = self.graph.items[index]
+                work = item.work if isinstance(item.work, Communication) else item.beside
+                if work is not None and self._takes_part(item, rank_class):
+                    cost = self._charge(work, rank_class)
+                    self.item_volume[rank_class, index] = cost.choice.volume
+                    self.item_route[rank_class, index] = cost.route
 
     def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
@@ -235,6 +252,9 @@ class _Costing:
             notes=tuple(self.notes),
             sources=tuple(self.sources),
             item_seconds=items,
+            item_volume=self.item_volume,
+            item_route=self.item_route,
+            network_routes=self.routes,
         )
 
     def _pairs(

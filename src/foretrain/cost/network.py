@@ -36,10 +36,11 @@ class Routes:
     weight: Floats
     capacity: Floats
     rate: Floats  # per route: bytes/s when only its own class of groups runs
-    crowd_rate: (
-        Floats  # … when all groups of its communicator run: what a library's tuner would assume
-    )
+    # … when all groups of its communicator run: what a library's tuner would assume
+    crowd_rate: Floats
     is_network: NDArray[np.bool_]  # per route: crosses the network
+    example: Ints  # per constraint: one link that stands for its kind …
+    on_network: NDArray[np.bool_]  # … and whether it is a link between nodes
 
     def with_ceilings(self, chosen: tuple[tuple[int, float], ...]) -> EngineRoutes:
         """The routes in use, each with the rate ceiling of the protocol that runs on it."""
@@ -91,6 +92,11 @@ class Network:
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
+    def link_name(self, link: int) -> str:
+        """The link as the topology calls it; lanes of sends are named after the link they run beside."""
+        name = self.cluster.topology.name(link % self.links)
+        return f"{name} (sends)" if link >= self.links else name
+
     def link_colors(self) -> Colors:
         return self._link_colors
 
@@ -139,7 +145,10 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     if not number:
         none = np.zeros(0, dtype=np.int32)
         empty = np.zeros(0)
-        return Routes({}, np.zeros(1, dtype=np.int32), none, empty, empty, empty, empty, none > 0)
+        start = np.zeros(1, dtype=np.int32)
+        return Routes(
+            {}, start, none, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0
+        )
     crowd = np.concatenate([
         _crowd_rate(network, *pattern) for pattern in zip(links, flows, weights, strict=True)
     ])  # fmt: skip
@@ -179,8 +188,19 @@ def _constraints(
     np.minimum.at(rate, flow, capacity[constraint] / total)
     is_network = np.zeros(count, dtype=np.bool_)
     np.logical_or.at(is_network, flow, crosses[constraint])
+    example = np.zeros(len(representative), dtype=np.int64)
+    example[chosen[representative]] = representative
     return Routes(
-        number, ptr, constraint.astype(np.int32), total, capacity, rate, crowd, is_network
+        number,
+        ptr,
+        constraint.astype(np.int32),
+        total,
+        capacity,
+        rate,
+        crowd,
+        is_network,
+        example,
+        crosses,
     )
 
 

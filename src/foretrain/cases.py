@@ -148,6 +148,9 @@ class _Reader:
             recompute=self._default("recompute", defaults, "none"),
             offload=("optimizer",) if self.plan.get("optimizer_offload") else (),
             layers=tuple(layers) if layers else None,
+            tables="rows"
+            if "model-parallel" in str(self.options.get("embedding_placement"))
+            else "replicated",
         ).with_devices(devices)
         if shard and int(zero) and shard < (words.dp or 1) * cp:
             words = replace(words, shard=int(shard))

@@ -22,6 +22,7 @@ from foretrain.analysis.sensitivity import remedies, run_graph
 from foretrain.analysis.stalls import chains, stalls
 from foretrain.analysis.timeline import timeline
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.stragglers import Spread, with_stragglers
 from foretrain.compile import ExecutionGraph, compile_step
 from foretrain.cost.compute import ComputeModel, Roofline
 from foretrain.cost.cost import Costs, cost_graph
@@ -87,9 +88,12 @@ def ask(
     runtime: str | Runtime = "megatron",
     runtime_options: Mapping[str, Any] | None = None,
     data: DataSource | None = None,
+    stragglers: str | Mapping[int, float] | Spread | None = None,
 ) -> Question:
     """Resolve names into a question; every wrong name is an `InputError`."""
     cluster = Cluster.of(on)
+    if stragglers is not None:
+        cluster = with_stragglers(cluster, stragglers)
     stack = runtime_of(runtime).with_options(runtime_options or {})
     resolved = Plan.of(plan, devices=cluster.device_count, runtime=stack, micro_batch=micro_batch)
     assumptions = []
@@ -119,6 +123,7 @@ def predict(
     runtime: str | Runtime = "megatron",
     runtime_options: Mapping[str, Any] | None = None,
     data: DataSource | None = None,
+    stragglers: str | Mapping[int, float] | Spread | None = None,
 ) -> Prediction:
     """Predict one training step: `predict("llama3-8b", on="2 x dgx-h100", plan="tp4 pp2 dp2 zero1", batch=256)`."""
     question = ask(
@@ -133,6 +138,7 @@ def predict(
         runtime=runtime,
         runtime_options=runtime_options,
         data=data,
+        stragglers=stragglers,
     )
     return answer(question)
 

@@ -59,7 +59,7 @@ class Question:
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="Zoo name, Hugging Face config.json, our YAML, or package.module:attribute.",
+            help="Zoo name, Hugging Face config.json or our YAML.",
         ),
     ] = None
     on: Annotated[
@@ -87,6 +87,13 @@ class Question:
     optimizer: Annotated[str | None, typer.Option(help="adam, sgd …")] = None
     runtime: Annotated[
         str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
+    ] = None
+    stragglers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Slow devices: 'rank:factor,…' such as 3:1.5, or a spread 'sigma=0.05,seed=1'.",
+        ),
     ] = None
     options: Annotated[
         list[str] | None,
@@ -119,7 +126,7 @@ class Question:
         if missing:
             raise InputError("the question is not complete:", faults=missing)
         asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": _plan(self.plan)}
-        for name in ("precision", "optimizer", "runtime"):
+        for name in ("precision", "optimizer", "runtime", "stragglers"):
             asked[name] = getattr(self, name)
         for name in ("batch", "micro_batch", "seq"):
             text = getattr(self, name)

@@ -1,0 +1,106 @@
+"""Stragglers: the same cluster with some devices slower than their data sheet.
+
+A slow device is another device, so nothing else has to know: ranks on it fall into classes of their own, the
+others wait for them, and the wait shows as imbalance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import numpy as np
+
+from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.device import Device
+from foretrain.cluster.node import Node
+from foretrain.errors import ClusterError
+
+__all__ = ["Spread", "with_stragglers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Every device is slower by a log-normal factor of this relative width; the seed fixes the draw."""
+
+    sigma: float
+    seed: int = 0
+
+
+def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) -> Cluster:
+    """`{3: 1.5}` makes rank 3 take 1.5 times as long; `"3:1.5,7:1.2"` and `"sigma=0.05,seed=1"` say it as text."""
+    factors = _factors(cluster, _read(slow) if isinstance(slow, str) else slow)
+    if not factors:
+        return cluster
+    runs: list[NodeRun] = []
+    rank = 0
+    for number in range(cluster.node_count):
+        run = _run_of(cluster, number)
+        node = _slower(run.node, {i: factors.get(rank + i, 1.0) for i in range(run.used)})
+        rank += run.used
+        if runs and runs[-1].node == node and runs[-1].used == run.used:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+        else:
+            runs.append(NodeRun(node, 1, run.used))
+    return replace(cluster, runs=tuple(runs))
+
+
+def _read(text: str) -> dict[int, float] | Spread:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    try:
+        if words and "=" in words[0]:
+            named = dict(word.split("=", 1) for word in words)
+            return Spread(float(named.pop("sigma")), int(named.pop("seed", "0")))
+        pairs = [word.split(":", 1) for word in words]
+        return {int(rank): float(factor) for rank, factor in pairs}
+    except (ValueError, KeyError):
+        raise ClusterError(
+            f"stragglers {text!r}: write rank:factor pairs such as '3:1.5,7:1.2',"
+            " or a spread such as 'sigma=0.05,seed=1'."
+        ) from None
+
+
+def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, float]:
+    if isinstance(slow, Spread):
+        if not (isfinite(slow.sigma) and 0 <= slow.sigma <= 2):
+            raise ClusterError(f"stragglers: sigma {slow.sigma} must be from 0 to 2.")
+        draws = np.random.default_rng(slow.seed).standard_normal(cluster.device_count)
+        return {rank: float(np.exp(slow.sigma * abs(d))) for rank, d in enumerate(draws.tolist())}
+    faults = [
+        f"rank {rank}: the cluster has ranks 0 to {cluster.device_count - 1}."
+        for rank in slow
+        if not 0 <= rank < cluster.device_count
+    ]
+    faults += [
+        f"rank {rank}: factor {factor} must be a finite number of at least 0.01."
+        for rank, factor in slow.items()
+        if not (isfinite(factor) and factor >= 0.01)
+    ]
+    if faults:
+        raise ClusterError("stragglers are not usable:", faults=faults)
+    return dict(slow)
+
+
+def _run_of(cluster: Cluster, number: int) -> NodeRun:
+    left = number
+    for run in cluster.runs:
+        if left < run.count:
+            return run
+        left -= run.count
+    raise ClusterError(f"there is no node {number}.")
+
+
+def _slower(node: Node, factors: Mapping[int, float]) -> Node:
+    """The node with some devices slowed; its first devices are those in use."""
+    devices = tuple(
+        _slowed(device, factors.get(index, 1.0)) for index, device in enumerate(node.devices)
+    )
+    return node if devices == node.devices else replace(node, devices=devices)
+
+
+def _slowed(device: Device, factor: float) -> Device:
+    if factor == 1.0:
+        return device
+    slower = device.scaled(1.0 / factor, 1.0 / factor, 1.0)
+    return replace(slower, name=device.name, title=f"{device.title}, {factor:.4g} times slower")

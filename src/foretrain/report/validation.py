@@ -98,6 +98,8 @@ def _share(value: float | None, signed: bool = False) -> str:
     """A percentage in few columns: one decimal below ten, none above."""
     if value is None or not math.isfinite(value):
         return "–"
+    if abs(value) >= 10:
+        return f"{value:{'+' if signed else ''}.0f}x"
     digits = 1 if abs(value) < 0.0995 else 0
     return f"{value * 100:{'+' if signed else ''}.{digits}f}%"
 

@@ -6,6 +6,8 @@
 `sharing`: the same size; one task in ten is a flow on one of 64 flow streams, so up to 64 share links of a
 two-level tree at once, with unequal volumes, so that every start and end changes some of their rates.
 `spread`: the same, but each flow waits a while before it moves, so that about half as many move at once.
+`slowing`: `spread` on 32 places, each with a compute stream and two flow streams that slow each other, so that
+nearly every start and end changes a rate. `calm` is the same without any slowdown.
 
 Times are the best of N whole `simulate` calls, checks included, in CPU seconds of this thread.
 """
@@ -13,6 +15,7 @@ Times are the best of N whole `simulate` calls, checks included, in CPU seconds 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from dataclasses import dataclass
@@ -118,6 +121,21 @@ def sharing_program(seed: int = 2, longest_wait: float = 1e-5) -> Program:
     )
 
 
+def slowing_program(compute_by_flow: float = 1.3, flow_by_compute: float = 1.1) -> Program:
+    """The spread program with streams on places; fixed work is activity 1, flows are activity 2."""
+    base = sharing_program(longest_wait=LONGEST_WAIT)
+    lanes = FLOW_STREAMS // STREAMS
+    places = [*range(STREAMS), *np.repeat(np.arange(STREAMS), lanes)]
+    slowdown = np.ones((3, 3))
+    slowdown[1, 2], slowdown[2, 1] = compute_by_flow, flow_by_compute
+    return dataclasses.replace(
+        base,
+        stream_place=np.array(places, dtype=np.int32),
+        activity=np.where(base.volume > 0, 2, 1).astype(np.int8),
+        slowdown=slowdown,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """One program on one engine."""
@@ -168,6 +186,8 @@ def main() -> None:
         "static": static_program(),
         "sharing": sharing_program(),
         "spread": sharing_program(longest_wait=LONGEST_WAIT),
+        "slowing": slowing_program(),
+        "calm": slowing_program(1.0, 1.0),
     }
     for name, program in programs.items():
         if native_available():

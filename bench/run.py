@@ -33,7 +33,8 @@ How to read it:
 - 16,384 GPUs take about as long as 1,024 because ranks that behave alike are simulated once (see
   [how it works](how-it-works.md)); the timeline has as many tasks.
 - The engine's figures are tasks per second on 98,304 tasks: `static` has no flows, in `sharing` one task in
-  ten is a flow, nearly 64 of them at once all the time, and in `spread` about half as many.
+  ten is a flow, nearly 64 of them at once all the time, and in `spread` about half as many; in
+  `slowing` tasks on one place slow each other, in `calm` they could but do not.
 - Other predictors stand beside ours for orientation. llm-analysis evaluates a closed form in well under a
   millisecond; it does not schedule micro-batches, so its step has no pipeline bubble, and its default
   efficiencies are ideal. Ours compiles a graph, simulates it, and keeps timeline, stalls and memory over time.

@@ -55,14 +55,12 @@ def predict_case(case: Mapping[str, Any]) -> dict[str, Any]:
     """The prediction document of one case, or its error document."""
     name = str(case.get("id", "")) if isinstance(case, Mapping) else ""
     try:
-        document = answer(question_from_case(case)).to_dict()
+        return answer(question_from_case(case)).to_dict(in_full=False)
     except ForetrainError as error:
         return {"id": name, "error": {"kind": type(error).__name__, "message": str(error)}}
     except Exception as error:  # one broken case must not cost the others their answers
         message = f"internal error: {type(error).__name__}: {error}"
         return {"id": name, "error": {"kind": "Bug", "message": message}}
-    del document["critical_path"]
-    return document
 
 
 class _Reader:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import memory
 from foretrain.analysis.money import money
 from foretrain.analysis.operators import busiest_operators, executed_flops
-from foretrain.analysis.prediction import Prediction
+from foretrain.analysis.prediction import Late, LinkUse, Prediction
 from foretrain.analysis.sensitivity import remedies, run_graph
 from foretrain.analysis.stalls import chains, stalls
 from foretrain.analysis.timeline import timeline
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import Spread, with_stragglers
 from foretrain.compile import ExecutionGraph, compile_step
+from foretrain.cost.collectives import chosen
 from foretrain.cost.compute import ComputeModel, Roofline
 from foretrain.cost.cost import Costs, cost_graph
-from foretrain.cost.network import network_of
+from foretrain.cost.network import Network, network_of
 from foretrain.engine import Run, engine_name
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
@@ -143,9 +145,15 @@ def predict(
     return answer(question)
 
 
+def network_for(question: Question) -> Network:
+    """The cluster's links under the question's communication library."""
+    stack = question.runtime
+    return network_of(question.cluster, stack.library, chosen(dict(stack.algorithms)))
+
+
 def compile_question(question: Question, *, is_folded: bool = True) -> ExecutionGraph:
     """The execution graph of a question."""
-    network = network_of(question.cluster)
+    network = network_for(question)
     return compile_step(
         question.workload, question.plan, question.runtime, network, is_folded=is_folded
     )
@@ -159,7 +167,7 @@ def cost_question(
         graph,
         question.cluster,
         question.runtime,
-        network_of(question.cluster),
+        network_for(question),
         compute or Roofline(),
         question.workload.data,
     )
@@ -211,10 +219,17 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         provenance=_provenance(question, costs),
         question=question.to_dict(),
         timeline=line,
-        critical_path=critical_path(line),
-        links=link_use(graph, costs, network_of(question.cluster).link_name, step),
+        critical_path=Late(partial(critical_path, line)),
+        links=Late(partial(_links, question, graph, costs, step)),
         operators=busiest_operators(graph, costs),
     )
+
+
+def _links(
+    question: Question, graph: ExecutionGraph, costs: Costs, step: float
+) -> tuple[LinkUse, ...]:
+    name = network_for(question).link_name
+    return link_use(graph, costs, name, step, counts=costs.network_routes.count)
 
 
 def _trust(graph: ExecutionGraph, costs: Costs, step: float) -> tuple[float, float]:

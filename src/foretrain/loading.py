@@ -21,7 +21,7 @@ import yaml
 from foretrain.errors import FileError, InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, TypeAdapter
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema, ErrorDetails
 
 __all__ = ["Quantity", "load_json", "load_yaml", "read_text", "validated"]
@@ -263,6 +263,11 @@ class Quantity:
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(self)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": ["number", "string"]}
 
 
 def validated(cls: type[T], data: object, where: str, error: type[InputError] = InputError) -> T:

@@ -18,7 +18,7 @@ def schema(name: str) -> dict[str, Any]:
     if name not in _SCHEMAS:
         known = ", ".join(_SCHEMAS)
         raise InputError(f"no schema {name!r}.{did_you_mean(name, _SCHEMAS)} Known: {known}.")
-    return {"$schema": DIALECT, "title": f"Foretrain {name}", **_SCHEMAS[name]()}
+    return {**_SCHEMAS[name](), "$schema": DIALECT, "title": f"Foretrain {name}"}
 
 
 def _of_dataclass(cls: type) -> dict[str, Any]:

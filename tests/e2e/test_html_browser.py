@@ -29,6 +29,19 @@ PROBE = """<script>addEventListener("load", () => setTimeout(() => {
     overflow: document.documentElement.scrollWidth > document.documentElement.clientWidth };
   out.images = document.images.length; out.scripts = document.scripts.length;
   out.drawings = document.querySelectorAll("svg").length;
+  out.strangers = document.querySelectorAll("svg:not(.drawing)").length;
+  const line = document.querySelector("#network .link[data-tip]"), card = document.getElementById("network");
+  if (line) {
+    const at = line.getBoundingClientRect();
+    line.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: at.x, clientY: at.y }));
+    const tip = card.querySelector(".tip");
+    out.tip = getComputedStyle(tip).display === "block" ? tip.textContent : "";
+    card.style.width = "380px";  // what a window of 420 pixels leaves
+    const edge = card.getBoundingClientRect().right;
+    out.outside = [...card.querySelectorAll("*")].filter((e) => e.getBoundingClientRect().right > edge + 0.5).length;
+    card.style.width = "";
+    out.colours = [...new Set([...card.querySelectorAll(".link")].map((e) => getComputedStyle(e).stroke))].length;
+  }
   const buttons = document.querySelectorAll(".gantt-bar button");
   const where = () => document.querySelector(".gantt-bar span").textContent;
   out.before = where(); buttons[0].click(); out.zoomed = where(); buttons[4].click(); out.after = where();
@@ -70,6 +83,17 @@ def test_everything_is_drawn(tmp_path: Path, width: int) -> None:
     assert seen["overflow"] is False
 
 
+@pytest.mark.parametrize("width", [1200, 500])
+def test_the_network_is_drawn_with_tips_inside_its_card(tmp_path: Path, width: int) -> None:
+    """The sample's four nodes look alike but for the ends of the pipeline."""
+    seen = _title(_open(sample_prediction(), tmp_path, width)[0])
+    assert seen["drawings"] == 2
+    assert seen["strangers"] == seen["outside"] == 0
+    assert "busy" in str(seen["tip"])
+    assert "per step over" in str(seen["tip"])
+    assert int(str(seen["colours"])) >= 3
+
+
 def test_the_timeline_zooms_and_returns(tmp_path: Path) -> None:
     seen = _title(_open(sample_prediction(), tmp_path)[0])
     assert seen["before"] == seen["after"]
@@ -86,11 +110,8 @@ def test_hostile_names_run_nothing(tmp_path: Path) -> None:
     page, console = _open(hostile_prediction(), tmp_path)
     assert console == ""
     seen = _title(page)
-    assert (seen["images"], seen["drawings"], seen["scripts"]) == (
-        0,
-        0,
-        5,
-    )  # the probe is the fifth
+    # the probe is the fifth script
+    assert (seen["images"], seen["strangers"], seen["scripts"]) == (0, 0, 5)
     assert len(seen["canvases"]) == 5  # type: ignore[arg-type]
 
 

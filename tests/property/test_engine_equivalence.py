@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -51,6 +52,26 @@ def programs(draw: st.DrawFn, most_tasks: int = 30, forward_only: bool = True) -
     )
 
 
+def interfering(program: Program, seed: int) -> Program:
+    """The same tasks in activities on places: few or all, in rows or crowds, partly insensitive."""
+    r = random.Random(seed)
+    classes = r.randint(2, 5)
+    factors = r.choice([[1.0, 1.5, 2.0], [1.0, 1.25, 4.0], [1.0, 1.1, 1.3, 1 + 1e-13], [7 / 3]])
+    slowdown = np.ones((classes, classes))
+    for a, b in itertools.product(range(1, classes), repeat=2):
+        slowdown[a, b] = r.choice(factors if a != b else [1.0, 1.0, *factors])
+    shares = r.choice([[1.0], [0.0, 1.0], [0.0, 0.5, 1.0], [r.random() for _ in range(5)]])
+    spots = r.choice([[0], [-1, 0, 1], [3, 70_000, 2**31 - 2]])
+    activities = [r.choice([0, *range(1, classes)]) for _ in range(len(program))]
+    return dataclasses.replace(
+        program,
+        stream_place=np.array([r.choice(spots) for _ in range(program.streams)], dtype=np.int32),
+        activity=np.array(activities, dtype=np.int8),
+        sensitivity=r.choice([None, np.array([r.choice(shares) for _ in activities])]),
+        slowdown=slowdown,
+    )
+
+
 def same(a: Run, b: Run) -> bool:
     return all(
         x.tobytes() == y.tobytes()
@@ -89,8 +110,10 @@ def dense_program(seed: int) -> Program:
 
 @needs_native
 @settings(max_examples=500, deadline=None)
-@given(program=programs())
-def test_both_engines_agree_to_the_last_bit(program: Program) -> None:
+@given(program=programs(), seed=st.one_of(st.none(), st.integers(0, 10**6)))
+def test_both_engines_agree_to_the_last_bit(program: Program, seed: int | None) -> None:
+    if seed is not None:
+        program = interfering(program, seed)
     assert same(simulate(program, "native"), simulate(program, "reference"))
 
 
@@ -118,12 +141,16 @@ def test_both_engines_agree_on_thousands_of_small_programs(block: int) -> None:
     for seed in range(300 * block, 300 * (block + 1)):
         program = small_program(seed)
         assert same(simulate(program, "native"), simulate(program, "reference")), seed
+        program = interfering(program, seed)
+        assert same(simulate(program, "native"), simulate(program, "reference")), seed
 
 
 @needs_native
 @pytest.mark.parametrize("seed", range(40))
 def test_both_engines_agree_on_crowded_links(seed: int) -> None:
     program = dense_program(seed)
+    assert same(simulate(program, "native"), simulate(program, "reference"))
+    program = interfering(program, seed)
     assert same(simulate(program, "native"), simulate(program, "reference"))
 
 
@@ -160,6 +187,28 @@ def awkward_program(seed: int) -> Program:
 def test_both_engines_agree_where_rounding_matters(block: int) -> None:
     for seed in range(40 * block, 40 * (block + 1)):
         program = awkward_program(seed)
+        assert same(simulate(program, "native"), simulate(program, "reference")), seed
+        program = interfering(program, seed)
+        assert same(simulate(program, "native"), simulate(program, "reference")), seed
+
+
+def fixed_program(seed: int) -> Program:
+    """Rows of fixed work on many streams, in round numbers: much begins and ends at the same time."""
+    r = random.Random(seed)
+    n, streams = r.randint(1, 80), r.randint(1, 12)
+    some = [1.0, 2.0, 3.0] if seed % 3 else [r.random(), 1e-17, 0.0, 1.0]
+    return Program.of(
+        [r.choice(some) for _ in range(n)],
+        streams=[r.choices(range(streams), k=r.choice([1, 1, 1, 2, 3])) for _ in range(n)],
+        edges=[(a, b) for b in range(n) for a in range(b) if r.random() < 0.03],
+    )
+
+
+@needs_native
+@pytest.mark.parametrize("block", range(5))
+def test_both_engines_agree_where_only_fixed_work_interferes(block: int) -> None:
+    for seed in range(300 * block, 300 * (block + 1)):
+        program = interfering(fixed_program(seed), seed)
         assert same(simulate(program, "native"), simulate(program, "reference")), seed
 
 
@@ -265,3 +314,29 @@ def test_without_flows_every_end_is_the_longest_path(program: Program) -> None:
         for other in waiting:
             longest[other] = max(longest[other], longest[task] + still.duration[other])
     assert simulate(still).end.tolist() == longest.tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(program=programs(), seed=st.integers(0, 10**6))
+def test_without_slowdown_activities_change_no_bit(program: Program, seed: int) -> None:
+    calm = interfering(program, seed)
+    assert calm.slowdown is not None
+    calm = dataclasses.replace(calm, slowdown=np.ones_like(calm.slowdown))
+    for engine in ("native", "reference") if native_available() else ("reference",):
+        assert same(simulate(calm, engine), simulate(program, engine))  # type: ignore[arg-type]
+
+
+@settings(max_examples=150, deadline=None)
+@given(program=programs(), seed=st.integers(0, 10**6))
+def test_no_task_is_slowed_by_more_than_all_its_factors_together(
+    program: Program, seed: int
+) -> None:
+    """Fixed work takes between its duration and that times the product of its row of factors."""
+    program = interfering(program, seed)
+    run = simulate(program)
+    assert program.activity is not None
+    assert program.slowdown is not None
+    for task in np.flatnonzero(program.volume == 0).tolist():
+        took, alone = run.end[task] - run.start[task], float(program.duration[task])
+        most = program.slowdown[program.activity[task]].prod() if program.activity[task] else 1.0
+        assert alone * (1 - 1e-9) - 1e-9 <= took <= alone * most * (1 + 1e-9) + 1e-9

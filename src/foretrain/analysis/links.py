@@ -1,19 +1,38 @@
-"""Links: how much of the step each kind of link is in use."""
+"""Links: how much of the step each kind of link is in use, by what, and when.
+
+Traffic is gathered per distinct (rank class, shape): all tasks of such a pair put the same bytes on the same
+links. Collectives inside chains are known to every rank class that takes part; they are counted once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.analysis.operators import item_runs
-from foretrain.analysis.prediction import LinkUse
-from foretrain.compile.execution import ExecutionGraph
+from foretrain.analysis.prediction import LinkFlows, LinkUse
+from foretrain.compile.execution import (
+    CHAIN,
+    COLLECTIVE,
+    TRANSFER,
+    Communication,
+    ExecutionGraph,
+    Item,
+)
 from foretrain.cost.cost import Costs
 from foretrain.cost.network import EngineRoutes, Routes
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_LINKS = 256
+"""Kinds of links an answer holds: all of them for folded clusters, the busiest for irregular ones."""
+MOST_WITH_FLOWS = 24
+"""Kinds of links whose flows are kept one by one."""
 
 
 def link_use(
@@ -21,36 +40,207 @@ def link_use(
     costs: Costs,
     name: Callable[[int], str],
     step_seconds: float,
-    limit: int = 24,
+    limit: int = MOST_LINKS,
+    counts: Ints | None = None,
 ) -> tuple[LinkUse, ...]:
-    """The busiest links, one of each kind, over one step."""
+    """The busiest links, one of each kind, over one step; `counts` says how many links each kind has."""
     routes = costs.network_routes
-    load = _loads(costs.routes, _moved(costs.route, costs.volume, len(costs.routes.ceiling)))
-    runs = item_runs(graph)
-    moved = _moved(costs.item_route.ravel(), (runs * costs.item_volume).ravel(), len(routes.rate))
-    load += _loads(routes, moved)
+    pairs = _pairs(graph)
+    traffic = _traffic(graph, costs, pairs)
+    moved = traffic.bytes * pairs.times[traffic.pair]
+    load = np.bincount(traffic.link, moved, len(routes.capacity))
     order = np.argsort(-load / routes.capacity, kind="stable")
-    return tuple(
-        LinkUse(
-            name=name(int(routes.example[k])),
-            is_network=bool(routes.on_network[k]),
-            bytes=float(load[k]),
-            bandwidth=float(routes.capacity[k]),
-            share=float(load[k] / routes.capacity[k] / step_seconds),
+    found = []
+    for rank, k in enumerate(order[:limit].tolist()):
+        if load[k] <= 0:
+            break
+        mine = traffic.on(k)
+        sent, received = _stages(graph, pairs, mine)
+        called = name(int(routes.example[k]))
+        found.append(
+            LinkUse(
+                name=called,
+                is_network=bool(routes.on_network[k]),
+                bytes=float(load[k]),
+                bandwidth=float(routes.capacity[k]),
+                share=float(load[k] / routes.capacity[k] / step_seconds),
+                kind=link_kind(called),
+                count=0 if counts is None else int(counts[k]),
+                traffic=_by_purpose(graph, pairs, mine),
+                from_stages=sent,
+                to_stages=received,
+                flows=_flows(graph, pairs, mine) if rank < MOST_WITH_FLOWS else None,
+            )
         )
-        for k in order[:limit].tolist()
-        if load[k] > 0
+    return tuple(found)
+
+
+def link_kind(name: str) -> str:
+    """The pattern of a link's name: `domain3.device0->switch` is a `device->switch`."""
+    inner = name.partition(".")[2] or name
+    return re.sub(r"\d+(\.\d+)*", "", inner)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Pairs:
+    """Tasks of one rank class and shape: pair k is `task[ptr[k]:ptr[k + 1]]`, on a chain or not."""
+
+    task: Ints
+    ptr: Ints
+    first: Ints
+    times: Ints
+
+    def of(self, pairs: Ints) -> tuple[Ints, Ints]:
+        """The tasks of these pairs and, for each, which of the pairs it is of."""
+        owner, place = _spread(self.times[pairs])
+        return self.task[self.ptr[pairs][owner] + place], owner
+
+
+def _pairs(graph: ExecutionGraph) -> _Pairs:
+    kind, shapes = graph.task_kind, len(graph.shape_ptr) - 1
+    # launches and copies move nothing over links
+    tasks = np.flatnonzero((kind == CHAIN) | (kind == COLLECTIVE) | (kind == TRANSFER))
+    key = graph.task_class.astype(np.int64)[tasks] * shapes + graph.task_shape[tasks]
+    key = key * 2 + (kind[tasks] == CHAIN)
+    order = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    ptr = np.append(starts, len(tasks))
+    return _Pairs(tasks[order], ptr, tasks[order[starts]], np.diff(ptr))
+
+
+def _spread(length: Ints) -> tuple[Ints, Ints]:
+    """Entries of ragged rows: the row each is in, and its place there."""
+    owner = np.repeat(np.arange(len(length)), length)
+    return owner, np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Traffic:
+    """Entry i: each task of pair `pair[i]` puts `bytes[i]` on `link[i]`, by the collective of `item[i]`."""
+
+    link: Ints
+    bytes: Floats
+    item: Ints
+    pair: Ints
+
+    def on(self, link: int) -> _Traffic:
+        at = np.flatnonzero(self.link == link)
+        return _Traffic(self.link[at], self.bytes[at], self.item[at], self.pair[at])
+
+
+def _traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
+    one, two = _task_traffic(graph, costs, pairs), _chain_traffic(graph, costs, pairs)
+    return _Traffic(
+        np.concatenate([one.link, two.link]),
+        np.concatenate([one.bytes, two.bytes]),
+        np.concatenate([one.item, two.item]),
+        np.concatenate([one.pair, two.pair]),
     )
 
 
-def _moved(route: NDArray[np.integer], volume: Floats, routes: int) -> Floats:
-    """Bytes per route."""
-    known = route >= 0
-    return np.bincount(route[known], weights=volume[known], minlength=routes).astype(np.float64)
+def _task_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
+    """What the engine moved."""
+    pair = np.flatnonzero(costs.route[pairs.first] >= 0)
+    task = pairs.first[pair]
+    item = graph.shape_items[graph.shape_ptr[graph.task_shape[task]]].astype(np.int64)
+    route = costs.route[task].astype(np.int64)
+    return _on_links(costs.routes, route, costs.volume[task], item, pair)
 
 
-def _loads(routes: Routes | EngineRoutes, moved: Floats) -> Floats:
-    """Bytes per constraint: every route loads the links it crosses."""
-    owner = np.repeat(np.arange(len(routes.ptr) - 1), np.diff(routes.ptr))
-    put = moved[owner] * routes.weight
-    return np.bincount(routes.link, weights=put, minlength=len(routes.capacity)).astype(np.float64)
+def _chain_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
+    """What collectives inside chains moved."""
+    pair = np.flatnonzero(graph.task_kind[pairs.first] == CHAIN)
+    shape = graph.task_shape[pairs.first[pair]]
+    owner, place = _spread(np.diff(graph.shape_ptr)[shape].astype(np.int64))
+    item = graph.shape_items[graph.shape_ptr[shape][owner] + place].astype(np.int64)
+    rank_class = graph.task_class[pairs.first[pair]][owner]
+    counted = _counted(graph, costs)[rank_class, item]
+    owner, item, rank_class = owner[counted], item[counted], rank_class[counted]
+    route, volume = costs.item_route[rank_class, item], costs.item_volume[rank_class, item]
+    return _on_links(costs.network_routes, route, volume, item, pair[owner])
+
+
+def _counted(graph: ExecutionGraph, costs: Costs) -> NDArray[np.bool_]:
+    """[rank classes, items]: the first of the classes that run a collective on the same route speaks for all."""
+    route = costs.item_route
+    runs = np.flatnonzero((route >= 0).ravel() & (item_runs(graph) > 0).ravel())
+    item = runs % route.shape[1] if route.size else runs
+    key = route.ravel()[runs] * max(1, route.shape[1]) + item
+    _, first = np.unique(key, return_index=True)
+    counted = np.zeros(route.size, dtype=np.bool_)
+    counted[runs[first]] = True
+    return counted.reshape(route.shape)
+
+
+def _on_links(
+    routes: Routes | EngineRoutes, route: Ints, volume: Floats, item: Ints, pair: Ints
+) -> _Traffic:
+    """Every route loads the links it crosses."""
+    owner, place = _spread(np.diff(routes.ptr)[route].astype(np.int64))
+    entry = routes.ptr[route][owner] + place
+    link = routes.link[entry].astype(np.int64)
+    return _Traffic(link, volume[owner] * routes.weight[entry], item[owner], pair[owner])
+
+
+def _work(item: Item) -> Communication:
+    work = item.work if isinstance(item.work, Communication) else item.beside
+    assert work is not None
+    return work
+
+
+def _by_purpose(
+    graph: ExecutionGraph, pairs: _Pairs, mine: _Traffic
+) -> tuple[tuple[str, float], ...]:
+    total: dict[str, float] = {}
+    moved = (mine.bytes * pairs.times[mine.pair]).tolist()
+    for item, amount in zip(mine.item.tolist(), moved, strict=True):
+        purpose = _work(graph.items[item]).purpose
+        total[purpose] = total.get(purpose, 0.0) + amount
+    return tuple(sorted(total.items(), key=lambda row: -row[1]))
+
+
+def _stages(
+    graph: ExecutionGraph, pairs: _Pairs, mine: _Traffic
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Pipeline stages whose ranks send, and receive, what crosses a link; those of most bytes first."""
+    fold = graph.fold
+    sent: dict[int, float] = {}
+    received: dict[int, float] = {}
+    classes = graph.task_class[pairs.first[mine.pair]].tolist()
+    moved = (mine.bytes * pairs.times[mine.pair]).tolist()
+    for item, rank_class, amount in zip(mine.item.tolist(), classes, moved, strict=True):
+        group = _work(graph.items[item]).group
+        found, which = fold.groups[group], fold.group_class(group, rank_class)
+        if group.kind == "shift":
+            ends = fold.stage_of[fold.rank_class[found.groups[found.examples[which]]]].tolist()
+            senders, receivers = {ends[0]}, {ends[1]}
+        else:
+            senders = receivers = {int(fold.stage_of[c]) for c in found.members[which]}
+        for total, stages in ((sent, senders), (received, receivers)):
+            for stage in stages:
+                total[stage] = total.get(stage, 0.0) + amount
+    return _ranked(sent), _ranked(received)
+
+
+def _ranked(total: dict[int, float]) -> tuple[int, ...]:
+    return tuple(sorted(total, key=lambda stage: (-total[stage], stage)))
+
+
+def _flows(graph: ExecutionGraph, pairs: _Pairs, mine: _Traffic) -> LinkFlows:
+    """The tasks that cross a link, in order of their number."""
+    crossing, inverse = np.unique(mine.pair, return_inverse=True)
+    amount = np.bincount(inverse, mine.bytes, len(crossing)).astype(np.float64)
+    whats: list[dict[str, None]] = [{} for _ in crossing]
+    for pair, item in zip(inverse.tolist(), mine.item.tolist(), strict=True):
+        whats[pair][_what(graph.items[item])] = None
+    names: dict[str, int] = {}
+    label = np.array([names.setdefault(", ".join(w), len(names)) for w in whats], dtype=np.int32)
+    task, owner = pairs.of(crossing)
+    order = np.argsort(task, kind="stable")
+    owner = owner[order]
+    return LinkFlows(task[order].astype(np.int32), amount[owner], label[owner], tuple(names))
+
+
+def _what(item: Item) -> str:
+    work = _work(item)
+    return f"{work.purpose} {work.collective.replace('_', '-')}"

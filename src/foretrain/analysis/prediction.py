@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 SCHEMA_VERSION = 1
+T = TypeVar("T")
 
 STALLS = (
     "compute",
@@ -60,15 +61,49 @@ class Money:
     price_date: str | None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class LinkFlows:
+    """What crosses one link: task `task[i]` of the timeline puts `bytes[i]` on it, as `labels[label[i]]`.
+
+    Flows of tasks that compute and communicate in turn have no times of their own: they lie somewhere
+    within their task.
+    """
+
+    task: NDArray[np.int32]
+    bytes: NDArray[np.float64]
+    label: NDArray[np.int32]
+    labels: tuple[str, ...]  # purpose and collective
+
+
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """One kind of link over the step: what the busiest link of the kind carried, of what it could."""
+    """One kind of link over the step: what one link that stands for the kind carried, of what it could."""
 
     name: str
     is_network: bool
     bytes: float
     bandwidth: float  # bytes/s that long messages reach
     share: float  # of the step during which it would be busy at that bandwidth
+    kind: str = ""  # the name's pattern: `device->switch`
+    count: int = 0  # how many links there are of the kind; 0 where that is not known
+    traffic: tuple[tuple[str, float], ...] = ()  # purpose, bytes; greatest first
+    from_stages: tuple[int, ...] = ()  # stages whose ranks send what crosses it, most bytes first …
+    to_stages: tuple[int, ...] = ()  # … and receive it
+    flows: LinkFlows | None = field(default=None, repr=False, compare=False)  # of the busiest
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "link": self.name,
+            "tier": "network" if self.is_network else "interconnect",
+            "bytes": self.bytes,
+            "bandwidth": self.bandwidth,
+            "share": self.share,
+            "kind": self.kind,
+            "count": self.count or None,
+            "traffic": dict(self.traffic),
+            "from_stages": list(self.from_stages),
+            "to_stages": list(self.to_stages),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +156,34 @@ class PathStep:
     what: str
 
 
+class Late(Sequence[T]):
+    """A sequence that is worked out when first looked at: most predictions are asked for their step alone."""
+
+    def __init__(self, make: Callable[[], Sequence[T]]) -> None:
+        self._make = make
+        self._made: Sequence[T] | None = None
+
+    def _items(self) -> Sequence[T]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self._items()[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items())
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What one training step will do. Seconds, bytes, USD."""
@@ -146,8 +209,8 @@ class Prediction:
         str, Any
     ]  # what was asked: model, cluster, plan (short form), batch, seq, precision, runtime …
     timeline: Timeline = field(repr=False)
-    critical_path: tuple[PathStep, ...] = field(default=(), repr=False)
-    links: tuple[LinkUse, ...] = field(default=(), repr=False)  # busiest first
+    critical_path: Sequence[PathStep] = field(default=(), repr=False)
+    links: Sequence[LinkUse] = field(default=(), repr=False)  # busiest first
     operators: tuple[tuple[str, float], ...] = field(
         default=(), repr=False
     )  # busiest ops, seconds per step on the bottleneck stage
@@ -156,8 +219,18 @@ class Prediction:
     def fits(self) -> bool:
         return self.memory.fits
 
-    def to_dict(self) -> dict[str, Any]:
-        """The prediction document (see the interface page), without the timeline."""
+    def to_dict(self, *, in_full: bool = True) -> dict[str, Any]:
+        """The prediction document, without the timeline; `in_full=False` leaves critical path and links out."""
+        document = self._document()
+        if in_full:
+            document["critical_path"] = [
+                {"start": s.start, "end": s.end, "stage": s.stage, "what": s.what}
+                for s in self.critical_path
+            ]
+            document["links"] = [link.to_dict() for link in self.links]
+        return document
+
+    def _document(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "schema_version": SCHEMA_VERSION,
@@ -197,20 +270,6 @@ class Prediction:
                 "usd_per_step": self.cost.usd_per_step,
                 "price_date": self.cost.price_date,
             },
-            "critical_path": [
-                {"start": s.start, "end": s.end, "stage": s.stage, "what": s.what}
-                for s in self.critical_path
-            ],
-            "links": [
-                {
-                    "link": link.name,
-                    "tier": "network" if link.is_network else "interconnect",
-                    "bytes": link.bytes,
-                    "bandwidth": link.bandwidth,
-                    "share": link.share,
-                }
-                for link in self.links
-            ],
             "operators": [{"op": name, "seconds": s} for name, s in self.operators],
             "measured_share": self.measured_share,
             "assumptions": list(self.assumptions),

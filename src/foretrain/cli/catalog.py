@@ -38,7 +38,10 @@ def list_rows(
 
 def show(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A device, node, link, model or runtime.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="A device, node, link, model or runtime; or a cluster to be drawn."
+        ),
     ],
     output: Output,
 ) -> int:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretrain.cluster.device import Device
-from foretrain.cluster.fabric import IntArray
+from foretrain.cluster.fabric import Fabric, IntArray
 from foretrain.cluster.layout import Layout, lay_out
 from foretrain.cluster.link import Network, Nics
 from foretrain.cluster.node import Node
-from foretrain.cluster.topology import ComposedTopology, compose
+from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
 from foretrain.errors import ClusterError
 
 __all__ = ["Cluster", "NodeRun"]
@@ -62,7 +62,7 @@ class Cluster:
 
     @classmethod
     def of(cls, spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
-        """From `"16 x dgx-a100-80gb"`, `"8xH100"`, `"2 x aws:p4d.24xlarge"`, a YAML path, a mapping or itself."""
+        """From `"16 x dgx-a100-80gb"`, `"8xH100"`, `"64 x dgx-h100 on torus(dims=3)"`, a YAML path, a mapping or itself."""
         from foretrain.cluster import reading
 
         return reading.cluster_of(spec)
@@ -131,6 +131,11 @@ class Cluster:
         return self.layout.domain_of
 
     @cached_property
+    def network_fabric(self) -> Fabric | None:
+        """What joins the network ports; None for one node or without a network."""
+        return network_fabric(self.network, self.layout)
+
+    @cached_property
     def topology(self) -> ComposedTopology:
         return compose(self)
 
@@ -188,7 +193,8 @@ class Cluster:
                 if left:
                     runs.append(NodeRun(run.node, 1, left))
                 break
-        return replace(self, runs=tuple(runs))
+        nodes = sum(run.count for run in runs)
+        return replace(self, runs=tuple(runs), network=self.network.without_nodes(nodes))
 
     def placed(self, devices_per_node: Sequence[int]) -> Cluster:
         """The first nodes with that many devices in use each: `[1, 3, 4]`. Neighbouring equals are joined."""
@@ -203,7 +209,8 @@ class Cluster:
                 runs[-1] = NodeRun(node, runs[-1].count + 1, used)
             else:
                 runs.append(NodeRun(node, 1, used))
-        return replace(self, runs=tuple(runs))
+        network = self.network.without_nodes(len(devices_per_node))
+        return replace(self, runs=tuple(runs), network=network)
 
     def scaled(
         self,

@@ -1,7 +1,7 @@
 """The YAML form of a cluster: what a user may write, and both ways between it and the nouns.
 
 name: my cluster
-network: {kind: infiniband, bandwidth: 200Gb/s, cards: 4}      # per card; overrides the nodes' own
+network: {kind: infiniband, bandwidth: 200Gb/s, cards: 4, topology: fat-tree, oversubscription: 2}
 devices:
   my-gpu: {like: a100-sxm4-80gb, memory_bytes: 96GB}
 nodes:
@@ -22,14 +22,21 @@ from foretrain.cluster import catalog
 from foretrain.cluster.build import Parts, device_from, nics_from, node_from
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.forms import ClusterForm, DeviceForm, NetworkForm, NodeForm
+from foretrain.cluster.forms import (
+    MOST_CABLES,
+    ClusterForm,
+    DeviceForm,
+    EdgeForm,
+    NetworkForm,
+    NodeForm,
+)
 from foretrain.cluster.link import Network, NetworkEdge, Nics
 from foretrain.cluster.node import Node, network_kind
-from foretrain.cluster.topologies import NETWORKS
+from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.loading import validated
 
-__all__ = ["cluster_from_dict", "cluster_to_dict", "normal_node", "tried"]
+__all__ = ["cluster_from_dict", "cluster_to_dict", "joined", "network_of", "normal_node", "tried"]
 
 T = TypeVar("T")
 
@@ -53,8 +60,21 @@ def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluste
     nodes = tried(lambda: _with_network(runs, form.network, parts), "network", faults)
     if faults or nodes is None:
         raise ClusterError(f"{where} is not usable:", faults=faults)
-    network = _network(nodes, form.network)
-    return Cluster(form.name or _default_name(nodes), tuple(nodes), network)
+    network = tried(lambda: network_of(nodes, form.network), "network", faults)
+    if network is None:
+        raise ClusterError(f"{where} is not usable:", faults=faults)
+    return joined(Cluster(form.name or _default_name(nodes), tuple(nodes), network), where)
+
+
+def joined(cluster: Cluster, where: str) -> Cluster:
+    """The cluster if its network can be built; all but a star can fail, so they are tried at once."""
+    if cluster.network.topology == "star":
+        return cluster
+    faults: list[str] = []
+    tried(lambda: cluster.network_fabric, "network", faults)
+    if faults:
+        raise ClusterError(f"{where} is not usable:", faults=faults)
+    return cluster
 
 
 def _normal(data: Any) -> Any:
@@ -64,11 +84,36 @@ def _normal(data: Any) -> Any:
     full = dict(data)
     if isinstance(full.get("network"), str):
         full["network"] = {"kind": full["network"]}
+    if isinstance(full.get("network"), Mapping):
+        full["network"] = _normal_network(full["network"])
     if isinstance(full.get("nodes"), str | Mapping):
         full["nodes"] = [full["nodes"]]
     if isinstance(full.get("nodes"), list | tuple):
         full["nodes"] = [normal_node(entry) for entry in full["nodes"]]
     return full
+
+
+def _normal_network(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of the topology in a place of their own, cables written out."""
+    own = {one.name for one in fields(NetworkForm)} - {"parameters"}
+    full = {key: value for key, value in given.items() if key in own}
+    full["parameters"] = {key: value for key, value in given.items() if key not in own}
+    edges = full.get("edges")
+    if isinstance(edges, list | tuple):
+        if len(edges) > MOST_CABLES:
+            raise ClusterError(
+                f"network.edges: {len(edges):,} cables; at most {MOST_CABLES:,}. "
+                "Name a topology (fat-tree, torus …) instead of drawing every cable."
+            )
+        full["edges"] = [_normal_edge(edge) for edge in edges]
+    return full
+
+
+def _normal_edge(edge: Any) -> Any:
+    if not isinstance(edge, list | tuple) or not 3 <= len(edge) <= 4:
+        return edge
+    late = {"latency": edge[3]} if len(edge) == 4 else {}
+    return {"ends": list(edge[:2]), "bandwidth": edge[2], **late}
 
 
 def normal_node(entry: Any) -> Any:
@@ -168,11 +213,6 @@ def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
 
 def _with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[NodeRun]:
     """Runs with the network cards that the cluster's network demands."""
-    if form.topology not in NETWORKS:
-        hint = did_you_mean(form.topology, NETWORKS)
-        raise ClusterError(
-            f"Unknown topology {form.topology!r}.{hint} Known: {', '.join(NETWORKS)}."
-        )
     told = {"kind": form.kind, "bandwidth": form.bandwidth, "count": form.cards}
     told = {key: value for key, value in told.items() if value is not None}
     if form.latency is not None:
@@ -191,10 +231,38 @@ def _told(nics: Nics | None, told: Mapping[str, Any], parts: Parts) -> Nics:
     return nics_from({**known, **told}, parts)
 
 
-def _network(runs: list[NodeRun], form: NetworkForm) -> Network:
+def network_of(runs: list[NodeRun], form: NetworkForm) -> Network:
+    """The network of a form: what its topology takes is checked here, what it makes of it is not."""
+    name, shape = network_shape(form.topology)
+    faults: list[str] = []
+    unknown = [key for key in form.parameters if key not in shape.names]
+    for key in unknown:
+        known = [*shape.names, *(one.name for one in fields(NetworkForm)[:-1])]
+        takes = ", ".join(shape.names) or "no parameters"
+        hint = did_you_mean(str(key), known)
+        faults.append(f"{key}: unknown key.{hint} Topology {name} takes: {takes}.")
+    given = {key: value for key, value in form.parameters.items() if key in shape.names}
+    parameters: tuple[tuple[str, Any], ...] = ()
+    try:
+        parameters = shape.read(given)
+    except InputError as error:
+        faults.extend(error.faults or (str(error),))
+    try:
+        shape.expect_routing(form.routing or shape.routings[0], name)
+    except InputError as error:
+        faults.extend(error.faults)
+    if form.edges and name != "graph":
+        faults.append(f"edges: only for topology graph, not {name}.")
+    if faults:
+        raise ClusterError("network is not usable:", faults=faults)
     kind = form.kind or network_kind([run.node for run in runs])
-    edges = tuple(NetworkEdge(edge.ends, edge.bandwidth, edge.latency) for edge in form.edges)
-    return Network(kind, form.topology, form.source, edges)
+    edges = tuple(_edge(edge) for edge in form.edges)
+    return Network(kind, name, form.source, edges, parameters, form.routing)
+
+
+def _edge(form: EdgeForm) -> NetworkEdge:
+    back = (form.back_bandwidth, form.back_latency, form.one_way)
+    return NetworkEdge(form.ends, form.bandwidth, form.latency, *back)
 
 
 def _default_name(runs: list[NodeRun]) -> str:
@@ -233,7 +301,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
             if device not in keys:
                 same = sum(other.name == device.name for other in keys)
                 keys[device] = device.name if not same else f"{device.name}#{same + 1}"
-    network = _bare(asdict(cluster.network))
+    network = _network_row(cluster.network)
     if cluster.network.kind == network_kind(run.node for run in cluster.runs):
         # written down it would be an order to all nodes, and unlike nodes would lose their own cards
         del network["kind"]
@@ -243,6 +311,12 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         "devices": {key: _bare(_plain(device)) for device, key in keys.items()},
         "nodes": [_node_row(run, keys) for run in cluster.runs],
     }
+
+
+def _network_row(network: Network) -> dict[str, Any]:
+    row = _bare({**asdict(replace(network, parameters=())), "parameters": None})
+    row = {key: value for key, value in row.items() if value is not None}
+    return {**row, **_bare(dict(network.parameters))}
 
 
 def _node_row(run: NodeRun, keys: Mapping[Device, str]) -> dict[str, Any]:

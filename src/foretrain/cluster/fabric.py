@@ -7,7 +7,7 @@ A builder in `topologies/` receives a `Site` (the ports to join and how fast eac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -15,10 +15,55 @@ from numpy.typing import NDArray
 
 from foretrain.errors import ClusterError
 
-__all__ = ["Edge", "Fabric", "FloatArray", "IntArray", "Site", "graph_fabric"]
+__all__ = [
+    "MOST_LINKS",
+    "Edge",
+    "Fabric",
+    "FloatArray",
+    "IntArray",
+    "Routes",
+    "Site",
+    "compressed",
+    "expect_links",
+    "graph_fabric",
+    "left_packed",
+]
 
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
+
+MOST_LINKS = 2**22
+"""Directed links of one fabric: 2,048 fully connected nodes just fit."""
+MOST_ENTRIES = 2**27
+"""Links of all routes of one question; a gigabyte of numbers."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Routes:
+    """Links of many routes in one array: route `i` crosses `links[ptr[i]:ptr[i + 1]]` in that order.
+
+    `share` is the part of the route's traffic that crosses each entry: 1 everywhere for single paths. A
+    route over several equal-cost paths lists the links of all of them, nearest to the sender first.
+    """
+
+    ptr: IntArray
+    links: IntArray
+    share: FloatArray = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if len(self.share) != len(self.links):
+            object.__setattr__(self, "share", np.ones(len(self.links)))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, route: int) -> IntArray:
+        return self.links[self.ptr[route] : self.ptr[route + 1]]
+
+    @property
+    def owner(self) -> IntArray:
+        """The route each entry of `links` belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -40,6 +85,7 @@ class Fabric:
 
     `route(src, dst)` takes equal-length port arrays and gives one row of link ids per pair, in the order
     crossed, padded with -1 on the right. `port_vertex[p]` is the vertex where port `p` is plugged in.
+    `spread`, where there is one, gives the routes over all equal-cost paths and is what traffic follows.
     """
 
     capacity: FloatArray
@@ -49,6 +95,11 @@ class Fabric:
     port_vertex: IntArray
     route: Callable[[IntArray, IntArray], IntArray]
     vertex_name: Callable[[int], str]
+    spread: Callable[[IntArray, IntArray], Routes] | None = None
+    link_port: IntArray | None = None
+    """A port of the host that owns each link; -1 for links between switches. None: all of switches."""
+    diameter: int | None = None
+    """Links of the longest route, if the builder knows."""
 
     @property
     def links(self) -> int:
@@ -59,8 +110,45 @@ class Fabric:
         ends = (self.tail, self.head, self.port_vertex)
         return 1 + max((int(end.max()) for end in ends if len(end)), default=-1)
 
+    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+        """The routes that traffic follows: spread over equal paths or one path each."""
+        if self.diameter is not None and len(src) * self.diameter > MOST_ENTRIES:
+            raise ClusterError(
+                f"{len(src):,} routes of up to {self.diameter:,} links each are too many to follow. "
+                "Name a topology with shorter ways (fat-tree, torus) or fewer nodes."
+            )
+        return compressed(self.route(src, dst)) if self.spread is None else self.spread(src, dst)
+
     def link_name(self, link: int) -> str:
         return f"{self.vertex_name(int(self.tail[link]))}->{self.vertex_name(int(self.head[link]))}"
+
+
+def compressed(rows: IntArray, share: FloatArray | None = None) -> Routes:
+    """Rows of link ids as routes; -1 is skipped wherever it stands. `share` has the shape of a row or of all."""
+    used = rows >= 0
+    ptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(used.sum(axis=1), out=ptr[1:])
+    if share is None:
+        return Routes(ptr, rows[used])
+    return Routes(ptr, rows[used], np.broadcast_to(share, rows.shape)[used])
+
+
+def left_packed(rows: IntArray) -> IntArray:
+    """The same rows with all -1 on the right."""
+    used = rows >= 0
+    counts = used.sum(axis=1)
+    packed = np.full((len(rows), int(counts.max(initial=0))), -1, dtype=np.int64)
+    packed[np.arange(packed.shape[1]) < counts[:, None]] = rows[used]
+    return packed
+
+
+def expect_links(links: float, what: str) -> None:
+    """Refuse a fabric that would not fit the memory, before anything is laid out."""
+    if links > MOST_LINKS:
+        raise ClusterError(
+            f"{what} would have {links:,.0f} links; at most {MOST_LINKS:,}. "
+            "Name a sparser topology or fewer nodes."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,94 +168,21 @@ class Edge:
 def graph_fabric(
     edges: Sequence[Edge], port_vertex: IntArray, vertex_name: Callable[[int], str]
 ) -> Fabric:
-    """A fabric over any directed graph: fewest hops, then widest bottleneck, then lowest vertex.
+    """A fabric over a small directed graph: fewest hops, then widest bottleneck, then lowest vertex."""
+    from foretrain.cluster.routing import shortest_routed
 
-    Routes are found per source on first use and kept, so a large graph costs only what is asked of it.
-    """
-    tail = np.array([edge.tail for edge in edges], dtype=np.int64)
-    head = np.array([edge.head for edge in edges], dtype=np.int64)
-    capacity = np.array([edge.capacity for edge in edges], dtype=np.float64)
-    latency = np.array([edge.latency for edge in edges], dtype=np.float64)
-    ends = [int(end.max()) for end in (tail, head, port_vertex) if len(end)]
-    router = _Router(tail, head, capacity, 1 + max(ends, default=0), port_vertex, vertex_name)
-    return Fabric(capacity, latency, tail, head, port_vertex, router.route, vertex_name)
-
-
-class _Router:
-    """Shortest-path trees over one graph, found when a source is first asked for."""
-
-    def __init__(
-        self,
-        tail: IntArray,
-        head: IntArray,
-        capacity: FloatArray,
-        vertices: int,
-        port_vertex: IntArray,
-        vertex_name: Callable[[int], str],
-    ) -> None:
-        self._tail = tail
-        self._head = head.tolist()
-        self._capacity = capacity.tolist()
-        self._port_vertex = port_vertex
-        self._name = vertex_name
-        self._out: list[list[int]] = [[] for _ in range(vertices)]
-        for link, start in enumerate(tail.tolist()):
-            self._out[start].append(link)
-        self._trees: dict[int, IntArray] = {}
-
-    def route(self, src: IntArray, dst: IntArray) -> IntArray:
-        starts, goals = self._port_vertex[src], self._port_vertex[dst]
-        hops: list[IntArray] = []
-        here = goals.copy()
-        moving = here != starts
-        while moving.any():
-            step = np.full(len(here), -1, dtype=np.int64)
-            for start in np.unique(starts[moving]).tolist():
-                mine = moving & (starts == start)
-                step[mine] = self._tree(start)[here[mine]]
-            self._require(step[moving], starts[moving], here[moving])
-            here = np.where(moving, self._tail[step], here)
-            hops.append(step)
-            moving = here != starts
-        return _packed(hops, len(starts))
-
-    def _require(self, step: IntArray, start: IntArray, goal: IntArray) -> None:
-        lost = np.flatnonzero(step < 0)
-        if len(lost):
-            first = int(lost[0])
-            names = self._name(int(start[first])), self._name(int(goal[first]))
-            raise ClusterError(
-                f"No route from {names[0]} to {names[1]}: the graph is not connected."
-            )
-
-    def _tree(self, start: int) -> IntArray:
-        """For each vertex the link by which it is entered on the best way from `start`; -1 if none."""
-        if start not in self._trees:
-            self._trees[start] = self._grown(start)
-        return self._trees[start]
-
-    def _grown(self, start: int) -> IntArray:
-        entered = np.full(len(self._out), -1, dtype=np.int64)
-        width: dict[int, float] = {start: float("inf")}
-        front = [start]
-        while front:
-            found: dict[int, tuple[float, int]] = {}
-            for vertex in sorted(front):
-                for link in self._out[vertex]:
-                    far, wide = self._head[link], min(width[vertex], self._capacity[link])
-                    if far not in width and (far not in found or wide > found[far][0]):
-                        found[far] = (wide, link)
-            for vertex, (wide, link) in found.items():
-                width[vertex] = wide
-                entered[vertex] = link
-            front = list(found)
-        return entered
+    bare = Fabric(
+        capacity=np.array([edge.capacity for edge in edges], dtype=np.float64),
+        latency=np.array([edge.latency for edge in edges], dtype=np.float64),
+        tail=np.array([edge.tail for edge in edges], dtype=np.int64),
+        head=np.array([edge.head for edge in edges], dtype=np.int64),
+        port_vertex=port_vertex,
+        route=no_route,
+        vertex_name=vertex_name,
+    )
+    return shortest_routed(bare)
 
 
-def _packed(hops: list[IntArray], rows: int) -> IntArray:
-    """Hop columns found from goal to start, turned round and pushed to the left."""
-    if not hops:
-        return np.full((rows, 0), -1, dtype=np.int64)
-    paths = np.stack(hops[::-1], axis=1)
-    order = np.argsort(paths < 0, axis=1, kind="stable")
-    return np.take_along_axis(paths, order, axis=1)
+def no_route(src: IntArray, dst: IntArray) -> IntArray:
+    """Stands in a fabric until a routing is chosen."""
+    raise ClusterError("The fabric has no routing yet.")

@@ -9,6 +9,8 @@ from foretrain.loading import Quantity
 from foretrain.units import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
 
 __all__ = [
+    "MOST_CABLES",
+    "STRICT",
     "ClusterForm",
     "DeviceForm",
     "EdgeForm",
@@ -29,12 +31,14 @@ Seconds = Annotated[float, Quantity(parse_seconds, zero_allowed=True)]
 Count = Annotated[int, Quantity(parse_count)]
 Number = Annotated[float, Quantity(float)]
 Money = Annotated[float, Quantity(float, zero_allowed=True)]
-_STRICT: Any = {"extra": "forbid"}
+STRICT: Any = {"extra": "forbid"}
+MOST_CABLES = 50_000
+"""Of a drawn network; more are read too slowly to be meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     name: str | None = None
     like: str | None = None
     title: str | None = None
@@ -58,14 +62,14 @@ class DeviceForm:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     device: str
     count: Count = 1
 
 
 @dataclass(frozen=True, slots=True)
 class InterconnectForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     kind: str
     topology: str | None = None
     bandwidth: Bandwidth | None = None
@@ -81,7 +85,7 @@ class InterconnectForm:
 
 @dataclass(frozen=True, slots=True)
 class NicsForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     kind: str | None = None
     count: Count | None = None
     bandwidth: Bandwidth | None = None
@@ -90,7 +94,7 @@ class NicsForm:
 
 @dataclass(frozen=True, slots=True)
 class HostForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     cpu_cores: Number | None = None
     memory_bytes: Bytes | None = None
     memory_bandwidth: Bandwidth | None = None
@@ -99,7 +103,7 @@ class HostForm:
 
 @dataclass(frozen=True, slots=True)
 class PriceForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     usd_per_hour: Money
     date: str | None = None
     region: str | None = None
@@ -111,7 +115,7 @@ class PriceForm:
 class NodeForm:
     """A machine, whole or as changes to one in the catalogue (`node`)."""
 
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     node: str | None = None
     count: Count = 1
     used: Count | None = None
@@ -130,29 +134,51 @@ class NodeForm:
 
 @dataclass(frozen=True, slots=True)
 class EdgeForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    """A cable, `[end, end, bandwidth, latency]` for short. `back_*` are of the other direction if unlike."""
+
+    __pydantic_config__: ClassVar[Any] = STRICT
     ends: tuple[int | str, int | str]
     bandwidth: Bandwidth
     latency: Seconds = 0.0
+    back_bandwidth: Bandwidth | None = None
+    back_latency: Seconds | None = None
+    one_way: bool = False
+
+
+def _with_parameters(schema: dict[str, Any]) -> None:
+    """The schema of a network as files have it: parameters of all topologies beside the other keys."""
+    from pydantic import TypeAdapter
+
+    from foretrain.cluster.topologies import NETWORKS
+
+    properties = schema["properties"]
+    for name, shape in NETWORKS.items():
+        own = TypeAdapter(shape.parameters).json_schema().get("properties", {})
+        for key, value in own.items():
+            known = properties.setdefault(key, {**value, "description": "topology:"})
+            known["description"] += f" {name}"
+    properties["topology"]["enum"] = list(NETWORKS)
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkForm:
-    """`bandwidth` and `latency` are of one card."""
+    """`bandwidth` and `latency` are of one card. What the topology takes stands beside them in a file."""
 
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = {**STRICT, "json_schema_extra": _with_parameters}
     kind: str | None = None
     topology: str = "star"
+    routing: str | None = None
     bandwidth: Bandwidth | None = None
     cards: Count | None = None
     latency: Seconds | None = None
     source: str = ""
     edges: tuple[EdgeForm, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     nodes: tuple[NodeForm, ...]
     name: str | None = None
     network: NetworkForm = field(default_factory=NetworkForm)
@@ -161,7 +187,7 @@ class ClusterForm:
 
 @dataclass(frozen=True, slots=True)
 class LinkForm:
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
     title: str | None = None
     tier: Literal["interconnect", "network"] | None = None
     latency: Seconds | None = None

@@ -37,6 +37,9 @@ class Layout:
     port_bandwidth: FloatArray
     port_latency: FloatArray
     port_host: IntArray
+    port_kind: IntArray
+    port_kinds: tuple[str, ...]
+    """The kinds of network card; `port_kind` numbers them over ports."""
 
     @property
     def device_count(self) -> int:
@@ -69,6 +72,7 @@ def lay_out(runs: Sequence[tuple[Node, int, int]]) -> Layout:
     port_table = _port_table(nodes)
     near = port_table[kind[node_of], local]
     host = np.repeat(np.arange(len(kind)), ports)
+    kinds = tuple(dict.fromkeys(node.nics.kind for node in nodes if node.nics is not None))
     return Layout(
         devices=devices,
         device_kind=device_table[kind[node_of], local],
@@ -85,6 +89,8 @@ def lay_out(runs: Sequence[tuple[Node, int, int]]) -> Layout:
         port_bandwidth=np.array([node.port_bandwidth for node in nodes])[kind[host]],
         port_latency=np.array([n.nics.latency if n.nics else 0.0 for n in nodes])[kind[host]],
         port_host=host,
+        port_kind=np.array([kinds.index(n.nics.kind) if n.nics else -1 for n in nodes])[kind[host]],
+        port_kinds=kinds,
     )
 
 

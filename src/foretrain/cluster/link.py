@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from foretrain.cluster.device import faults_of
 from foretrain.errors import ClusterError
@@ -101,16 +102,47 @@ class Nics:
 
 @dataclass(frozen=True, slots=True)
 class NetworkEdge:
-    """A cable of a user-drawn network: joins two nodes (by number) or named switches, both directions."""
+    """A cable of a user-drawn network between nodes (by number) or named switches, both directions alike.
+
+    `back_bandwidth` and `back_latency` are of the way from the second end to the first where that differs;
+    a `one_way` cable carries nothing back.
+    """
 
     ends: tuple[int | str, int | str]
     bandwidth: float
     latency: float
+    back_bandwidth: float | None = None
+    back_latency: float | None = None
+    one_way: bool = False
 
     def __post_init__(self) -> None:
-        faults = faults_of(self, ("bandwidth",), ("latency",))
+        rates, delays = ("bandwidth", "back_bandwidth"), ("latency", "back_latency")
+        faults = faults_of(self, rates, delays)
+        if self.one_way and (self.back_bandwidth or self.back_latency) is not None:
+            faults.append("one_way: a one-way cable has no way back; drop back_*.")
         if faults:
             raise ClusterError(f"network edge {self.ends} is not usable:", faults=faults)
+
+    def directions(self, one: int, other: int) -> Iterator[tuple[int, int, float, float]]:
+        """(tail, head, bandwidth, latency) of each direction, with the ends as numbers."""
+        yield one, other, self.bandwidth, self.latency
+        if not self.one_way:
+            rate, delay = self.back_bandwidth, self.back_latency
+            back = (rate or self.bandwidth, self.latency if delay is None else delay)
+            yield other, one, *back
+
+    def scaled(self, bandwidth: float, latency: float) -> NetworkEdge:
+        return replace(
+            self,
+            bandwidth=self.bandwidth * bandwidth,
+            latency=self.latency * latency,
+            back_bandwidth=_times(self.back_bandwidth, bandwidth),
+            back_latency=_times(self.back_latency, latency),
+        )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +154,19 @@ class Network:
     source: str = ""
     edges: tuple[NetworkEdge, ...] = ()
     """Only for `topology: graph`."""
+    parameters: tuple[tuple[str, Any], ...] = ()
+    """What the user said of the topology (`oversubscription` …); see `topologies/`."""
+    routing: str | None = None
+    """A name of `routing.ROUTINGS`; None takes the topology's own."""
+
+    def without_nodes(self, kept: int) -> Network:
+        """The same cables when only the first `kept` nodes take part; the others only pass data on."""
+        if all(not isinstance(end, int) or end < kept for edge in self.edges for end in edge.ends):
+            return self
+        edges = tuple(replace(edge, ends=_passing(edge.ends, kept)) for edge in self.edges)
+        return replace(self, edges=edges)
+
+
+def _passing(ends: tuple[int | str, int | str], kept: int) -> tuple[int | str, int | str]:
+    one, other = (f"node{e}" if isinstance(e, int) and e >= kept else e for e in ends)
+    return one, other

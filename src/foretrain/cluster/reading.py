@@ -9,13 +9,16 @@ from typing import Any
 
 from foretrain.cluster import catalog
 from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.documents import joined, network_of, tried
+from foretrain.cluster.forms import MOST_CABLES, NetworkForm
 from foretrain.cluster.link import Network
 from foretrain.cluster.node import network_kind
-from foretrain.errors import ClusterError, did_you_mean
-from foretrain.loading import load_yaml
+from foretrain.errors import ClusterError, InputError, did_you_mean
+from foretrain.loading import load_yaml, read_text
 
 __all__ = ["cluster_of", "split_count"]
 
+MOST_BYTES = 8_000_000
 _FILE = (".yaml", ".yml", ".json")
 _TERM = re.compile(r"(?:(\d[\d,_]*)\s*[x×*]\s*)?(\S.*)")
 
@@ -30,9 +33,49 @@ def cluster_of(spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
         return _from_file(Path(spec))
     if not spec.strip():
         raise ClusterError('The cluster is empty; write for example "2 x dgx-a100-80gb".')
-    runs = [run for term in spec.split("+") for run in _runs(term)]
-    kind = network_kind(run.node for run in runs)
-    return Cluster(spec.strip(), tuple(runs), Network(kind))
+    machines, shape = _split_network(spec)
+    runs = [run for term in machines.split("+") for run in _runs(term)]
+    if shape is None:
+        return Cluster(spec.strip(), tuple(runs), Network(network_kind(run.node for run in runs)))
+    faults: list[str] = []
+    network = tried(lambda: network_of(runs, NetworkForm(**shape)), "network", faults)
+    if network is None:
+        raise ClusterError(f"{spec.strip()!r} is not usable:", faults=faults)
+    return joined(Cluster(spec.strip(), tuple(runs), network), repr(spec.strip()))
+
+
+_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
+    """`"8 x dgx-h100 on torus(dims=3)"` as the machines and what is said of their network."""
+    found = _ON.fullmatch(spec)
+    if found is None:
+        return spec, None
+    machines, topology, inner = found[1], found[2], found[3] or ""
+    given = _arguments(inner, spec)
+    routing = given.pop("routing", None)
+    if routing is not None and not isinstance(routing, str):
+        raise ClusterError(f"routing: {routing!r} is no name.")
+    return machines, {"topology": topology, "routing": routing, "parameters": given}
+
+
+def _arguments(inner: str, spec: str) -> dict[str, Any]:
+    """`a=1, b=[2, 3]` as a mapping."""
+    text = re.sub(r"([A-Za-z_]\w*)\s*=\s*", r"\1: ", inner.strip())
+    refused = ClusterError(
+        f"{inner!r} in {spec.strip()!r} is not understood; write for example "
+        "fat-tree(oversubscription=2, leaf_nodes=16)."
+    )
+    try:
+        found = load_yaml("{" + text + "}", "parameters")
+    except InputError:
+        raise refused from None
+    if not isinstance(found, dict) or any(
+        value is None or not isinstance(key, str) for key, value in found.items()
+    ):
+        raise refused
+    return found
 
 
 def split_count(term: str) -> tuple[int, str]:
@@ -57,11 +100,22 @@ def _is_file(spec: str) -> bool:
 
 
 def _from_file(path: Path) -> Cluster:
+    _expect_readable(path)
     data = load_yaml(path, "a cluster in YAML")
     if not isinstance(data, Mapping):
         raise ClusterError(f"{path} holds no mapping; expected a cluster with `nodes`.")
     cluster = Cluster.from_dict(data, str(path))
     return cluster if "name" in data else cluster.renamed(path.stem)
+
+
+def _expect_readable(path: Path) -> None:
+    """Refuse a file that would take minutes to parse: a drawn network with far too many cables."""
+    text = read_text(path, MOST_BYTES, "a cluster in YAML")
+    if max(text.count("[") + text.count("{"), text.count("\n")) > 8 * MOST_CABLES:
+        raise ClusterError(
+            f"{path} draws far more than {MOST_CABLES:,} cables. Name a topology (fat-tree, torus …) "
+            "instead of drawing every cable."
+        )
 
 
 def _runs(term: str) -> list[NodeRun]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from foretrain.cluster.device import faults_of
 from foretrain.cluster.link import Network, Nics
@@ -62,15 +63,27 @@ def scaled_node(node: Node, factors: Factors) -> Node:
 
 
 def scaled_network(network: Network, factors: Factors) -> Network:
-    edges = tuple(
-        replace(
-            edge,
-            bandwidth=edge.bandwidth * factors.network,
-            latency=edge.latency * factors.network_latency,
-        )
-        for edge in network.edges
+    rate, delay = factors.network, factors.network_latency
+    return replace(
+        network,
+        edges=tuple(edge.scaled(rate, delay) for edge in network.edges),
+        parameters=tuple(
+            (name, _parameter(name, value, rate, delay)) for name, value in network.parameters
+        ),
     )
-    return replace(network, edges=edges)
+
+
+def _parameter(name: str, value: Any, rate: float, delay: float) -> Any:
+    """Parameters of topologies say by their names what they are: `link_bandwidth`, `uplink_latencies`."""
+    if "bandwidth" in name:
+        factor = rate
+    elif "latenc" in name:
+        factor = delay
+    else:
+        return value
+    if isinstance(value, tuple):
+        return tuple(one * factor for one in value)
+    return _times(value, factor)
 
 
 def _nics(nics: Nics, factors: Factors) -> Nics:

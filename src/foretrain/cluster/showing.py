@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster, NodeRun
     from foretrain.cluster.node import Node
 
-__all__ = ["described"]
+__all__ = ["described", "port_rate"]
 
 
 def described(cluster: Cluster) -> str:
@@ -19,9 +19,23 @@ def described(cluster: Cluster) -> str:
     lines = [f"{cluster.name}: {devices} in {_plural(cluster.node_count, 'node')}"]
     lines += [line for run in cluster.runs for line in _run_lines(run)]
     if cluster.node_count > 1:
-        lines.append(f"network: {cluster.network.kind}, {cluster.network.topology}")
+        lines.append(f"network: {cluster.network.kind}, {_shape(cluster)}")
     lines.append(_money(cluster))
     return "\n".join(lines)
+
+
+def _shape(cluster: Cluster) -> str:
+    network = cluster.network
+    given = [f"{key}={_value(value)}" for key, value in network.parameters]
+    if network.routing is not None:
+        given.append(f"routing={network.routing}")
+    return network.topology + (f"({', '.join(given)})" if given else "")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_value(one) for one in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _run_lines(run: NodeRun) -> list[str]:
@@ -45,11 +59,16 @@ def _run_lines(run: NodeRun) -> list[str]:
     return lines
 
 
-def _port(node: Node) -> str:
+def port_rate(node: Node) -> float:
+    """One direction of a device's way into the interconnect."""
     wiring = node.interconnect
     own = node.devices[0]
     rate = own.pcie_bandwidth if wiring.topology == "pcie_tree" else own.link_bandwidth
-    rate = (wiring.bandwidth or rate) * wiring.scale
+    return (wiring.bandwidth or rate) * wiring.scale
+
+
+def _port(node: Node) -> str:
+    rate = port_rate(node)
     return f", {show_bandwidth(rate)} each way per device" if rate and node.device_count > 1 else ""
 
 

@@ -13,38 +13,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Site
+from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Routes, Site, compressed
 from foretrain.cluster.layout import Layout
-from foretrain.cluster.topologies import INTERCONNECTS, NETWORKS
+from foretrain.cluster.topologies import INTERCONNECTS, network_shape
 from foretrain.errors import ClusterError, did_you_mean
 
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster
-    from foretrain.cluster.link import Interconnect
+    from foretrain.cluster.link import Interconnect, Network
     from foretrain.cluster.node import Node
 
-__all__ = ["ComposedTopology", "Routes", "Topology", "compose"]
+__all__ = ["ComposedTopology", "Routes", "Topology", "compose", "network_fabric"]
 
 INSIDE, BETWEEN = 0, 1
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Routes:
-    """Links of many routes in one array: route `i` crosses `links[ptr[i]:ptr[i + 1]]` in that order."""
-
-    ptr: IntArray
-    links: IntArray
-
-    def __len__(self) -> int:
-        return len(self.ptr) - 1
-
-    def __getitem__(self, route: int) -> IntArray:
-        return self.links[self.ptr[route] : self.ptr[route + 1]]
-
-    @property
-    def owner(self) -> IntArray:
-        """The route each entry of `links` belongs to."""
-        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
 
 class Topology(Protocol):
@@ -64,6 +45,14 @@ class Topology(Protocol):
     @property
     def tier(self) -> NDArray[np.int8]:
         """0 for links inside a node or NVLink domain, 1 for links of the network."""
+
+    @property
+    def kind(self) -> IntArray:
+        """For each link the number in `kinds` of what it is made of."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Interconnect kinds (`nvlink3-nvswitch`), card kinds (`infiniband`), the network's own kind."""
 
     def routes(self, src: IntArray, dst: IntArray) -> Routes:
         """The links between each pair of devices; none from a device to itself."""
@@ -90,6 +79,8 @@ class ComposedTopology:
     capacity: FloatArray
     latency: FloatArray
     tier: NDArray[np.int8]
+    kind: IntArray
+    kinds: tuple[str, ...]
 
     @property
     def device_count(self) -> int:
@@ -108,24 +99,33 @@ class ComposedTopology:
         local = self.paths[np.where(inside, row + layout.domain_index[dst], 0)]
         local = np.where(inside[:, None] & (local >= 0), local + self.link_base[home][:, None], -1)
         if inside.all():
-            return _compressed(local)
-        return _compressed(self._with_network(local, src, dst, ~inside))
+            return compressed(local)
+        return self._with_network(compressed(local), src, dst, np.flatnonzero(~inside))
 
     def _with_network(
-        self, local: IntArray, src: IntArray, dst: IntArray, outside: NDArray[np.bool_]
-    ) -> IntArray:
+        self, local: Routes, src: IntArray, dst: IntArray, outside: IntArray
+    ) -> Routes:
         senders, receivers = self.layout.port_of[src[outside]], self.layout.port_of[dst[outside]]
         if self.network is None or min(senders.min(), receivers.min()) < 0:
             raise ClusterError(
                 "Devices in different nodes exchange data, but the cluster has no network. "
                 "Give the nodes network cards (nics) or name the network."
             )
-        remote = self.network.route(senders, receivers)
-        width = max(local.shape[1], remote.shape[1])
-        rows = np.full((len(local), width), -1, dtype=np.int64)
-        rows[:, : local.shape[1]] = local
-        rows[outside, : remote.shape[1]] = np.where(remote >= 0, remote + self.link_base[-1], -1)
-        return rows
+        remote = self.network.routes(senders, receivers)
+        links = remote.links + self.link_base[-1]
+        if len(outside) == len(src):
+            return Routes(remote.ptr, links, remote.share)
+        # each route is wholly local or wholly remote: entries of both, in the order of routes
+        counts = np.diff(local.ptr)
+        counts[outside] = np.diff(remote.ptr)
+        ptr = np.concatenate([[0], np.cumsum(counts)])
+        is_remote = np.zeros(len(src), dtype=np.bool_)
+        is_remote[outside] = True
+        place = np.repeat(is_remote, counts)
+        both, share = np.empty(len(place), dtype=np.int64), np.ones(len(place))
+        both[place], both[~place] = links, local.links
+        share[place] = remote.share
+        return Routes(ptr, both, share)
 
     def _checked(self, devices: IntArray) -> IntArray:
         found = np.atleast_1d(np.asarray(devices, dtype=np.int64))
@@ -179,13 +179,6 @@ def _required(network: Fabric | None) -> Fabric:
     return network
 
 
-def _compressed(rows: IntArray) -> Routes:
-    used = rows >= 0
-    ptr = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(used.sum(axis=1), out=ptr[1:])
-    return Routes(ptr, rows[used])
-
-
 def compose(cluster: Cluster) -> ComposedTopology:
     """The topology of a cluster from its nodes' interconnects and its network."""
     layout = cluster.layout
@@ -194,12 +187,13 @@ def compose(cluster: Cluster) -> ComposedTopology:
     sizes = np.array([fabric.links for fabric in templates], dtype=np.int64)
     link_base = np.zeros(len(layout.template_of) + 1, dtype=np.int64)
     np.cumsum(sizes[layout.template_of], out=link_base[1:])
-    network = _network_fabric(cluster, layout)
+    network = cluster.network_fabric
     order = [templates[shape] for shape in layout.template_of.tolist()]
     if network is not None:
         order.append(network)
     tier = np.full(sum(fabric.links for fabric in order), INSIDE, dtype=np.int8)
     tier[link_base[-1] :] = BETWEEN
+    kinds, kind = _kinds(cluster, layout, sizes, network)
     return ComposedTopology(
         layout=layout,
         templates=templates,
@@ -210,6 +204,27 @@ def compose(cluster: Cluster) -> ComposedTopology:
         capacity=np.concatenate([fabric.capacity for fabric in order]),
         latency=np.concatenate([fabric.latency for fabric in order]),
         tier=tier,
+        kind=kind,
+        kinds=kinds,
+    )
+
+
+def _kinds(
+    cluster: Cluster, layout: Layout, sizes: IntArray, network: Fabric | None
+) -> tuple[tuple[str, ...], IntArray]:
+    """What each link is made of: its domain's interconnect, its port's card, or the network's switches."""
+    inside = [members[0][0].interconnect.kind for members in layout.template_members]
+    kinds = tuple(dict.fromkeys([*inside, *layout.port_kinds, cluster.network.kind]))
+    number = np.array([kinds.index(kind) for kind in inside])[layout.template_of]
+    local = np.repeat(number, sizes[layout.template_of])
+    if network is None:
+        return kinds, local
+    switch = kinds.index(cluster.network.kind)
+    if network.link_port is None:
+        return kinds, np.concatenate([local, np.full(network.links, switch)])
+    card = np.array([kinds.index(kind) for kind in layout.port_kinds])[layout.port_kind]
+    return kinds, np.concatenate(
+        [local, np.where(network.link_port >= 0, card[network.link_port], switch)]
     )
 
 
@@ -263,13 +278,9 @@ def _path_table(templates: tuple[Fabric, ...], layout: Layout) -> tuple[IntArray
     return table, base
 
 
-def _network_fabric(cluster: Cluster, layout: Layout) -> Fabric | None:
-    network = cluster.network
+def network_fabric(network: Network, layout: Layout) -> Fabric | None:
+    """What joins the network ports; None where there is nothing to join."""
     if network.kind == "none" or layout.port_count == 0 or layout.node_count < 2:
         return None
-    if network.topology not in NETWORKS:
-        known = ", ".join(NETWORKS)
-        hint = did_you_mean(network.topology, NETWORKS)
-        raise ClusterError(f"Unknown network topology {network.topology!r}.{hint} Known: {known}.")
-    site = Site(layout.port_bandwidth, layout.port_latency, layout.port_host)
-    return NETWORKS[network.topology](site, network)
+    _, shape = network_shape(network.topology)
+    return shape(Site(layout.port_bandwidth, layout.port_latency, layout.port_host), network)

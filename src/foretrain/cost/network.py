@@ -8,7 +8,7 @@ whole cluster. Links with equal capacity and equal loads are one constraint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Communicator
 from foretrain.compile.passes.fold import Colors, Fold, Loads, Use
-from foretrain.cost.collectives import algorithms_for
+from foretrain.cost.collectives import Chosen, algorithms_for
 from foretrain.cost.collectives.base import Algorithm, Ints
 from foretrain.cost.collectives.selector import Choice, Wiring, link_efficiency, select
+from foretrain.cost.curves import alone_seconds
 
 Floats = NDArray[np.float64]
 FAST_FAMILIES = ("nvlink", "xgmi")
@@ -36,11 +37,13 @@ class Routes:
     weight: Floats
     capacity: Floats
     rate: Floats  # per route: bytes/s when only its own class of groups runs
+    own_rate: Floats  # … when a single group of it runs
     # … when all groups of its communicator run: what a library's tuner would assume
     crowd_rate: Floats
     is_network: NDArray[np.bool_]  # per route: crosses the network
     example: Ints  # per constraint: one link that stands for its kind …
     on_network: NDArray[np.bool_]  # … and whether it is a link between nodes
+    count: Ints  # … and how many links it stands for
 
     def with_ceilings(self, chosen: tuple[tuple[int, float], ...]) -> EngineRoutes:
         """The routes in use, each with the rate ceiling of the protocol that runs on it."""
@@ -77,18 +80,21 @@ class Charge:
 class Network:
     """The links of a cluster at the bandwidth long messages reach. Implements `Traffic` for the fold pass."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, library: str = "nccl", choose: Chosen = ()) -> None:
         self.cluster = cluster
+        self.library, self.choose = library, choose
         topology = cluster.topology
         tier = np.asarray(topology.tier)
-        inside = _inside_efficiency(cluster)
-        between = link_efficiency("network", cluster.network.kind or "default")
-        capacity = np.asarray(topology.capacity) * np.where(tier == 0, inside, between)
+        capacity = np.asarray(topology.capacity) * _efficiency(cluster)
         self.links = len(capacity)
         self.capacity = np.concatenate([capacity, capacity])  # second half: lanes of sends
         self.is_network = np.concatenate([tier == 1, tier == 1])
         self.domain_of = np.asarray(cluster.domain_of, dtype=np.int64)
         self.link_family = _link_family(cluster)
+        nodes = [run.node for run in cluster.runs]
+        self.architecture = nodes[0].devices[0].architecture
+        self.has_switch = all(node.interconnect.topology == "nvswitch" for node in nodes)
+        self.transport = "tcp" if cluster.network.kind.startswith("ethernet") else ""
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -103,8 +109,11 @@ class Network:
     def rank_colors(self) -> Colors:
         return np.asarray(self.cluster.device_kind, dtype=np.uint64)
 
+    def algorithms(self, collective: str) -> tuple[Algorithm, ...]:
+        return algorithms_for(collective, self.library, self.choose)
+
     def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
-        patterns = {a.pattern: a for a in algorithms_for(collective)}
+        patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
@@ -116,29 +125,30 @@ class Network:
             # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
             # both are short against the compute between them. Sends get a lane of their own there.
             link = np.where(self.is_network[link], link, link + self.links)
-        return Loads(group=flows.group[owner], link=link, weight=flows.weight[owner])
+        return Loads(group=flows.group[owner], link=link, weight=flows.weight[owner] * routes.share)
 
 
 @lru_cache(maxsize=32)
-def network_of(cluster: Cluster) -> Network:
+def network_of(cluster: Cluster, library: str = "nccl", choose: Chosen = ()) -> Network:
     """One network per cluster, so that folds and routes can be remembered."""
-    return Network(cluster)
+    return Network(cluster, library, choose)
 
 
 @lru_cache(maxsize=128)
 def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     """Constraints and routes of every flow the uses may need."""
     number: dict[Flow, int] = {}
-    links, flows, weights = [], [], []
+    links, flows, weights, own = [], [], [], []
     for communicator, collective in uses:
         found = fold.groups[communicator]
-        for algorithm in {a.pattern: a for a in algorithms_for(collective)}.values():
+        for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
             if (communicator, algorithm.pattern, 0) in number:
                 continue
             first = len(number)
             for group_class in range(len(found.examples)):
                 number[communicator, algorithm.pattern, group_class] = first + group_class
             loads = network.pattern_loads(algorithm, found.groups)
+            own.append(_own_rate(network, loads)[found.examples])
             links.append(loads.link)
             flows.append(first + found.group_class[loads.group])
             weights.append(loads.weight)
@@ -147,13 +157,24 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
         empty = np.zeros(0)
         start = np.zeros(1, dtype=np.int32)
         return Routes(
-            {}, start, none, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0
-        )
+            {}, start, none, empty, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0,
+            none.astype(np.int64),
+        )  # fmt: skip
     crowd = np.concatenate([
         _crowd_rate(network, *pattern) for pattern in zip(links, flows, weights, strict=True)
     ])  # fmt: skip
     columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
-    return _constraints(network, number, crowd, *columns)
+    return _constraints(network, number, np.concatenate(own), crowd, *columns)
+
+
+def _own_rate(network: Network, loads: Loads) -> Floats:
+    """Rate of every group of one pattern when it runs alone."""
+    links = len(network.capacity)
+    keys, inverse = np.unique(loads.group * links + loads.link, return_inverse=True)
+    total = np.bincount(inverse, weights=loads.weight)
+    rate = np.full(int(loads.group.max()) + 1, np.inf)
+    np.minimum.at(rate, keys // links, network.capacity[keys % links] / total)
+    return rate
 
 
 def _crowd_rate(network: Network, link: Ints, flow: Ints, weight: Floats) -> Floats:
@@ -166,13 +187,19 @@ def _crowd_rate(network: Network, link: Ints, flow: Ints, weight: Floats) -> Flo
 
 
 def _constraints(
-    network: Network, number: dict[Flow, int], crowd: Floats, link: Ints, flow: Ints, weight: Floats
+    network: Network,
+    number: dict[Flow, int],
+    own: Floats,
+    crowd: Floats,
+    link: Ints,
+    flow: Ints,
+    weight: Floats,
 ) -> Routes:
     count = len(number)
     keys, inverse = np.unique(link * count + flow, return_inverse=True)
     total: Floats = np.bincount(inverse, weights=weight).astype(np.float64)
     link, flow = keys // count, keys % count
-    chosen = _distinct_rows(network, link, flow, total, count)
+    chosen, times = _distinct_rows(network, link, flow, total, count)
     keep = chosen[link] >= 0
     flow, total, constraint = flow[keep], total[keep], chosen[link[keep]]
     order = np.lexsort((constraint, flow))
@@ -197,15 +224,19 @@ def _constraints(
         total,
         capacity,
         rate,
+        own,
         crowd,
         is_network,
         example,
         crosses,
+        times,
     )
 
 
-def _distinct_rows(network: Network, link: Ints, flow: Ints, total: Floats, flows: int) -> Ints:
-    """For each link the number of its constraint if it represents one, else -1."""
+def _distinct_rows(
+    network: Network, link: Ints, flow: Ints, total: Floats, flows: int
+) -> tuple[Ints, Ints]:
+    """For each link the number of its constraint if it represents one, else -1; the links of each constraint."""
     rng = np.random.default_rng(flows)  # fixed multipliers: the same input gives the same hashes
     salt = rng.integers(1, 2**63, size=flows, dtype=np.uint64) | np.uint64(1)
     terms = (np.ascontiguousarray(total).view(np.uint64) ^ (salt[flow] >> np.uint64(7))) * salt[
@@ -217,10 +248,10 @@ def _distinct_rows(network: Network, link: Ints, flow: Ints, total: Floats, flow
     used[link] = True
     rows += network.link_colors() * np.uint64(0x9E3779B97F4A7C15)
     where = np.flatnonzero(used)
-    _, first = np.unique(rows[where], return_index=True)
+    _, first, times = np.unique(rows[where], return_index=True, return_counts=True)
     chosen = np.full(len(rows), -1, dtype=np.int64)
     chosen[where[np.sort(first)]] = np.arange(len(first))
-    return chosen
+    return chosen, times[np.argsort(first)]
 
 
 def charge(
@@ -234,15 +265,24 @@ def charge(
     """What a collective costs the groups of one class."""
     found = fold.groups[work.group]
     members = found.groups[found.examples[group_class]]
-    route = routes.number[work.group, algorithms_for(work.collective)[0].pattern, group_class]
+    patterns = {a.pattern: None for a in network.algorithms(work.collective)}
+    rates = tuple(
+        (p, float(routes.crowd_rate[routes.number[work.group, p, group_class]])) for p in patterns
+    )
     wiring = Wiring(
         ranks=len(members),
         domains=len(set(network.domain_of[members].tolist())),
         link_family=network.link_family,
-        rate=float(routes.crowd_rate[route]),
+        rate=rates[0][1],
+        architecture=network.architecture,
+        has_switch=network.has_switch,
+        transport=network.transport,
+        rates=rates,
     )
-    choice = select(work.collective, work.bytes, wiring, library)
+    choice = select(work.collective, work.bytes, wiring, library, network.choose)
     route = routes.number[work.group, choice.pattern, group_class]
+    if wiring.domains == 1 and library == "nccl" and not network.choose:
+        choice = _measured(network, work, members, choice, float(routes.own_rate[route]))
     rate = float(routes.rate[route])
     crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
     return Charge(
@@ -250,8 +290,35 @@ def charge(
     )
 
 
-def _inside_efficiency(cluster: Cluster) -> float:
-    return min(link_efficiency("interconnect", run.node.interconnect.kind) for run in cluster.runs)
+def _measured(
+    network: Network, work: Communication, members: Ints, choice: Choice, rate: float
+) -> Choice:
+    """The choice with the time a measured curve gives, where the devices of one domain have one.
+
+    The curve is of a group alone, so its time is turned into the volume that takes it at the group's own rate;
+    what else is on the links then slows it as it would any other flow.
+    """
+    cluster, first = network.cluster, int(members[0])
+    kinds = set(np.asarray(cluster.device_kind)[members].tolist())
+    if len(kinds) > 1:
+        return choice
+    wiring = cluster.node(int(cluster.node_of[first])).interconnect
+    seconds = alone_seconds(
+        cluster.device(first), len(members), work.collective, work.bytes, wiring.kind
+    )
+    if seconds is None or wiring.scale != 1.0:
+        return choice
+    latency = min(choice.latency, 0.9 * seconds)
+    return replace(choice, latency=latency, volume=(seconds - latency) * rate, max_rate=None)
+
+
+def _efficiency(cluster: Cluster) -> Floats:
+    """Share of its rated bandwidth that each link reaches, by its kind."""
+    topology = cluster.topology
+    kinds = np.asarray(topology.kind)
+    inside = np.array([link_efficiency("interconnect", kind) for kind in topology.kinds])
+    between = np.array([link_efficiency("network", kind or "default") for kind in topology.kinds])
+    return np.where(np.asarray(topology.tier) == 0, inside[kinds], between[kinds])
 
 
 def _link_family(cluster: Cluster) -> str:

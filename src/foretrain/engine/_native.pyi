@@ -1,4 +1,4 @@
-from foretrain.engine.program import Floats, Ints
+from foretrain.engine.program import Bytes, Floats, Ints
 
 def simulate(
     duration: Floats,
@@ -14,6 +14,10 @@ def simulate(
     route_cap: Floats,
     capacity: Floats,
     streams: int,
+    stream_place: Ints | None,
+    activity: Bytes | None,
+    sensitivity: Floats | None,
+    slowdown: Floats | None,
     start: Floats,
     end: Floats,
     waited_for: Ints,

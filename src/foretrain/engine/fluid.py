@@ -109,7 +109,8 @@ class _Flow:
     route: Route
     cap: float
     remaining: float
-    rate: float = 0.0
+    factor: float = 1.0
+    speed: float = 0.0
     updated: float = 0.0
     finish: float = math.inf
     announced: bool = False
@@ -119,10 +120,11 @@ class Fluid:
     """The flows under way, their rates, and when the next of them will finish.
 
     Between two calls of `share` rates are constant. Only the flows connected with a change (through
-    links, directly or over other flows) are rated anew, and a flow whose rate comes out the same keeps
-    its finish time to the last bit. For the others, at time `now`:
+    links, directly or over other flows) are rated anew. A flow moves at speed = rate / factor, where the
+    factor is 1 unless something slows it, which leaves its rate, the share it takes, as it is. A flow whose
+    speed comes out the same keeps its finish time to the last bit. For the others, at time `now`:
 
-        remaining = max(0, remaining - rate * (now - updated));  finish = now + remaining / new rate
+        remaining = max(0, remaining - speed * (now - updated));  finish = now + remaining / new speed
     """
 
     def __init__(self, capacity: Sequence[float]) -> None:
@@ -145,6 +147,12 @@ class Fluid:
         self._seeds.append(flow)
         for link, _ in route:
             self._on_link[link][flow] = None
+
+    def slow(self, flow: int, factor: float) -> None:
+        """Let a flow move at 1 / factor of its rate from the next `share` on."""
+        if factor != self._flows[flow].factor:
+            self._flows[flow].factor = factor
+            self._seeds.append(flow)
 
     def remove(self, flow: int) -> None:
         """Take away a flow that has ended."""
@@ -187,11 +195,12 @@ class Fluid:
         flows = [self._flows[flow] for flow in component]
         rates = max_min([f.route for f in flows], [f.cap for f in flows], self._capacity)
         for flow, rate in zip(flows, rates, strict=True):
-            if rate != flow.rate:
-                flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.updated))
+            speed = rate / flow.factor
+            if speed != flow.speed:
+                flow.remaining = max(0.0, flow.remaining - flow.speed * (now - flow.updated))
                 flow.updated = now
-                flow.rate = rate
-                flow.finish = now + flow.remaining / rate
+                flow.speed = speed
+                flow.finish = now + flow.remaining / speed
                 flow.announced = False
         first = min(flow.finish for flow in flows)
         for index, flow in zip(component, flows, strict=True):

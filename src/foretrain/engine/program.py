@@ -4,6 +4,9 @@ A *task* spends `duration` seconds, and if it has a `volume` it then becomes a *
 volume over its *route* at a rate shared max-min fairly with the other flows of the moment. A *stream*
 runs its tasks one at a time, strictly in index order. A task that occupies several streams starts when
 it is at the head of all of them. Everything is in columns; lists of lists are in CSR form (`ptr`, items).
+
+Tasks may also *interfere*: streams belong to *places* (a device, say), tasks have an *activity* (computing,
+communicating), and what runs on a place slows the other activities of that place (see `places`).
 """
 
 from __future__ import annotations
@@ -19,12 +22,26 @@ from foretrain.errors import Bug
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Bytes = NDArray[np.int8]
 
 # Weights are added to and taken off a link's load; beyond this ratio a small weight would drown in
 # the rounding of a large one.
 WIDEST_WEIGHT_RATIO = 1e9
 
-_FLOATS = ("duration", "volume", "route_weight", "route_cap", "capacity")
+# Activities are kept as bits of a 32-bit mask; their slowdowns multiply, and must not overflow.
+MOST_ACTIVITIES = 32
+GREATEST_SLOWDOWN = 1e6
+
+_FLOATS = (
+    "duration",
+    "volume",
+    "route_weight",
+    "route_cap",
+    "capacity",
+    "sensitivity",
+    "slowdown",
+)
+_OPTIONAL = ("stream_place", "activity", "sensitivity", "slowdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,15 @@ class Program:
     """[links] the load a link bears"""
     streams: int
     """number of streams"""
+    stream_place: Ints | None = None
+    """[streams] the place a stream belongs to, -1 if none; a task is on the places of its streams"""
+    activity: Bytes | None = None
+    """[n] what a task does to its places while it runs, a flow while its data moves; 0 = nothing"""
+    sensitivity: Floats | None = None
+    """[n] share of a task's work that others can slow, 0 to 1; all of it when not given"""
+    slowdown: Floats | None = None
+    """[activities, activities] at (a, b): factor, at least 1, on the time of a task of activity a
+    while another of activity b runs on the same place; row and column 0 mean nothing"""
 
     def __len__(self) -> int:
         return len(self.duration)
@@ -70,11 +96,16 @@ class Program:
         routes: Sequence[Sequence[tuple[int, float]]] = (),
         route_cap: Sequence[float] | None = None,
         capacity: Sequence[float] = (),
+        stream_place: Sequence[int] | None = None,
+        activity: Sequence[int] | None = None,
+        sensitivity: Sequence[float] | None = None,
+        slowdown: Sequence[Sequence[float]] | None = None,
     ) -> Program:
         """Build a small program from plain lists.
 
         `streams[i]` are the streams of task i, `edges` are (task, task that waits for it),
-        `routes[r]` are (link, weight) pairs.
+        `routes[r]` are (link, weight) pairs. There are as many streams as `stream_place` names, or
+        as tasks occupy.
         """
         n = len(duration)
         held = streams if streams is not None else [()] * n
@@ -84,6 +115,7 @@ class Program:
         stream_ptr, stream_ids = _csr(held)
         succ_ptr, succ = _csr(after)
         route_ptr, route_link = _csr([[link for link, _ in hops] for hops in routes])
+        used = int(stream_ids.max()) + 1 if len(stream_ids) else 0
         return cls(
             duration=_floats(duration),
             volume=_floats(volume if volume is not None else [0.0] * n),
@@ -97,7 +129,11 @@ class Program:
             route_weight=_floats([weight for hops in routes for _, weight in hops]),
             route_cap=_floats(route_cap if route_cap is not None else [math.inf] * len(routes)),
             capacity=_floats(capacity),
-            streams=int(stream_ids.max()) + 1 if len(stream_ids) else 0,
+            streams=used if stream_place is None else len(stream_place),
+            stream_place=None if stream_place is None else _ints(stream_place),
+            activity=None if activity is None else np.array(activity, dtype=np.int8),
+            sensitivity=None if sensitivity is None else _floats(sensitivity),
+            slowdown=None if slowdown is None else np.array(slowdown, dtype=np.float64),
         )
 
     def check(self) -> None:
@@ -118,19 +154,35 @@ class Program:
         _finite_from_zero("volume", self.volume)
         _finite_above_zero("capacity", self.capacity)
         self._check_routes()
+        if self.activity is not None:
+            self._check_interference(self.activity)
 
     def _check_types(self) -> None:
         for field in fields(self):
-            if field.name == "streams":
-                continue
             array = getattr(self, field.name)
-            wanted = np.float64 if field.name in _FLOATS else np.int32
-            if not isinstance(array, np.ndarray) or array.dtype != wanted or array.ndim != 1:
-                raise Bug(f"program.{field.name} must be a flat array of {wanted.__name__}")
-            if not array.flags.c_contiguous:
-                raise Bug(f"program.{field.name} must be contiguous")
+            if field.name == "streams" or (array is None and field.name in _OPTIONAL):
+                continue
+            _check_type(field.name, array)
         if self.streams < 0:
             raise Bug(f"program.streams must not be negative, got {self.streams}")
+
+    def _check_interference(self, activity: Bytes) -> None:
+        if self.stream_place is None or self.slowdown is None:
+            raise Bug("program.activity needs program.stream_place and program.slowdown beside it")
+        count = len(self.slowdown)
+        if self.slowdown.shape != (count, count) or count > MOST_ACTIVITIES:
+            raise Bug(
+                f"program.slowdown has shape {self.slowdown.shape}, expected a square of at most "
+                f"{MOST_ACTIVITIES}"
+            )
+        _same_length("activity", activity, len(self))
+        _within("activity", activity, 0, max(1, count))
+        _same_length("stream_place", self.stream_place, self.streams)
+        _within("stream_place", self.stream_place, -1, 2**31 - 1)
+        _from_to("slowdown", self.slowdown[1:, 1:].reshape(-1), 1.0, GREATEST_SLOWDOWN)
+        if self.sensitivity is not None:
+            _same_length("sensitivity", self.sensitivity, len(self))
+            _from_to("sensitivity", self.sensitivity, 0.0, 1.0)
 
     def _check_routes(self) -> None:
         _finite_above_zero("route_weight", self.route_weight)
@@ -175,6 +227,15 @@ class Run:
         return float(self.end.max()) if len(self.end) else 0.0
 
 
+def _check_type(name: str, array: object) -> None:
+    wanted = np.float64 if name in _FLOATS else np.int8 if name == "activity" else np.int32
+    ndim, shape = (2, "square") if name == "slowdown" else (1, "flat")
+    if not isinstance(array, np.ndarray) or array.dtype != wanted or array.ndim != ndim:
+        raise Bug(f"program.{name} must be a {shape} array of {wanted.__name__}")
+    if not array.flags.c_contiguous:
+        raise Bug(f"program.{name} must be contiguous")
+
+
 def _floats(values: Sequence[float]) -> Floats:
     return np.array(values, dtype=np.float64)
 
@@ -197,7 +258,7 @@ def _first(mask: NDArray[np.bool_]) -> int | None:
     return at if mask[at] else None
 
 
-def _same_length(name: str, array: Floats | Ints, wanted: int) -> None:
+def _same_length(name: str, array: Floats | Ints | Bytes, wanted: int) -> None:
     if len(array) != wanted:
         raise Bug(f"program.{name} has {len(array)} entries, expected {wanted}")
 
@@ -211,7 +272,7 @@ def _check_csr(name: str, ptr: Ints, rows: int, items: Ints) -> None:
         raise Bug(f"program.{name} falls after row {bad}")
 
 
-def _within(name: str, array: Ints, low: int, high: int) -> None:
+def _within(name: str, array: Ints | Bytes, low: int, high: int) -> None:
     if len(array) and (int(array.min()) < low or int(array.max()) >= high):
         bad = _first((array < low) | (array >= high))
         assert bad is not None
@@ -231,3 +292,9 @@ def _finite_above_zero(name: str, array: Floats) -> None:
         bad = _first(~((array > 0.0) & (array < math.inf)))
         assert bad is not None
         raise Bug(f"program.{name}[{bad}] = {array[bad]} must be finite and above zero")
+
+
+def _from_to(name: str, array: Floats, low: float, high: float) -> None:
+    bad = _first(~((array >= low) & (array <= high)))
+    if bad is not None:
+        raise Bug(f"program.{name} holds {array[bad]}, which is outside {low:g} to {high:g}")

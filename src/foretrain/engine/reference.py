@@ -9,6 +9,10 @@ Only flows need a clock, because their rates depend on who else flows at that mo
 (time, task) pairs: a flow's data begins to move (at start + duration), or a flow ends. That is sound
 because whatever an event at time t sets free starts at t or later, so no event can be added to the past.
 Events of one and the same time are all taken before bandwidth is shared anew (see `fluid`).
+
+Tasks of an activity on a place need the clock too, because they slow each other (see `places`): their work
+begins, and ends, by way of the queue. Here all of them go that way; the compiled engine, which must come to
+the same times, leaves out those that nothing on their places can touch and that touch nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import math
 import numpy as np
 
 from foretrain.engine.fluid import Fluid, Route
+from foretrain.engine.places import Places, Work
 from foretrain.engine.program import Ints, Program, Run
 
 
@@ -52,6 +57,8 @@ class _Simulation:
         self.waited_for = [-1] * n
         self.events: list[tuple[float, int]] = []
         self.fluid = Fluid(program.capacity.tolist())
+        self.places = Places(program)
+        self.work = Work()
 
     def run(self) -> None:
         self._begin([task for task, missing in enumerate(self.missing) if missing == 0])
@@ -59,12 +66,15 @@ class _Simulation:
             self._advance()
 
     def _begin(self, ready: list[int]) -> None:
-        """Settle every task whose times are now known; flows go to the queue instead."""
+        """Settle every task whose times are now known; those that need the clock go to the queue."""
         while ready:
             task = ready.pop()
-            settled = self.start[task] + self.duration[task]
+            start = self.start[task]
+            settled = start + self.duration[task]
             if self.volume[task] > 0.0:
                 heapq.heappush(self.events, (settled, task))
+            elif self.places.concern(task) and settled > start:
+                heapq.heappush(self.events, (start, task))
             else:
                 ready.extend(self._finish(task, settled))
 
@@ -84,20 +94,35 @@ class _Simulation:
         return freed
 
     def _advance(self) -> None:
-        """Take all events of the earliest time, then share bandwidth anew."""
+        """Take all events of the earliest time, then slow what interferes and share bandwidth anew."""
         now = self.events[0][0]
         while self.events and self.events[0][0] == now:
             _, task = heapq.heappop(self.events)
-            if task in self.fluid:
-                # a flow rated anew leaves its former finish behind in the queue
-                if self.fluid.finish(task) == now:
-                    self.fluid.remove(task)
+            moving: Fluid | Work = self.fluid if self.volume[task] > 0.0 else self.work
+            if task in moving:
+                # what was rated anew leaves its former finish behind in the queue
+                if moving.finish(task) == now:
+                    moving.remove(task)
+                    self.places.leave(task)
                     self._begin(self._finish(task, now))
             elif math.isnan(self.end[task]):
-                route = self.route[task]
-                self.fluid.add(task, self.routes[route], self.caps[route], self.volume[task])
+                self._move(task)
+        for task, factor in self.places.factors():
+            if task in self.fluid:
+                self.fluid.slow(task, factor)
+            elif self.work.slow(task, factor, now):
+                heapq.heappush(self.events, (self.work.finish(task), task))
         for event in self.fluid.share(now):
             heapq.heappush(self.events, event)
+
+    def _move(self, task: int) -> None:
+        """The work of a task begins, or the data of a flow begins to move."""
+        if self.volume[task] > 0.0:
+            route = self.route[task]
+            self.fluid.add(task, self.routes[route], self.caps[route], self.volume[task])
+        else:
+            self.work.add(task, self.duration[task])
+        self.places.enter(task)
 
 
 def followers(program: Program) -> list[list[int]]:

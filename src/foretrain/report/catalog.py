@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from foretrain.cluster import Device, Link, Node, catalog
+from foretrain.cluster import Cluster, Device, Link, Node, catalog
 from foretrain.errors import ForetrainError, InputError, did_you_mean
 from foretrain.model import zoo
 from foretrain.report.page import Page, Section
@@ -140,7 +141,9 @@ _DOCUMENTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 
 def show_page_of(name: str) -> Page:
-    """Everything known about what `name` means, in every table that has it."""
+    """Everything known about what `name` means, in every table that has it; a cluster is drawn."""
+    if _CLUSTER.search(name):
+        return cluster_page(Cluster.of(name))
     found = list(_found(name))
     if not found:
         known = [*catalog.devices(), *catalog.nodes(), *catalog.links(), *zoo.names(), *presets()]
@@ -156,6 +159,38 @@ def show_page_of(name: str) -> Page:
         f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found
     )
     return Page(titles, document, sections)
+
+
+_CLUSTER = re.compile(r"^\s*\d[\d,_]*\s*[x×*]|\+|\son\s|\.(?:ya?ml|json)\s*$", re.IGNORECASE)
+
+
+def cluster_page(cluster: Cluster) -> Page:
+    """The machines and the network that joins them, as a drawing and as data."""
+    from foretrain.cluster.drawing import drawn_network, drawn_nodes, topology_facts
+
+    facts = topology_facts(cluster)
+    sections = [Section("Machines", lines=tuple(drawn_nodes(facts)))]
+    network = facts["network"]
+    if network is not None:
+        title = f"Network: {network['topology']}, {network['kind']}"
+        sections.append(Section(title, lines=tuple(drawn_network(cluster, facts))))
+        sections.append(Section("Reach", ("", ""), tuple(_reach(network)), left=2))
+    headline = f"{cluster.name}: {cluster.device_count:,} devices in {cluster.node_count:,} nodes"
+    return Page(headline, {"cluster": facts}, tuple(sections))
+
+
+def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "routing", network["routing"]
+    for key, value in network["parameters"].items():
+        yield key, _shown(key, value)
+    cut, full = network["bisection_bandwidth"], network["half_bandwidth"]
+    if cut is None:
+        yield "bisection bandwidth", "not worked out for so many links"
+    else:
+        share = f"{cut / full:.0%} of what half of the cards carry"
+        yield "bisection bandwidth", f"{show_bandwidth(cut)} each way, {share}"
+    far = network["diameter"]
+    yield "longest way", "not worked out" if far is None else f"{far:,} links"
 
 
 def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:

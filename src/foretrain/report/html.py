@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
-from foretrain.report import words
+from foretrain.report import links, network, words
 from foretrain.report.timeline import bars
 from foretrain.report.trace import process_name
 from foretrain.units import show_bytes
 
 TICKS = 10_000_000
 """Times are whole ticks of the step in the page: short to write, finer than any pixel at any useful zoom."""
+
+MOST_LINK_ROWS = 12
 
 
 def render(prediction: Prediction) -> str:
@@ -34,6 +36,8 @@ def render(prediction: Prediction) -> str:
             for name, value, share in words.stall_rows(prediction)
         ],
         memory=_memory_table(prediction),
+        network=network.drawing(prediction),
+        link_rows=_link_rows(prediction),
         remedies=_remedies(prediction),
         operators=[(words.clean(n), words.seconds(s)) for n, s in prediction.operators[:20]],
         path=_path(prediction),
@@ -148,6 +152,30 @@ def _remedies(prediction: Prediction) -> list[dict[str, Any]]:
         }
         for remedy, gain in zip(prediction.what_would_help, gains, strict=True)
     ]
+
+
+def _link_rows(prediction: Prediction) -> list[dict[str, str]]:
+    return [
+        {
+            "name": row.name,
+            "where": row.where + (f" · {row.count:,} links" if row.count else ""),
+            "share": words.percent(row.link.share),
+            "width": f"{100 * max(0.0, min(1.0, row.link.share)):.2f}",
+            "cls": network.use_class(row.link.share),
+            "detail": _unbroken(
+                " · ".join(
+                    part for part in (links.detail(row.link), links.traffic_text(row.link)) if part
+                )
+            ),
+            "tip": links.tip(row.link, row.count),
+        }
+        for row in links.rows(prediction, MOST_LINK_ROWS)
+    ]
+
+
+def _unbroken(text: str) -> str:
+    """Numbers stay with their percent signs."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _path(prediction: Prediction) -> list[tuple[str, str, str, str]]:

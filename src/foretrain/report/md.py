@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from foretrain.analysis.prediction import Prediction
-from foretrain.report import words
-from foretrain.units import show_bytes
+from foretrain.report import links, words
+from foretrain.units import show_bandwidth, show_bytes
 
 _SPECIAL = re.compile(r"[\\`*_{}\[\]!|~$]|^[-+#]|@|:(?=//)")
 
@@ -28,6 +28,8 @@ def render(prediction: Prediction) -> str:
         "## Memory",
         _memory(prediction),
     ]
+    if links.worth_a_table(prediction):
+        parts += ["## Links", _links(prediction)]
     if prediction.what_would_help:
         parts += ["## What would help", _remedies(prediction)]
     if prediction.operators:
@@ -88,6 +90,21 @@ def _memory(prediction: Prediction) -> str:
         f"{text(prediction.memory.moment)}."
     )
     return peak + "\n\n" + table(("stage", "peak", *kinds, "when"), rows)
+
+
+def _links(prediction: Prediction) -> str:
+    rows = [
+        (
+            row.name,
+            row.where,
+            words.percent(row.link.share),
+            show_bytes(row.link.bytes),
+            show_bandwidth(row.link.bandwidth),
+            links.traffic_text(row.link),
+        )
+        for row in links.rows(prediction, 5)
+    ]
+    return table(("link", "where", "busy", "per step", "bandwidth", "traffic"), rows)
 
 
 def _remedies(prediction: Prediction) -> str:

@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from foretrain.analysis.prediction import Prediction, StageMemory
-from foretrain.report import words
-from foretrain.units import show_bytes
+from foretrain.report import links, words
+from foretrain.units import show_bandwidth, show_bytes
 
 PLAIN_WIDTH = 100
 MAX_STAGES = 16
+MAX_LINKS = 5
 STALL_STYLE = {
     "compute": "green",
     "optimizer": "blue",
@@ -64,6 +65,8 @@ def show(prediction: Prediction, out: Console, detail: int = 0) -> None:
     section(out, _memory_title(prediction), _memory(prediction, width))
     if len(prediction.memory.by_stage) > 1:
         section(out, "Memory by stage", _stages(prediction, width))
+    if links.worth_a_table(prediction):
+        section(out, "Links", _links(prediction, width))
     if prediction.what_would_help:
         section(out, "What would help", _remedies(prediction))
     if detail > 0 and prediction.operators:
@@ -202,6 +205,30 @@ def _chosen(stages: tuple[StageMemory, ...]) -> list[StageMemory]:
         return list(stages)
     fullest = sorted(stages, key=lambda s: (-s.peak_bytes, s.stage))[:MAX_STAGES]
     return sorted(fullest, key=lambda s: s.stage)
+
+
+def _links(prediction: Prediction, width: int) -> Table:
+    """The busiest; what they carried and for what only where there is room."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    is_wide = width >= 72
+    table.add_column("link", overflow="fold")
+    table.add_column("stages", overflow="fold")
+    for title in ("busy", "per step", "of") if is_wide else ("busy",):
+        table.add_column(title, justify="right", no_wrap=True)
+    if is_wide:
+        table.add_column("for", overflow="fold")
+    for row in links.rows(prediction, MAX_LINKS):
+        link = row.link
+        cells: list[str | Text] = [
+            Text(row.name),
+            links.stage_runs(row.stages),
+            words.percent(link.share),
+        ]
+        if is_wide:
+            cells += [show_bytes(link.bytes), show_bandwidth(link.bandwidth)]
+            cells.append(Text(links.purposes(link)))
+        table.add_row(*cells)
+    return table
 
 
 def _remedies(prediction: Prediction) -> Table:

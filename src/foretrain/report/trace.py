@@ -2,6 +2,12 @@
 
 One process per rank class, one thread per stream, a complete event (`X`) per task in microseconds.
 Arrows join a task to the one it waited for on another stream of the same rank class or another stage.
+
+A last process, "links", has a thread for each of the busiest kinds of links with an event per flow that
+crosses it: what it is for, its bytes on that link and its mean rate. Flows that overlap take further threads of
+the same name. A flow inside a chain of kernels has the length of the chain: the rate is the mean over it.
+The trace holds at most `MAX_LINKS` links, `MAX_FLOWS` flows and `MAX_THREADS` threads a link; what that leaves
+out is counted in `otherData`.
 """
 
 from __future__ import annotations
@@ -13,12 +19,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.analysis.prediction import Lane, Prediction, Timeline
+from foretrain.analysis.prediction import Lane, LinkFlows, Prediction, Timeline
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
-from foretrain.report.words import clean, plain
+from foretrain.report.words import clean, percent, plain
 
 MAX_ARROWS = 100_000
 """Viewers slow down on arrows long before they do on bars."""
+MAX_LINKS = 24
+MAX_FLOWS = 100_000
+MAX_THREADS = 8
 
 
 class _Args(msgspec.Struct, omit_defaults=True):
@@ -39,6 +48,24 @@ class _Task(msgspec.Struct):
     ph: str = "X"
 
 
+class _FlowArgs(msgspec.Struct, omit_defaults=True):
+    bytes: float
+    bytes_per_second: float | None
+    stage: int
+    micro: int = -1
+
+
+class _Flow(msgspec.Struct):
+    name: str
+    ts: float
+    dur: float
+    pid: int
+    tid: int
+    args: _FlowArgs
+    cat: str = "flow"
+    ph: str = "X"
+
+
 class _Arrow(msgspec.Struct, omit_defaults=True):
     id: int
     ph: str
@@ -53,6 +80,7 @@ class _Arrow(msgspec.Struct, omit_defaults=True):
 def render(prediction: Prediction) -> bytes:
     timeline = prediction.timeline
     before, after = _waits(timeline)
+    names, flows, flows_left_out = _links(prediction)
     document = {
         "displayTimeUnit": "ms",
         "otherData": plain(
@@ -62,12 +90,16 @@ def render(prediction: Prediction) -> bytes:
                 "question": dict(prediction.question),
                 "provenance": dict(prediction.provenance),
                 "arrows_left_out": max(0, len(after) - MAX_ARROWS),
+                "links_left_out": max(0, len(prediction.links) - MAX_LINKS),
+                "flows_left_out": flows_left_out,
             }
         ),
         "traceEvents": [
             *_names(timeline.lanes),
             *_tasks(timeline),
             *_arrows(timeline, before[:MAX_ARROWS], after[:MAX_ARROWS]),
+            *names,
+            *flows,
         ],
     }
     return msgspec.json.encode(document)
@@ -164,3 +196,77 @@ def _arrows(
                 )
             )
     return events
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def _links(prediction: Prediction) -> tuple[list[dict[str, Any]], list[_Flow], int]:
+    """Names of the threads of links, what crosses them, and how many flows found no room."""
+    timeline = prediction.timeline
+    pid = 1 + max((_pid(lane) for lane in timeline.lanes), default=0)
+    tid = 1 + len(timeline.lanes)
+    names: list[dict[str, Any]] = []
+    events: list[_Flow] = []
+    left_out = 0
+    for link in prediction.links[:MAX_LINKS]:
+        if link.flows is None or not len(link.flows.task):
+            continue
+        thread = _threads(timeline, link.flows)
+        kept = np.flatnonzero(thread >= 0)[: max(0, MAX_FLOWS - len(events))]
+        left_out += len(thread) - len(kept)
+        if not len(kept):
+            continue
+        title = f"{clean(link.name, 120)} ({percent(link.share)} busy)"
+        used = int(thread[kept].max()) + 1
+        for number in range(tid, tid + used):
+            names.append(_named("thread_name", pid, number, {"name": title}))
+            names.append(_named("thread_sort_index", pid, number, {"sort_index": number}))
+        events += _link_flows(timeline, link.flows, kept, pid, thread + tid)
+        tid += used
+    if names:
+        last = 1 + max(lane.stage for lane in timeline.lanes)
+        names.append(_named("process_name", pid, 0, {"name": "links"}))
+        names.append(_named("process_sort_index", pid, 0, {"sort_index": last}))
+    return names, events, left_out
+
+
+def _threads(timeline: Timeline, flows: LinkFlows) -> NDArray[np.int64]:
+    """For each flow the first thread that is free when it starts; -1 when all are taken."""
+    start, end = timeline.start[flows.task], timeline.end[flows.task]
+    starts, ends = np.round(start * 1e6, 3).tolist(), np.round(end * 1e6, 3).tolist()
+    thread = np.full(len(starts), -1, dtype=np.int64)
+    free = [-np.inf] * MAX_THREADS
+    for flow in np.lexsort((end, start)).tolist():
+        for number, since in enumerate(free):
+            if since <= starts[flow]:
+                free[number] = ends[flow]
+                thread[flow] = number
+                break
+    return thread
+
+
+def _link_flows(
+    timeline: Timeline,
+    flows: LinkFlows,
+    kept: NDArray[np.int64],
+    pid: int,
+    thread: NDArray[np.int64],
+) -> list[_Flow]:
+    labels = [clean(label) for label in flows.labels]
+    task, moved = flows.task[kept], flows.bytes[kept]
+    length = timeline.end[task] - timeline.start[task]
+    rate = np.divide(moved, length, out=np.zeros(len(task)), where=length > 0)
+    starts, lengths = _microseconds(timeline)
+    rows = zip(
+        task.tolist(), flows.label[kept].tolist(), thread[kept].tolist(), np.round(moved).tolist(),
+        np.round(rate).tolist(), timeline.stage[task].tolist(), timeline.micro[task].tolist(),
+        strict=True,
+    )  # fmt: skip
+    return [
+        _Flow(
+            labels[label], starts[t], lengths[t], pid, tid,
+            _FlowArgs(amount, speed or None, stage, micro),
+        )
+        for t, label, tid, amount, speed, stage, micro in rows
+    ]  # fmt: skip

@@ -31,6 +31,13 @@ class Runtime:
     host_blocks_on_pipeline: bool = False  # waits for a received activation before issuing more
     # communication
     library: str = "nccl"  # nccl | gloo | mpi
+    algorithms: tuple[tuple[str, str], ...] = ()  # collective → algorithm[/protocol]
+    synchronises: str = (
+        "all_reduce"  # how replicas agree; a collective, such as neighbour_all_reduce(ring)
+    )
+    synchronises_at: str = (
+        "gradient"  # gradient: when backward has it | forward: weights, at the start
+    )
     overlaps_gradients: bool = True  # gradient buckets are reduced while backward runs
     bucket_bytes: float = 25e6
     first_bucket_bytes: float = 1e6
@@ -76,7 +83,11 @@ class Runtime:
 
 
 _IDENTITY = ("name", "title", "source", "aliases", "defaults")
-_WORDS = {"attention": ("flash", "unfused"), "library": ("nccl", "gloo", "mpi")}
+_WORDS = {
+    "attention": ("flash", "unfused"),
+    "library": ("nccl", "gloo", "mpi"),
+    "synchronises_at": ("gradient", "forward"),
+}
 _SHARES = ("tensor_overlap", "expert_overlap", "fragmentation")
 
 
@@ -86,10 +97,14 @@ def _usable(name: str, value: Any, kind: str) -> Any:
         if value not in _WORDS[name]:
             raise InputError(f"{value!r} is not one of {', '.join(_WORDS[name])}.")
         return value
+    if kind == "str":
+        return str(value)
     if kind == "bool":
         if not isinstance(value, bool):
             raise InputError(f"{value!r} is not true or false.")
         return value
+    if name == "algorithms":
+        return _pairs(value)
     if kind.startswith("tuple"):
         words = tuple(value.split("-")) if isinstance(value, str) else tuple(value)
         return tuple(str(word) for word in words)
@@ -101,6 +116,16 @@ def _usable(name: str, value: Any, kind: str) -> Any:
             f"{value!r} must be {'from 0 to 1' if name in _SHARES else 'zero or more'}."
         )
     return int(number) if kind == "int" else number
+
+
+def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    """`{"all_reduce": "tree"}`, or as text `all_reduce:tree,all_to_all:bruck`."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(k), str(v)) for k, v in value.items()))
+    words = [word.strip() for word in str(value).split(",") if word.strip()]
+    if not all(":" in word for word in words):
+        raise InputError(f"{value!r}: write collective:algorithm, such as all_reduce:tree.")
+    return tuple(sorted((w.partition(":")[0], w.partition(":")[2]) for w in words))
 
 
 def _number(name: str, value: Any) -> float:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import inf, isclose, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.collectives import Algorithm, Flows
+from foretrain.cost.collectives import Algorithm, Flows, Program
 from foretrain.cost.network import Network
 
 Floats = NDArray[np.float64]
@@ -22,34 +21,28 @@ RANKS = (2, 3, 4, 8)
 PLACEMENTS = ((8,), (4, 4), (2, 2, 2, 2), (1, 1, 1, 1), (2, 3, 3), (1, 7), (6, 2), (1, 2, 3))
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Bytes a rank sends, as a share of the buffer; above `least` only as far as `most`."""
-
-    least: Callable[[int], float]
-    most: Callable[[int], float]
-
-
-def _exactly(share: Callable[[int], float]) -> Bound:
-    return Bound(share, share)
-
-
-# Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005: what no algorithm can go below.
-SHARES: Mapping[str, Bound] = {
-    "all_reduce": Bound(lambda n: 2 * (n - 1) / n, lambda n: 2.0),
-    "reduce_scatter": _exactly(lambda n: (n - 1) / n),
-    "all_gather": _exactly(lambda n: (n - 1) / n),
-    "all_to_all": _exactly(lambda n: (n - 1) / n),
+# Share of the buffer that the busiest rank must send and receive, whatever the algorithm, unless a switch
+# reduces: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005.
+LEAST: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "parameter_server": lambda n: 2 * (n - 1) / n,
 }
+CHUNKS = 16  # more than a pipeline over the largest group here has stages
 
 
 def check_collective(algorithm: Algorithm) -> None:
-    """Bytes, closed-form time on a switch, renaming of ranks, steps, and irregular groups."""
+    """Bytes, agreement with the program, time on a switch, renaming of ranks, steps, irregular groups."""
     assert algorithm.collectives, f"{algorithm.name} carries out nothing"
     for collective in algorithm.collectives:
         ranks = (2,) if collective == "send" else RANKS
         for n in ranks:
             _check_bytes(algorithm, collective, n)
+            _check_program(algorithm, collective, n)
             _check_time_on_a_switch(algorithm, collective, n)
             _check_renaming(algorithm, n)
         _check_steps(algorithm, collective)
@@ -105,11 +98,77 @@ def _check_bytes(algorithm: Algorithm, collective: str, n: int) -> None:
         assert out.tolist() == into.tolist() == neighbours, f"{where}: {out} units sent"
         assert volume == SIZE, where
         return
-    share = SHARES[collective]
-    for units in (*out.tolist(), *into.tolist()):
-        moved = units * volume / SIZE
-        low, high = share.least(n) * (1 - 1e-9), share.most(n) * (1 + 1e-9)
-        assert low <= moved <= high, f"{where}: {moved} of the buffer moved, not {low} to {high}"
+    program = algorithm.program(collective, SIZE, np.zeros(n, dtype=np.int64))
+    if collective in LEAST and not program.uses_switch:
+        moved = max(out.max(), into.max()) * volume / SIZE
+        least = LEAST[collective](n)
+        assert moved >= least * (1 - 1e-9), f"{where}: {moved} of the buffer moved, {least} needed"
+
+
+def _check_program(algorithm: Algorithm, collective: str, n: int) -> None:
+    """Round by round everybody hears what it must, and the steady flows are what the rounds add up to."""
+    where = f"{algorithm.name} {collective} over {n}"
+    for layout in (np.zeros(n, dtype=np.int64), np.arange(n)):
+        program = algorithm.program(collective, SIZE, layout)
+        _check_heard(program, collective, where)
+        if program.uses_switch:
+            continue
+        _check_same_bytes(algorithm, collective, layout, program, where)
+        _check_same_seconds(algorithm, collective, layout, where)
+    rounds = len(algorithm.program(collective, SIZE, np.zeros(n, dtype=np.int64)).rounds)
+    steps = algorithm.steps(collective, n, 1)
+    if not program.uses_switch:
+        assert rounds == steps.inside, f"{where}: {rounds} rounds, latency of {steps.inside}"
+    assert algorithm.fan_in(n) >= 1, where
+
+
+def _check_heard(program: Program, collective: str, where: str) -> None:
+    heard = program.heard()
+    if collective == "broadcast":
+        assert heard[:, 0].all(), f"{where}: the root's data do not reach everybody"
+    elif collective == "reduce":
+        assert heard[0].all(), f"{where}: somebody's data do not reach the root"
+    elif collective in LEAST:
+        assert heard.all(), f"{where}: somebody's data do not reach everybody"
+
+
+def _check_same_bytes(
+    algorithm: Algorithm, collective: str, layout: Ints, program: Program, where: str
+) -> None:
+    """In proportion on every pair of ranks; more only where phases of the program do not overlap."""
+    n = len(layout)
+    flows = _flows(algorithm, np.arange(n), layout)
+    volume = algorithm.volume(collective, SIZE, n)
+    if algorithm.is_bound:
+        slack = 1 + 1e-9
+        assert (program.sent() <= sent(flows, n) * volume * slack).all(), f"{where}: not a bound"
+        assert (program.received() <= received(flows, n) * volume * slack).all(), where
+        return
+    src, dst, size = program.edges()
+    pairs, inverse = np.unique(flows.src * n + flows.dst, return_inverse=True)
+    assert (pairs == src * n + dst).all(), f"{where}: flows and program join other ranks"
+    ratio = np.bincount(inverse, flows.weight) * volume / size
+    assert np.allclose(ratio, ratio[0], rtol=1e-9), f"{where}: flows and program differ"
+    assert ratio[0] >= 1 - 1e-9, f"{where}: flows carry less than the program"
+
+
+def _check_same_seconds(algorithm: Algorithm, collective: str, layout: Ints, where: str) -> None:
+    """Long messages on uniform links: what one more chunk takes is what the steady flows say."""
+    n = len(layout)
+
+    def seconds(chunks: int) -> float:
+        return algorithm.program(collective, chunks * 1e6, layout, chunks).seconds(0.0, 1e-9)
+
+    per_byte = (seconds(2 * CHUNKS) - seconds(CHUNKS)) / (CHUNKS * 1e6)
+    flows = _flows(algorithm, np.arange(n), layout)
+    busiest = max(sent(flows, n).max(), received(flows, n).max())
+    steady = busiest * algorithm.volume(collective, 1e9, n) * 1e-9 / 1e9
+    if algorithm.is_bound:
+        assert steady >= per_byte * (1 - 1e-6), f"{where}: not a bound"
+    else:
+        assert isclose(steady, per_byte, rel_tol=1e-6), (
+            f"{where}: {steady} s/B, {per_byte} by rounds"
+        )
 
 
 def _check_time_on_a_switch(algorithm: Algorithm, collective: str, n: int) -> None:
@@ -123,12 +182,6 @@ def _check_time_on_a_switch(algorithm: Algorithm, collective: str, n: int) -> No
     closed = busiest * algorithm.volume(collective, SIZE, n) / port
     where = f"{algorithm.name} {collective} over {n}"
     assert isclose(seconds, closed, rel_tol=1e-6), f"{where}: {seconds} s, closed form {closed} s"
-    if collective in SHARES:
-        least = SHARES[collective].least(n) * SIZE / port
-        most = SHARES[collective].most(n) * SIZE / port
-        assert least * (1 - 1e-6) <= seconds <= most * (1 + 1e-6), (
-            f"{where}: {seconds} s, bound {least} s"
-        )
 
 
 def _check_renaming(algorithm: Algorithm, n: int) -> None:

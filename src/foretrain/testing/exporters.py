@@ -21,6 +21,8 @@ import numpy as np
 from foretrain.analysis.prediction import (
     STALLS,
     Lane,
+    LinkFlows,
+    LinkUse,
     Memory,
     Money,
     PathStep,
@@ -94,6 +96,7 @@ def sample_prediction(stages: int = 4, micro_batches: int = 8, ranks: int = 16) 
             "optimizer": "adam",
             "runtime": "megatron",
             "devices": ranks,
+            "nodes": stages,
         },
         timeline=timeline,
         critical_path=tuple(
@@ -102,8 +105,28 @@ def sample_prediction(stages: int = 4, micro_batches: int = 8, ranks: int = 16) 
             )
             for i in range(0, len(timeline), 7)
         ),
+        links=_links(timeline, stages, step),
         operators=(("layers.mlp.up", step * 0.2), ("layers.attention", step * 0.1)),
     )
+
+
+def _links(timeline: Timeline, stages: int, step: float) -> tuple[LinkUse, ...]:
+    """Each stage is a node: its kernels talk over a switch, sends and gradients leave by its network cards."""
+    found = []
+    for stage in range(stages):
+        for kind, rate, moved in (("device->switch", 3e11, 6e9), ("nic->fabric", 2.5e10, 2e8)):
+            is_network = kind == "nic->fabric"
+            lanes = (3 * stage + 1, 3 * stage + 2) if is_network else (3 * stage,)
+            task = np.flatnonzero(np.isin(timeline.lane, lanes)).astype(np.int32)
+            label = (timeline.kind[task] == COLLECTIVE).astype(np.int32)
+            names = ("pipeline send", "data all-reduce") if is_network else ("tensor all-reduce",)
+            name = f"network.nic{stage}->fabric" if is_network else f"domain{stage}.device0->switch"
+            flows = LinkFlows(task, np.full(len(task), moved), label, names)
+            total, traffic = moved * len(task), ((names[0].split()[0], moved * len(task)),)
+            found.append(LinkUse(
+                name, is_network, total, rate, total / rate / step, kind, 4, traffic, (stage,), (stage,), flows,
+            ))  # fmt: skip
+    return tuple(sorted(found, key=lambda link: -link.share))
 
 
 def _pipeline(stages: int, micro_batches: int, ranks: int) -> Timeline:
@@ -130,19 +153,8 @@ def _pipeline(stages: int, micro_batches: int, ranks: int) -> Timeline:
             target = stage + 1 if phase == FORWARD else stage - 1
             ends[phase, stage, micro] = (end, len(rows) - 1)
             if 0 <= target < stages:
-                rows.append(
-                    (
-                        end,
-                        end + send,
-                        3 * stage + 1,
-                        2,
-                        stage,
-                        micro,
-                        phase,
-                        TRANSFER,
-                        len(rows) - 1,
-                    )
-                )
+                sent = (end, end + send, 3 * stage + 1, 2, stage, micro, phase, TRANSFER)
+                rows.append((*sent, len(rows) - 1))
                 ends[phase, stage, micro] = (end + send, len(rows) - 1)
             free[stage] = end
             next_up[stage] += 1
@@ -218,6 +230,10 @@ def hostile_prediction() -> Prediction:
         what_would_help=tuple(Remedy(text, 1.0, 1.1) for text in HOSTILE),
         operators=tuple((text, 1.0) for text in HOSTILE),
         critical_path=tuple(PathStep(0.0, 1.0, 0, text) for text in HOSTILE),
+        links=tuple(
+            _hostile_link(link, text)
+            for link, text in zip((*good.links, *good.links), HOSTILE, strict=False)
+        ),
         memory=replace(good.memory, moment=one, by_kind={**good.memory.by_kind, two: 1.0}),
         timeline=replace(
             good.timeline,
@@ -225,6 +241,12 @@ def hostile_prediction() -> Prediction:
             lanes=tuple(replace(lane, stream=one) for lane in good.timeline.lanes),
         ),
     )
+
+
+def _hostile_link(link: LinkUse, text: str) -> LinkUse:
+    number = np.zeros(1, dtype=np.int32)
+    flows = LinkFlows(number, np.ones(1), number, (text,))
+    return replace(link, name=f"domain0.{text}->x", kind=text, traffic=((text, 1.0),), flows=flows)
 
 
 def bare_prediction() -> Prediction:
@@ -236,25 +258,11 @@ def bare_prediction() -> Prediction:
         np.zeros(0), np.zeros(0), none, none, none, none, none, small, small, none, (), ()
     )
     return replace(
-        good,
-        tokens_per_second=None,
-        mfu=None,
-        hfu=None,
-        interval=(0.0, float("inf")),
-        measured_share=float("nan"),
-        memory=Memory(0.0, 0.0, {}, (), 0, ""),
-        stalls=dict.fromkeys(STALLS, 0.0),
-        stalls_by_stage=(),
-        what_would_help=(),
-        cost=Money(None, None, None),
-        assumptions=(),
-        warnings=(),
-        provenance={},
-        question={},
-        timeline=empty,
-        critical_path=(),
-        operators=(),
-    )
+        good, tokens_per_second=None, mfu=None, hfu=None, interval=(0.0, float("inf")), measured_share=float("nan"),
+        memory=Memory(0.0, 0.0, {}, (), 0, ""), stalls=dict.fromkeys(STALLS, 0.0), stalls_by_stage=(),
+        what_would_help=(), cost=Money(None, None, None), assumptions=(), warnings=(), provenance={}, question={},
+        timeline=empty, critical_path=(), links=(), operators=(),
+    )  # fmt: skip
 
 
 def sample_predictions() -> Iterator[Prediction]:
@@ -301,6 +309,16 @@ def _check_trace(events: list[dict[str, Any]]) -> None:
             assert isinstance(event["dur"], float | int)
             assert event["dur"] >= 0, f"ends before it starts: {event}"
             assert (event["pid"], event["tid"]) in named, f"on an unnamed thread: {event}"
+    _check_threads([event for event in events if event["ph"] == "X"])
+
+
+def _check_threads(events: list[dict[str, Any]]) -> None:
+    """Viewers misread events of one thread that overlap."""
+    ends: dict[tuple[int, int], float] = {}
+    for event in sorted(events, key=lambda e: (e["ts"], e["dur"])):
+        thread = (event["pid"], event["tid"])
+        assert event["ts"] >= ends.get(thread, 0.0) - 1e-3, f"overlaps the one before: {event}"
+        ends[thread] = event["ts"] + event["dur"]
 
 
 def _check_gz(raw: bytes) -> None:
@@ -346,9 +364,13 @@ class _Page(HTMLParser):
         super().__init__()
         self.tags: dict[str, int] = {}
         self.faults: list[str] = []
+        self.drawings = self.tips = 0
+        self.last = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.drawings += tag == "svg" and ("class", "drawing") in attrs
+        self.tips, self.last = self.tips + (tag == "title" and self.last == "path"), tag
         for name, value in attrs:
             if name.startswith("on"):
                 self.faults.append(f"<{tag}> runs {name}={value!r}")
@@ -362,8 +384,9 @@ def _check_html(raw: bytes) -> None:
     assert not page.faults, page.faults
     assert page.tags.get("script") == 4, "a script element was opened or closed by a name"
     assert "img" not in page.tags
-    assert "svg" not in page.tags
-    for tag in ("title", "h1", "main"):
+    assert page.tags.get("svg", 0) == page.drawings, "a name drew something"
+    assert page.tags.get("title") == 1 + page.tips, "a name has a title of its own"
+    for tag in ("h1", "main"):
         assert page.tags.get(tag) == 1, f"{tag}: {page.tags.get(tag, 0)} times"
 
 

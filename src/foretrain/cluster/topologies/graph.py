@@ -1,41 +1,92 @@
 """A network drawn by the user: cables between nodes and named switches, any graph.
 
-Nodes are named by their number. Every network port of a node is plugged into the node's vertex.
+Nodes are named by their number. Every network port of a node is plugged into the node's vertex. Parallel cables
+are one link with the rate of all.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
 import numpy as np
 
-from foretrain.cluster.fabric import Edge, Fabric, Site, graph_fabric
-from foretrain.cluster.link import Network
-from foretrain.errors import ClusterError
+from foretrain.cluster.fabric import Fabric, IntArray, Site, no_route
+from foretrain.cluster.forms import STRICT
+from foretrain.cluster.link import Network, NetworkEdge
+from foretrain.cluster.parts import expect_joined
+from foretrain.cluster.routing import shortest_routed
+from foretrain.errors import ClusterError, did_you_mean
 
-__all__ = ["build"]
+__all__ = ["Parameters", "build"]
+
+MOST_FAULTS = 20
 
 
-def build(site: Site, network: Network) -> Fabric:
-    hosts = sorted(set(site.host.tolist()))
-    vertex_of: dict[int | str, int] = {host: number for number, host in enumerate(hosts)}
-    names = [f"node{host}" for host in hosts]
-    faults = []
-    edges: list[Edge] = []
-    for number, cable in enumerate(network.edges):
-        for end in cable.ends:
-            if isinstance(end, str) and end not in vertex_of:
-                vertex_of[end] = len(names)
-                names.append(end)
-            elif isinstance(end, int) and end not in vertex_of:
-                faults.append(
-                    f"network.edges[{number}]: there is no node {end} with network cards."
-                )
-        if not faults:
-            one, other = (vertex_of[end] for end in cable.ends)
-            edge = Edge(one, other, cable.bandwidth, cable.latency)
-            edges.extend((edge, edge.reverse))
-    if not network.edges:
-        faults.append("network.edges: empty; a graph network needs at least one cable.")
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+    switches: tuple[str, ...] | None = None
+    """The names that cables may lead to besides nodes; without it any name is a switch."""
+
+
+def build(site: Site, network: Network, given: Parameters) -> Fabric:
+    hosts, first, place = np.unique(site.host, return_index=True, return_inverse=True)
+    known: dict[int | str, int] = {host: number for number, host in enumerate(hosts.tolist())}
+    faults = _faults(network.edges, known, given.switches)
     if faults:
         raise ClusterError("The network graph is not usable:", faults=faults)
-    place = np.array([vertex_of[host] for host in site.host.tolist()], dtype=np.int64)
-    return graph_fabric(edges, place, names.__getitem__)
+    for cable in network.edges:
+        for end in cable.ends:
+            known.setdefault(end, len(known))
+    names = [f"node{end}" if isinstance(end, int) else end for end in known]
+    fabric = _fabric(network.edges, known, names, place.astype(np.int64))
+    owner = np.full(len(names), -1, dtype=np.int64)
+    owner[: len(hosts)] = first
+    link_port = np.where(owner[fabric.tail] >= 0, owner[fabric.tail], owner[fabric.head])
+    expect_joined(fabric, "Add cables between them.")
+    return shortest_routed(replace(fabric, link_port=link_port))
+
+
+def _faults(
+    edges: tuple[NetworkEdge, ...], known: dict[int | str, int], switches: tuple[str, ...] | None
+) -> list[str]:
+    faults = []
+    if not edges:
+        faults.append("edges: empty; a graph network needs at least one cable.")
+    for number, cable in enumerate(edges):
+        one, other = cable.ends
+        if one == other:
+            faults.append(f"edges[{number}]: a cable from {one} to itself joins nothing.")
+        for end in dict.fromkeys(cable.ends):
+            if isinstance(end, int) and end not in known:
+                faults.append(f"edges[{number}]: there is no node {end} with network cards.")
+            if isinstance(end, str) and switches is not None and end not in switches:
+                hint = did_you_mean(end, switches)
+                faults.append(f"edges[{number}]: there is no switch {end!r}.{hint}")
+    if len(faults) > MOST_FAULTS:
+        return [*faults[:MOST_FAULTS], f"edges: … {len(faults) - MOST_FAULTS:,} more faults."]
+    return faults
+
+
+def _fabric(
+    edges: tuple[NetworkEdge, ...], known: dict[int | str, int], names: list[str], place: IntArray
+) -> Fabric:
+    """Links in the order drawn, there before back; the same way again adds to the first."""
+    number: dict[tuple[int, int], int] = {}
+    capacity: list[float] = []
+    latency: list[float] = []
+    for cable in edges:
+        one, other = (known[end] for end in cable.ends)
+        for tail, head, rate, delay in cable.directions(one, other):
+            link = number.setdefault((tail, head), len(number))
+            if link == len(capacity):
+                capacity.append(rate)
+                latency.append(delay)
+            else:
+                capacity[link] += rate
+                latency[link] = max(latency[link], delay)
+    ends = np.array(list(number), dtype=np.int64).reshape(-1, 2)
+    rates, delays = np.array(capacity), np.array(latency)
+    tail_of, head_of = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
+    return Fabric(rates, delays, tail_of, head_of, place, no_route, names.__getitem__)

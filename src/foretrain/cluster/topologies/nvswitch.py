@@ -38,4 +38,6 @@ def hub(site: Site, port_word: str, hub_word: str) -> Fabric:
         port_vertex=each,
         route=route,
         vertex_name=vertex_name,
+        link_port=np.concatenate([each, each]),
+        diameter=2,
     )

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 from foretrain.cluster.fabric import Fabric, Site
+from foretrain.cluster.forms import STRICT
 from foretrain.cluster.link import Network
 from foretrain.cluster.topologies.nvswitch import hub
 
-__all__ = ["build"]
+__all__ = ["Parameters", "build"]
 
 
-def build(site: Site, network: Network) -> Fabric:
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+def build(site: Site, network: Network, given: Parameters) -> Fabric:
     return hub(site, "nic", "fabric")

@@ -30,8 +30,23 @@ def sharding_axes(shard: WeightShard, role: str) -> tuple[str, ...]:
     return tuple(axis for axis in asked if axis in shard.reduce_axes)
 
 
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How replicas agree: by which collective, in which buckets (the first, the others), and whether beside
+    the chain or after it."""
+
+    collective: str
+    bytes_per_element: float
+    limits: tuple[float, float]
+    overlaps: bool
+
+
 def reduced(
-    size: float, axes: tuple[str, ...], owners: tuple[str, ...], ranks: Mapping[str, int]
+    size: float,
+    axes: tuple[str, ...],
+    owners: tuple[str, ...],
+    ranks: Mapping[str, int],
+    collective: str,
 ) -> list[Item]:
     """The collectives that add up a gradient of `size` bytes over `axes` for its `owners`."""
     rest = tuple(axis for axis in axes if axis not in owners)
@@ -40,21 +55,19 @@ def reduced(
         items.append(Item(Communication("reduce_scatter", size, Communicator(owners), "data")))
         size /= prod(ranks[axis] for axis in owners)
     if rest:
-        items.append(Item(Communication("all_reduce", size, Communicator(rest), "data")))
+        items.append(Item(Communication(collective, size, Communicator(rest), "data")))
     return items
 
 
 def gradient_asyncs(
     ready: Ready,
     end: int,
-    bytes_per_element: float,
-    limits: tuple[float, float],
-    overlaps: bool,
+    how: Reduction,
     ranks: Mapping[str, int],
     interner: Interner,
 ) -> tuple[Async, ...]:
-    """Reductions of one backward chain of `end` items. `limits`: of the first bucket, of the others."""
-    first, others = limits if overlaps else (inf, inf)
+    """Reductions beside one chain of `end` items, in the order its gradients (or weights) are ready."""
+    first, others = how.limits if how.overlaps else (inf, inf)
     buckets: dict[tuple[tuple[str, ...], tuple[str, ...]], _Bucket] = {}
     for position, shards in ready:
         for shard in shards:
@@ -62,7 +75,7 @@ def gradient_asyncs(
                 continue
             owners = sharding_axes(shard, "optimizer")
             bucket = buckets.setdefault((shard.reduce_axes, owners), _Bucket(first))
-            bucket.bytes += shard.elements * bytes_per_element
+            bucket.bytes += shard.elements * how.bytes_per_element
             if bucket.bytes >= bucket.limit:
                 bucket.flushed.append((position, bucket.bytes))
                 bucket.bytes, bucket.limit = 0.0, others
@@ -70,7 +83,7 @@ def gradient_asyncs(
     for (axes, owners), bucket in buckets.items():
         flushed = bucket.flushed + ([(end, bucket.bytes)] if bucket.bytes > 0 else [])
         for position, size in flushed:
-            at = position if overlaps else end
-            out += [(at, item) for item in reduced(size, axes, owners, ranks)]
+            at = position if how.overlaps else end
+            out += [(at, item) for item in reduced(size, axes, owners, ranks, how.collective)]
     out.sort(key=lambda entry: entry[0])
     return tuple(Async(interner.number(item), "data", at) for at, item in out)

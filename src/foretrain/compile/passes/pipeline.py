@@ -81,6 +81,19 @@ class StageSetting:
         return self.workload.precision.weight_bytes
 
     @property
+    def reduction(self) -> bucket.Reduction:
+        """How replicas agree; those who exchange weights rather than gradients start with the forward pass."""
+        size = self.gradient_bytes if self.reduces_gradients else self.weight_bytes
+        runtime = self.runtime
+        return bucket.Reduction(
+            runtime.synchronises, size, self.bucket_limits, runtime.overlaps_gradients
+        )
+
+    @property
+    def reduces_gradients(self) -> bool:
+        return self.runtime.synchronises_at == "gradient"
+
+    @property
     def bucket_limits(self) -> tuple[float, float]:
         chosen = self.plan.root.bucket_bytes
         if chosen is not None:
@@ -118,6 +131,9 @@ class _PartBuilder:
         asyncs = self._weight_gathers(self.weights, starts)
         if is_first and s.runtime.overlaps_parameter_gather:
             asyncs += self._parameter_gathers(starts)
+        if is_first and not s.reduces_gradients:
+            ready = list(zip(starts, self.weights, strict=False))
+            asyncs += bucket.gradient_asyncs(ready, len(chain), s.reduction, s.sizes, s.interner)
         leaving = self._offloaded()
         asyncs += offload.copies_out(leaving, starts[1:], s.interner)
         return Segment(
@@ -158,17 +174,14 @@ class _PartBuilder:
         if not is_pure_weight:
             asyncs += self._weight_gathers(self.weights[::-1], starts)
             asyncs += offload.copies_in(self._offloaded()[::-1], starts, s.interner)
-        if ready is not None:
+        if ready is not None and s.reduces_gradients:
             finished = [
                 (starts[i] + at, shards)
                 for i, p in enumerate(passes)
                 for at, shards in ready(p)
                 if is_last or any(sharding_axes(w, "gradient") for w in shards)
             ]
-            asyncs += bucket.gradient_asyncs(
-                finished, len(chain), s.gradient_bytes, s.bucket_limits,
-                s.runtime.overlaps_gradients, s.sizes, s.interner,
-            )  # fmt: skip
+            asyncs += bucket.gradient_asyncs(finished, len(chain), s.reduction, s.sizes, s.interner)
         saved = sum(p.saved_bytes for p in passes) - sum(self._offloaded())
         return Segment(
             chain=chain,

@@ -1,21 +1,145 @@
-"""Collective algorithms, one file each; which one runs is the selector's choice."""
+"""Collective algorithms, one file each; which one runs is the selector's choice.
+
+A collective may carry an argument in brackets: `all_to_all_v(0.5)` is skewed by a half, `parameter_server(4)` has
+four servers, `neighbour_all_reduce(torus2d)` runs over that graph.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from foretrain.cost.collectives.base import Algorithm, Flows, Steps
-from foretrain.cost.collectives.direct import Direct
+from foretrain.cost.collectives.binomial import Binomial
+from foretrain.cost.collectives.bruck import Bruck, Pat
+from foretrain.cost.collectives.chain import Chain
+from foretrain.cost.collectives.constants import constants
+from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise
+from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
+from foretrain.cost.collectives.halving_doubling import (
+    HalvingDoubling,
+    RecursiveDoubling,
+    RecursiveHalves,
+)
+from foretrain.cost.collectives.hierarchical import Hierarchical
 from foretrain.cost.collectives.neighbours import Neighbours
+from foretrain.cost.collectives.nvls import Nvls, NvlsTree
+from foretrain.cost.collectives.parameter_server import ParameterServer
+from foretrain.cost.collectives.program import Program, Round
 from foretrain.cost.collectives.ring import Ring
+from foretrain.cost.collectives.scatter_gather import ScatterGather
 from foretrain.cost.collectives.send import Send
-from foretrain.cost.collectives.tree import Tree
+from foretrain.cost.collectives.tree import DoubleTree, Tree
+from foretrain.cost.collectives.variable import Matrix, Variable
+from foretrain.errors import InputError, did_you_mean
 
-ALGORITHMS: tuple[Algorithm, ...] = (Ring(), Tree(), Direct(), Neighbours(), Send())
+ALGORITHMS: tuple[Algorithm, ...] = (
+    Ring(),
+    Tree(),
+    DoubleTree(),
+    HalvingDoubling(),
+    RecursiveDoubling(),
+    RecursiveHalves(),
+    Hierarchical("all_reduce"),
+    Hierarchical("reduce_scatter"),
+    Hierarchical("all_gather"),
+    AllPairs(),
+    Nvls(),
+    NvlsTree(),
+    Pat(),
+    Chain("broadcast"),
+    Chain("reduce"),
+    Binomial("broadcast"),
+    Binomial("reduce"),
+    Binomial("all_reduce"),
+    ScatterGather(),
+    Direct(),
+    Pairwise(),
+    Bruck(),
+    Variable(),
+    ParameterServer(),
+    Gossip(),
+    InnerOuter(),
+    HierarchicalGossip(),
+    Neighbours(),
+    Send(),
+)
 
-__all__ = ["ALGORITHMS", "Algorithm", "Flows", "Steps", "algorithms_for"]
+# Collectives with an argument, and what makes their algorithm from it.
+WITH_ARGUMENT: Mapping[str, Callable[[str], Algorithm]] = {
+    "all_to_all_v": lambda text: Variable(float(text)),
+    "parameter_server": lambda text: ParameterServer(int(text)),
+    "neighbour_all_reduce": Gossip,
+    "inner_outer_all_reduce": lambda text: InnerOuter(int(text)),
+    "hierarchical_neighbour_all_reduce": HierarchicalGossip,
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Chosen",
+    "Flows",
+    "Matrix",
+    "Program",
+    "Round",
+    "Steps",
+    "algorithms_for",
+    "chosen",
+    "name_of",
+]
+
+Chosen = tuple[tuple[str, str], ...]  # collective → algorithm or algorithm/protocol
 
 
 @cache
-def algorithms_for(collective: str) -> tuple[Algorithm, ...]:
-    return tuple(a for a in ALGORITHMS if collective in a.collectives)
+def algorithms_for(
+    collective: str, library: str = "nccl", choose: Chosen = ()
+) -> tuple[Algorithm, ...]:
+    """What may carry a collective out: the library's candidates, or the one the user chose."""
+    name = name_of(collective)
+    if name != collective:
+        return (_with_argument(name, collective[len(name) + 1 : -1]),)
+    known = {a.name: a for a in ALGORITHMS if name in a.collectives}
+    wanted = dict(choose).get(name)
+    if wanted is not None:
+        return (known[wanted.partition("/")[0]],)
+    row = constants()["libraries"].get(library) or constants()["libraries"]["nccl"]
+    return tuple(known[a] for a in row["candidates"].get(name, known))
+
+
+def name_of(collective: str) -> str:
+    """A collective without its argument."""
+    return collective.partition("(")[0] if collective.endswith(")") else collective
+
+
+def chosen(wishes: Mapping[str, str]) -> Chosen:
+    """The user's wishes, collective → algorithm[/protocol], checked."""
+    faults = []
+    for collective, wish in wishes.items():
+        able = [a.name for a in ALGORITHMS if collective in a.collectives]
+        every = sorted({c for a in ALGORITHMS for c in a.collectives})
+        algorithm = wish.partition("/")[0]
+        if not able:
+            faults.append(
+                f"collectives.{collective}: no such collective.{did_you_mean(collective, every)}"
+            )
+        elif algorithm not in able:
+            faults.append(
+                f"collectives.{collective}: {algorithm!r} cannot carry it out."
+                f"{did_you_mean(algorithm, able)} Known: {', '.join(able)}."
+            )
+    if faults:
+        raise InputError(faults[0], faults=faults)
+    return tuple(sorted(wishes.items()))
+
+
+def _with_argument(name: str, text: str) -> Algorithm:
+    make = WITH_ARGUMENT.get(name)
+    if make is None:
+        raise InputError(
+            f"{name}({text}): {name} takes no argument.{did_you_mean(name, WITH_ARGUMENT)}"
+        )
+    try:
+        return make(text)
+    except ValueError as error:
+        raise InputError(f"{name}({text}): {text!r} is not a number.") from error

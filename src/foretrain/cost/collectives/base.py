@@ -2,19 +2,24 @@
 
 An algorithm is a *pattern* of steady flows (who sends to whom, in which share) and the *volume* that each
 unit of that pattern carries, plus the *steps* whose latencies add up. The pipelined form is exact for long
-messages on its ideal topology; latency is paid once in front.
+messages on its ideal topology; latency is paid once in front. Its *program* is the same thing round by
+round: too long to simulate every time, and the oracle the flows are tested against.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.cost.collectives.program import Program
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Edges = tuple[Ints, Ints, Floats]  # places in a group: from, to, weight
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -38,12 +43,119 @@ class Steps:
 class Algorithm(Protocol):
     """One way to carry out some collectives. `pattern` names the flows, so that equal ones are shared."""
 
-    name: str
-    pattern: str
-    collectives: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pattern(self) -> str: ...
+
+    @property
+    def collectives(self) -> tuple[str, ...]: ...
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows: ...
 
     def volume(self, collective: str, size: float, ranks: int) -> float: ...
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps: ...
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        """Round by round for ranks 0 … n-1, rank i in domain `layout[i]`; pipelined ones cut into chunks."""
+
+    def fan_in(self, ranks: int) -> float:
+        """How many senders' full rate meets in one port at the same moment: what a TCP network suffers from."""
+
+    @property
+    def is_bound(self) -> bool:
+        """The flows load no port less than the program does, but some more: equal ranks stay equal."""
+
+
+class Plain:
+    """What most algorithms answer alike."""
+
+    is_bound = False
+
+    def fan_in(self, ranks: int) -> float:
+        return 1.0
+
+
+class FromProgram(Plain):
+    """Flows read off the program of a unit buffer: for patterns that have no shorter description.
+
+    `volume` may exceed the buffer where phases follow one another over different directions of a port: a
+    steady flow would overlap them, the program does not.
+    """
+
+    collectives: tuple[str, ...]
+
+    def flows(self, groups: Ints, domain_of: Ints) -> Flows:
+        return by_layout(groups, domain_of, self._edges)
+
+    def _edges(self, layout: Ints) -> Edges:
+        return self.program(self.collectives[0], 1.0, layout).edges()
+
+    def volume(self, collective: str, size: float, ranks: int) -> float:
+        return size
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        raise NotImplementedError
+
+
+def everywhere(groups: Ints, edges: Edges) -> Flows:
+    """The same edges in every group."""
+    src, dst, weight = edges
+    count = len(groups)
+    return Flows(
+        group=np.repeat(np.arange(count), len(src)),
+        src=groups[:, src].ravel(),
+        dst=groups[:, dst].ravel(),
+        weight=np.tile(weight, count),
+    )
+
+
+def by_layout(groups: Ints, domain_of: Ints, template: Callable[[Ints], Edges]) -> Flows:
+    """Edges that depend on how a group lies over domains: once per layout, then for all groups alike."""
+    domains = domain_of[groups]
+    layouts, kind = np.unique(domains - domains[:, :1], axis=0, return_inverse=True)
+    kind = kind.ravel()
+    parts = []
+    for index, layout in enumerate(layouts):
+        rows = np.flatnonzero(kind == index)
+        found = everywhere(groups[rows], template(in_order(layout)))
+        parts.append(Flows(rows[found.group], found.src, found.dst, found.weight))
+    if len(parts) == 1:
+        return parts[0]
+    return Flows(
+        group=np.concatenate([p.group for p in parts]),
+        src=np.concatenate([p.src for p in parts]),
+        dst=np.concatenate([p.dst for p in parts]),
+        weight=np.concatenate([p.weight for p in parts]),
+    )
+
+
+def in_order(layout: Ints) -> Ints:
+    """Domains renumbered in the order in which a group meets them."""
+    _, first, inverse = np.unique(layout, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
+def members(layout: Ints) -> list[Ints]:
+    """Places of a group, domain by domain."""
+    return [np.flatnonzero(layout == domain) for domain in range(int(layout.max()) + 1)]
+
+
+def one_exchange(domains: int) -> Steps:
+    """Everything is posted at once."""
+    return Steps(1, 1) if domains > 1 else Steps(1, 0)
+
+
+def log_steps(rounds: int, ranks: int, domains: int, per_level: int = 1) -> Steps:
+    """`rounds` hops over doubling distances: the far ones, one set per doubling of domains, go between."""
+    between = min(rounds, per_level * levels(domains)) if domains > 1 else 0
+    return Steps(rounds - between, between)
+
+
+def levels(count: int) -> int:
+    """⌈log₂ count⌉."""
+    return max(0, count - 1).bit_length()

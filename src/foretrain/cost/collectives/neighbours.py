@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Flows, Ints, Steps
+from foretrain.cost.collectives.base import (
+    Edges,
+    Flows,
+    Ints,
+    Plain,
+    Steps,
+    everywhere,
+    one_exchange,
+)
+from foretrain.cost.collectives.program import Program, Round
 
 
-class Neighbours:
+class Neighbours(Plain):
     """Halo rows of a spatial split. The size is what goes to one neighbour; both directions go at once."""
 
     name = "neighbours"
@@ -15,18 +24,19 @@ class Neighbours:
     collectives: tuple[str, ...] = ("exchange",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
-        count, ranks = groups.shape
-        low, high = groups[:, :-1], groups[:, 1:]
-        number = np.repeat(np.arange(count), ranks - 1)
-        return Flows(
-            group=np.concatenate([number, number]),
-            src=np.concatenate([low.ravel(), high.ravel()]),
-            dst=np.concatenate([high.ravel(), low.ravel()]),
-            weight=np.ones(2 * count * (ranks - 1)),
-        )
+        return everywhere(groups, _edges(groups.shape[1]))
 
     def volume(self, collective: str, size: float, ranks: int) -> float:
         return size
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
-        return Steps(1, 1) if domains > 1 else Steps(1, 0)
+        return one_exchange(domains)
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        src, dst, share = _edges(len(layout))
+        return Program(len(layout), (Round.of(src, dst, share * size),))
+
+
+def _edges(ranks: int) -> Edges:
+    low, high = np.arange(ranks - 1), np.arange(1, ranks)
+    return np.concatenate([low, high]), np.concatenate([high, low]), np.ones(2 * (ranks - 1))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Flows, Ints, Steps
+from foretrain.cost.collectives.base import Edges, Flows, Ints, Plain, Steps, by_layout, in_order
+from foretrain.cost.collectives.channels import channel_rings
+from foretrain.cost.collectives.program import Program, Round
 
 
-class Ring:
+class Ring(Plain):
     """Rings laid out as NCCL does: one channel per rank that a domain holds, each channel leaving the domain
     through another rank's port, so that all ports work in parallel."""
 
@@ -22,13 +24,23 @@ class Ring:
         return ring_flows(groups, domain_of)
 
     def volume(self, collective: str, size: float, ranks: int) -> float:
-        rounds = 2 if collective == "all_reduce" else 1
-        return rounds * (ranks - 1) / ranks * size
+        return halves(collective) * (ranks - 1) / ranks * size
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
-        rounds = 2 if collective == "all_reduce" else 1
-        between = rounds * (domains - 1) if domains > 1 else 0
-        return Steps(rounds * (ranks - 1) - between, between)
+        between = halves(collective) * (domains - 1) if domains > 1 else 0
+        return Steps(halves(collective) * (ranks - 1) - between, between)
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        ranks = len(layout)
+        rings = channel_rings(in_order(layout))
+        each = size / (ranks * len(rings))
+        one = Round.joined([Round.of(ring, np.roll(ring, -1), each) for ring in rings])
+        return Program(ranks, (one,) * (halves(collective) * (ranks - 1)))
+
+
+def halves(collective: str) -> int:
+    """An all-reduce is a reduce-scatter and an all-gather."""
+    return 2 if collective == "all_reduce" else 1
 
 
 def ring_flows(groups: Ints, domain_of: Ints) -> Flows:
@@ -37,7 +49,9 @@ def ring_flows(groups: Ints, domain_of: Ints) -> Flows:
     members = np.take_along_axis(groups, order, axis=1)
     domains = domain_of[members]
     per_domain = _even_share(domains)
-    if per_domain is None or per_domain == ranks:
+    if per_domain is None:
+        return by_layout(groups, domain_of, _edges)
+    if per_domain == ranks:
         return _single_ring(members)
     nodes = ranks // per_domain
     grid = members.reshape(count, nodes, per_domain)
@@ -51,6 +65,19 @@ def ring_flows(groups: Ints, domain_of: Ints) -> Flows:
         dst=np.concatenate([dst.ravel() for _, dst, _ in parts]),
         weight=np.concatenate([np.full(grid.size, weight) for _, _, weight in parts]),
     )
+
+
+def _edges(layout: Ints) -> Edges:
+    """Flows of one layout. Unlike numbers of ranks per domain: as many rings as the smallest has ports."""
+    order = np.argsort(layout, kind="stable")
+    if _even_share(layout[order][None, :]) is not None:
+        found = ring_flows(np.arange(len(layout))[None, :], layout)
+        return found.src, found.dst, found.weight
+    rings = channel_rings(layout)
+    src = np.concatenate(rings)
+    dst = np.concatenate([np.roll(ring, -1) for ring in rings])
+    pairs, uses = np.unique(src * len(layout) + dst, return_counts=True)
+    return pairs // len(layout), pairs % len(layout), uses / len(rings)
 
 
 def _single_ring(members: Ints) -> Flows:

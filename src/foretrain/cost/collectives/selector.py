@@ -1,19 +1,21 @@
 """Selector: which algorithm and protocol a library would take for a message, and what it then costs.
 
 NCCL's tuner estimates `latency + bytes / bandwidth` for every pair and takes the least; so do we, with its
-constants from `calibration/collectives.yaml`. Apart from the algorithms, which know nothing of protocols.
+constants from `calibration/collectives.yaml`. MPI follows written thresholds. The user may choose instead.
+Apart from the algorithms, which know nothing of protocols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
-from foretrain.cost.collectives import algorithms_for
-from foretrain.errors import Bug
+from foretrain.cost.collectives import Algorithm, Chosen, algorithms_for, name_of, tuner
+from foretrain.cost.collectives.constants import constants
+from foretrain.cost.collectives.terms import incast_factor, ramped
+from foretrain.errors import Bug, InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,10 @@ class Protocol:
     inside: Mapping[str, float]  # link family → seconds per hop
     between: float
     efficiency: float
-    max_rate: float | None  # bytes/s it cannot exceed
+    families: tuple[str, ...] = ()  # link families it works on, none: all
+    to_message_bytes: float = float("inf")
+    # link family → buffer at which half the bandwidth is reached, for groups inside a domain
+    half_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +52,24 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A group as the selector sees it."""
+    """A group as the selector sees it. What is not known is left at its default."""
 
     ranks: int
     domains: int
     link_family: str  # nvlink | pcie | … inside a domain
     rate: float  # bytes/s of the pattern's slowest link when the group is alone
+    architecture: str = ""  # of the devices: volta | ampere | hopper | blackwell | …
+    has_switch: bool = False  # domains are joined by a switch that can reduce
+    channels: int = 0  # 0: what the library takes on such devices
+    transport: str = ""  # rdma | tcp between domains; "": the library's
+    rates: tuple[
+        tuple[str, float], ...
+    ] = ()  # pattern → bytes/s; empty: `rate` for the default ones
 
 
 @cache
-def _data() -> dict[str, Any]:
-    import yaml
-
-    text = files("foretrain.cost.calibration").joinpath("collectives.yaml").read_text()
-    data: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return data
-
-
-@cache
-def protocols(library: str) -> tuple[Protocol, ...]:
-    rows = _data()["libraries"].get(library) or _data()["libraries"]["nccl"]
+def protocols(library: str, algorithm: str = "ring") -> tuple[Protocol, ...]:
+    rows = _library(library)["rows"]
     return tuple(
         Protocol(
             name=name,
@@ -74,15 +77,17 @@ def protocols(library: str) -> tuple[Protocol, ...]:
             inside={family: us * 1e-6 for family, us in row["inside_us"].items()},
             between=row["between_us"] * 1e-6,
             efficiency=row["efficiency"],
-            max_rate=row["max_gbps"] * 1e9 if row.get("max_gbps") else None,
+            families=tuple(row.get("families", ())),
+            to_message_bytes=row.get("to_message_bytes", float("inf")),
+            half_bytes=row.get("half_bytes", {}),
         )
-        for name, row in rows.items()
+        for name, row in rows.get(algorithm, rows["default"]).items()
     )
 
 
 def link_efficiency(tier: str, kind: str) -> float:
     """Share of a link's rated bandwidth that long messages reach."""
-    rows = _data()["link_efficiency"][tier]
+    rows = constants()["link_efficiency"][tier]
     for prefix in sorted(rows, key=len, reverse=True):
         if kind.startswith(prefix):
             return float(rows[prefix])
@@ -91,31 +96,173 @@ def link_efficiency(tier: str, kind: str) -> float:
 
 def spread() -> float:
     """Relative spread of communication times under this model."""
-    return float(_data()["spread"])
+    return float(constants()["spread"])
 
 
 @lru_cache(maxsize=4096)
-def select(collective: str, size: float, wiring: Wiring, library: str) -> Choice:
-    """The fastest pair of algorithm and protocol."""
+def select(
+    collective: str, size: float, wiring: Wiring, library: str, choose: Chosen = ()
+) -> Choice:
+    """The pair of algorithm and protocol that the user chose, the library's rule says, or that is fastest."""
+    wish = dict(choose).get(name_of(collective), "")
+    able = [
+        a
+        for a in _routed(collective, wiring, library, choose)
+        if bool(wish) or _can(a.name, wiring)
+    ]
+    rule = _rule(collective, size, wiring.ranks, library)
+    able = [a for a in able if a.name == rule] or able
     best: Choice | None = None
     best_seconds = float("inf")
-    for algorithm in algorithms_for(collective):
-        steps = algorithm.steps(collective, wiring.ranks, wiring.domains)
-        volume = algorithm.volume(collective, size, wiring.ranks)
-        for protocol in protocols(library):
-            hop = protocol.inside.get(wiring.link_family, protocol.inside["default"])
-            latency = protocol.base + steps.inside * hop + steps.between * protocol.between
-            choice = Choice(
-                algorithm.name,
-                protocol.name,
-                algorithm.pattern,
-                latency,
-                volume / protocol.efficiency,
-                protocol.max_rate,
-            )
-            seconds = choice.seconds(wiring.rate)
+    for algorithm in able:
+        rate = dict(wiring.rates).get(algorithm.pattern, wiring.rate)
+        for protocol in _protocols(algorithm, collective, size, wiring, library, wish):
+            choice = _choice(algorithm, protocol, collective, size, wiring, library)
+            seconds = choice.seconds(rate)
             if seconds < best_seconds:
                 best, best_seconds = choice, seconds
     if best is None:
         raise Bug(f"no algorithm carries out {collective!r}.")
     return best
+
+
+def _routed(collective: str, wiring: Wiring, library: str, choose: Chosen) -> list[Algorithm]:
+    """Candidates whose links are known: those of `rates`, or else those of the default patterns."""
+    able = algorithms_for(collective, library, choose)
+    if wiring.rates:
+        routed = {pattern for pattern, _ in wiring.rates}
+        known = [*able, *algorithms_for(collective)]
+        return [a for a in able if a.pattern in routed] or [a for a in known if a.pattern in routed]
+    if name_of(collective) in dict(choose):
+        return list(able)
+    default = algorithms_for(collective)
+    patterns = {a.pattern for a in default}
+    return [a for a in able if a.pattern in patterns] or list(default)
+
+
+def _can(algorithm: str, wiring: Wiring) -> bool:
+    if algorithm not in ("nvls", "nvls_tree"):
+        return True
+    reduces = wiring.has_switch and tuner.reduces_in_switch(wiring.architecture)
+    if algorithm == "nvls":
+        return reduces and wiring.domains == 1 and wiring.ranks > 2
+    return reduces and 1 < wiring.domains < wiring.ranks
+
+
+def _rule(collective: str, size: float, ranks: int, library: str) -> str | None:
+    """What a library with written thresholds takes."""
+    for row in _library(library).get("rules", {}).get(collective, ()):
+        small = size <= row.get("to_bytes", size) and size / ranks <= row.get("to_pair_bytes", size)
+        if small and ranks < row.get("below_ranks", ranks + 1):
+            return str(row["algorithm"])
+    return None
+
+
+def _protocols(
+    algorithm: Algorithm, collective: str, size: float, wiring: Wiring, library: str, wish: str
+) -> tuple[Protocol, ...]:
+    every = protocols(library, _row(algorithm.name))
+    wanted = wish.partition("/")[2]
+    if wanted:
+        found = tuple(p for p in every if p.name == wanted)
+        if not found:
+            names = ", ".join(p.name for p in every)
+            raise InputError(
+                f"collectives.{name_of(collective)}: {algorithm.name} has no protocol {wanted!r}."
+                f" Try {names}."
+            )
+        return found
+    steps = algorithm.steps(collective, wiring.ranks, wiring.domains)
+    message = algorithm.volume(collective, size, wiring.ranks) / (steps.inside + steps.between)
+    family = wiring.link_family
+    return tuple(
+        p
+        for p in every
+        if (not p.families or family in p.families) and message <= p.to_message_bytes
+    )
+
+
+def _choice(
+    algorithm: Algorithm,
+    protocol: Protocol,
+    collective: str,
+    size: float,
+    wiring: Wiring,
+    library: str,
+) -> Choice:
+    count = wiring.channels or tuner.channels(wiring.architecture, wiring.domains)
+    share, ceiling = _bandwidth(algorithm, protocol, size, wiring, library, count)
+    reached = protocol.efficiency * share
+    volume = algorithm.volume(collective, size, wiring.ranks)
+    if wiring.domains == 1:
+        volume = ramped(volume, size, protocol.half_bytes.get(wiring.link_family, 0.0))
+    latency = _latency(algorithm, protocol, collective, size, wiring, library, count)
+    return Choice(
+        algorithm=algorithm.name,
+        protocol=protocol.name,
+        pattern=algorithm.pattern,
+        latency=latency,
+        volume=volume * _incast(algorithm, wiring, library) / reached,
+        # The ceiling is of useful bytes, the volume of bytes at the links' rate.
+        max_rate=None if ceiling is None else ceiling / reached,
+    )
+
+
+def _latency(
+    algorithm: Algorithm,
+    protocol: Protocol,
+    collective: str,
+    size: float,
+    wiring: Wiring,
+    library: str,
+    count: int,
+) -> float:
+    steps = algorithm.steps(collective, wiring.ranks, wiring.domains)
+    hop = protocol.inside.get(wiring.link_family, protocol.inside["default"])
+    is_ring = algorithm.name == "ring" and _is_nccl(library) and wiring.domains > 1
+    if is_ring:
+        hop = max(hop, tuner.hop_overhead(protocol.name))
+    latency = protocol.base + steps.inside * hop + steps.between * protocol.between
+    if is_ring and protocol.name == "Simple" and collective == "all_reduce":
+        latency *= tuner.plateau(size, wiring.ranks, wiring.architecture, count)
+    return latency
+
+
+def _bandwidth(
+    algorithm: Algorithm, protocol: Protocol, size: float, wiring: Wiring, library: str, count: int
+) -> tuple[float, float | None]:
+    if _is_nccl(library):
+        return tuner.bandwidth_terms(
+            algorithm.name, protocol.name, size, wiring.architecture, wiring.domains, count
+        )
+    per_sender = _library(library).get("per_sender_gbps")
+    if per_sender is None:
+        return 1.0, None
+    return 1.0, per_sender * 1e9 * _streams(algorithm.pattern, wiring)
+
+
+def _streams(pattern: str, wiring: Wiring) -> int:
+    """Connections that carry one unit of a pattern side by side: the k of the max-rate model."""
+    if pattern == "direct":
+        return wiring.ranks - 1
+    return max(1, wiring.ranks // wiring.domains) if wiring.domains > 1 else 1
+
+
+def _incast(algorithm: Algorithm, wiring: Wiring, library: str) -> float:
+    transport = wiring.transport or _library(library)["transport"]
+    row = constants()["incast"][transport if wiring.domains > 1 else "rdma"]
+    return incast_factor(algorithm.fan_in(wiring.ranks), row["per_sender"], row["most"])
+
+
+def _row(algorithm: str) -> str:
+    return "tree" if algorithm == "double_tree" else algorithm
+
+
+def _library(library: str) -> dict[str, Any]:
+    rows: dict[str, Any] = constants()["libraries"]
+    found: dict[str, Any] = rows.get(library) or rows["nccl"]
+    return found
+
+
+def _is_nccl(library: str) -> bool:
+    return _library(library) is constants()["libraries"]["nccl"]

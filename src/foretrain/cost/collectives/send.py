@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Flows, Ints, Steps
+from foretrain.cost.collectives.base import Flows, Ints, Plain, Steps
+from foretrain.cost.collectives.program import Program, Round
 
 
-class Send:
+class Send(Plain):
     """A send and its matching receive."""
 
     name = "send"
@@ -23,3 +24,6 @@ class Send:
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(0, 1) if domains > 1 else Steps(1, 0)
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        return Program(len(layout), (Round.of(np.array([0]), np.array([1]), size),))

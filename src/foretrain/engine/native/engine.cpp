@@ -2,14 +2,17 @@
 // Arrays in, arrays out; the caller has checked shapes and ranges.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "fluid.hpp"
+#include "places.hpp"
 
 namespace nb = nanobind;
 
@@ -20,18 +23,7 @@ template <typename T>
 using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Out = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-struct Graph {
-    const double* duration;
-    const double* volume;
-    const Index* route;
-    const Index* stream_ptr;
-    const Index* stream_ids;
-    const Index* succ_ptr;
-    const Index* succ;
-    Index tasks;
-    Index streams;
-};
+using Square = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 struct Times {
     double* start;
@@ -53,7 +45,8 @@ struct Scratch {
     std::vector<Index> ready;
 };
 
-// Either a flow's data begins to move (slot -1), or the flow in that slot ends.
+// Either a flow's data or the fixed work of an exposed task begins (slot -1), or what is in that
+// slot of Fluid or of Places ends.
 struct Event {
     double time;
     Index task;
@@ -74,6 +67,8 @@ struct Settling {
     // the task behind, for each stream a task occupies (-1 if none); aligned with graph.stream_ids
     const Index* next;
     Pending* pending;
+    // whether a task's work depends on what else is at work on its places; null if none does
+    const std::uint8_t* exposed;
     // Every task passes through once, first in first out: neighbours in this queue do not depend on
     // each other, so the processor works on several at a time.
     Index* ready;
@@ -111,15 +106,16 @@ struct Settling {
 
 class Simulation {
 public:
-    Simulation(const Graph& graph, const Times& times, Fluid& fluid, Scratch& scratch)
-        : fluid_(fluid) {
+    Simulation(const Graph& graph, const Times& times, Fluid& fluid, Places& places,
+               Scratch& scratch)
+        : fluid_(fluid), places_(places) {
         std::fill_n(times.end, graph.tasks, std::numeric_limits<double>::quiet_NaN());
         scratch.pending.assign(graph.tasks, Pending{});
         scratch.next.resize(graph.stream_ptr[graph.tasks]);
         scratch.ready.resize(graph.tasks + 1);
         count_waits(graph, scratch);
         settling_ = {graph, times, scratch.next.data(), scratch.pending.data(),
-                     scratch.ready.data(), 0, 0};
+                     places.exposed(), scratch.ready.data(), 0, 0};
     }
 
     void run() {
@@ -146,7 +142,7 @@ private:
         for (Index edge = 0; edge < edges; ++edge) scratch.pending[graph.succ[edge]].missing += 1;
     }
 
-    // Settles every task whose times are now known; flows go to the queue instead.
+    // Settles every task whose times are now known; those that need the clock go to the queue.
     void begin() {
         Settling at = settling_;
         while (at.settled < at.freed) {
@@ -157,6 +153,12 @@ private:
             const double settled = known.start + at.graph.duration[task];
             if (at.graph.volume[task] > 0.0) {
                 push({settled, task, -1});
+            } else if (at.exposed && at.exposed[task] && settled > known.start) {
+                if (known.start == now_) {
+                    places_.enter(task, -1);  // no need to queue for the present
+                } else {
+                    push({known.start, task, -1});
+                }
             } else {
                 at.finish(task, settled);
             }
@@ -164,24 +166,49 @@ private:
         settling_ = at;
     }
 
-    // Takes all events of the earliest time, then shares bandwidth anew.
+    // Takes all events of the earliest time, then slows what interferes and shares bandwidth anew.
     void advance() {
-        const double now = events_.front().time;
+        const double now = now_ = events_.front().time;
         while (!events_.empty() && events_.front().time == now) {
             const Event event = events_.front();
             std::pop_heap(events_.begin(), events_.end(), Later{});
             events_.pop_back();
             if (event.slot < 0) {
-                const Graph& graph = settling_.graph;
-                fluid_.add(event.task, graph.route[event.task], graph.volume[event.task]);
-            } else if (fluid_.ends(event.slot, event.task, now)) {
-                fluid_.remove(event.slot);
+                move(event.task);
+            } else if (ends(event)) {
                 settling_.finish(event.task, now);
                 begin();
             }
         }
-        fluid_.share(now, [this](double time, Index task, Index slot) { push({time, task, slot}); });
+        const auto announce = [this](double time, Index task, Index slot) {
+            push({time, task, slot});
+        };
+        if (settling_.exposed) places_.rate(now, announce);
+        fluid_.share(now, announce);
     }
+
+    void move(Index task) {
+        const Graph& graph = settling_.graph;
+        Index flow = -1;
+        if (graph.volume[task] > 0.0) {
+            flow = fluid_.add(task, graph.route[task], graph.volume[task]);
+        }
+        if (is_exposed(task)) places_.enter(task, flow);
+    }
+
+    // Takes away what has ended; false if the event is out of date.
+    bool ends(const Event& event) {
+        if (settling_.graph.volume[event.task] > 0.0) {
+            if (!fluid_.ends(event.slot, event.task, event.time)) return false;
+            fluid_.remove(event.slot);
+        } else if (!places_.ends(event.slot, event.task, event.time)) {
+            return false;
+        }
+        if (is_exposed(event.task)) places_.leave(event.task);
+        return true;
+    }
+
+    bool is_exposed(Index task) const { return settling_.exposed && settling_.exposed[task]; }
 
     void push(const Event& event) {
         events_.push_back(event);
@@ -189,25 +216,36 @@ private:
     }
 
     Fluid& fluid_;
+    Places& places_;
     Settling settling_;
     std::vector<Event> events_;
+    double now_ = -1.0;  // the time whose events are being taken
 };
 
 void simulate(In<double> duration, In<double> volume, In<Index> route, In<Index> stream_ptr,
               In<Index> stream_ids, In<Index> succ_ptr, In<Index> succ, In<Index> route_ptr,
               In<Index> route_link, In<double> route_weight, In<double> route_cap,
-              In<double> capacity, Index streams, Out<double> start, Out<double> end,
+              In<double> capacity, Index streams, std::optional<In<Index>> stream_place,
+              std::optional<In<std::int8_t>> activity, std::optional<In<double>> sensitivity,
+              std::optional<Square> slowdown, Out<double> start, Out<double> end,
               Out<Index> waited_for) {
     const Graph graph{duration.data(),   volume.data(),   route.data(),
                       stream_ptr.data(), stream_ids.data(), succ_ptr.data(),
                       succ.data(),       static_cast<Index>(duration.shape(0)), streams};
     const Times times{start.data(), end.data(), waited_for.data()};
+    Interference interference;
+    if (activity) {
+        interference = {stream_place->data(), activity->data(),
+                        sensitivity ? sensitivity->data() : nullptr, slowdown->data(),
+                        static_cast<Index>(slowdown->shape(0))};
+    }
     nb::gil_scoped_release unlocked;
     const Routes routes(route_ptr.data(), route_link.data(), route_weight.data(), route_cap.data(),
                         route_cap.shape(0));
     Fluid fluid(routes, capacity.data(), capacity.shape(0));
+    Places places(graph, interference, fluid);
     static thread_local Scratch scratch;
-    Simulation(graph, times, fluid, scratch).run();
+    Simulation(graph, times, fluid, places, scratch).run();
 }
 
 void max_min(In<Index> route_ptr, In<Index> route_link, In<double> route_weight,
@@ -225,6 +263,10 @@ void max_min(In<Index> route_ptr, In<Index> route_link, In<double> route_weight,
 
 NB_MODULE(_native, m) {
     m.doc() = "The compiled engine: same contract as foretrain.engine.reference.";
-    m.def("simulate", &foretrain::simulate);
+    using namespace nanobind::literals;
+    m.def("simulate", &foretrain::simulate, "duration"_a, "volume"_a, "route"_a, "stream_ptr"_a,
+          "stream_ids"_a, "succ_ptr"_a, "succ"_a, "route_ptr"_a, "route_link"_a, "route_weight"_a,
+          "route_cap"_a, "capacity"_a, "streams"_a, "stream_place"_a.none(), "activity"_a.none(),
+          "sensitivity"_a.none(), "slowdown"_a.none(), "start"_a, "end"_a, "waited_for"_a);
     m.def("max_min", &foretrain::max_min);
 }

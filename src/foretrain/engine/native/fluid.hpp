@@ -67,7 +67,8 @@ public:
     Fluid(const Routes& routes, const double* capacity, std::size_t links)
         : routes_(routes), capacity_(capacity), links_(links) {}
 
-    void add(Index task, Index route, double volume) {
+    // Returns the slot of the flow.
+    Index add(Index task, Index route, double volume) {
         const Index index = free_slot();
         Slot& slot = slots_[index];
         slot = Slot{volume, task, routes_.cap[route], routes_.of(route)};
@@ -80,6 +81,14 @@ public:
             start_ = std::min(start_, kBelow * links_[hop.link].share);
         }
         start_ = std::min(start_, kBelow * slot.cap);
+        return index;
+    }
+
+    // Lets a flow move at 1 / factor of its rate, which stays as it is, from the next share on.
+    void slow(Index index, double factor) {
+        if (slots_[index].factor == factor) return;
+        slots_[index].factor = factor;
+        slowed_.push_back(index);
     }
 
     void remove(Index index) {
@@ -105,13 +114,16 @@ public:
     template <typename Announce>
     void share(double now, Announce&& announce) {
         fill();
+        moved_.insert(moved_.end(), slowed_.begin(), slowed_.end());
+        slowed_.clear();
         for (Index index : moved_) {
             Slot& slot = slots_[index];
-            if (slot.level == slot.rate) continue;
-            slot.remaining = std::max(0.0, slot.remaining - slot.rate * (now - slot.updated));
+            const double speed = slot.level / slot.factor;
+            if (speed == slot.speed) continue;
+            slot.remaining = std::max(0.0, slot.remaining - slot.speed * (now - slot.updated));
             slot.updated = now;
-            slot.rate = slot.level;
-            slot.finish = now + slot.remaining / slot.rate;
+            slot.speed = speed;
+            slot.finish = now + slot.remaining / speed;
             announce(slot.finish, slot.task, index);
         }
     }
@@ -130,7 +142,8 @@ private:
         Index task = -1;
         double cap = kInfinity;
         Routes::Range hops{};
-        double rate = 0.0;
+        double factor = 1.0;
+        double speed = 0.0;
         double updated = 0.0;
         double finish = kInfinity;
         double level = kInfinity;  // where it froze; infinite while it rises
@@ -329,11 +342,8 @@ private:
     void stop_at(Index at, double level) {
         if (stops_[at] != level) return;
         const Index who = stopped_[at];
-        if (who >= 0) {
-            stop_all(who, level);
-        } else {
-            stop(~who, level, slots_[~who].held);
-        }
+        if (who >= 0) return stop_all(who, level);
+        stop(~who, level, slots_[~who].held);
     }
 
     void stop_all(Index id, double level) {
@@ -373,6 +383,7 @@ private:
     std::vector<Index> free_;
     std::vector<Index> seeds_;  // slots filled since the last pass
     std::vector<Index> freed_;  // links left since then
+    std::vector<Index> slowed_;  // slots with another factor since then
     double start_ = kInfinity;  // where the next pass begins
     Pass pass_ = 0;
     std::vector<double> stops_;   // levels at which a link fills or a flow freezes

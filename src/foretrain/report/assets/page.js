@@ -113,6 +113,32 @@
     return stacked(names, names.map((n) => STALL_COLOUR[n] || "#888"), data.stallsByStage, data.stallsByStage.map((_, i) => i), seconds);
   }
 
+  // Tooltips of links: at once and in the page's style, where the browser's own would come late or not at all.
+  function linkTips() {
+    const card = document.getElementById("network");
+    if (!card) return;
+    const tip = document.createElement("div");
+    tip.className = "tip";
+    card.appendChild(tip);
+    for (const mark of card.querySelectorAll("title")) {
+      mark.parentNode.dataset.tip = mark.textContent;
+      mark.remove();
+    }
+    for (const e of card.querySelectorAll("[title]")) { e.dataset.tip = e.title; e.removeAttribute("title"); }
+    card.addEventListener("pointermove", (event) => {
+      const over = event.target.closest("[data-tip]");
+      tip.style.display = over ? "block" : "none";
+      if (!over) return;
+      tip.textContent = over.dataset.tip;
+      const box = card.getBoundingClientRect();
+      const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 8);
+      tip.style.left = Math.max(4, left) + "px";
+      tip.style.top = event.clientY - box.top + 18 + "px";
+    });
+    card.addEventListener("pointerleave", () => { tip.style.display = "none"; });
+  }
+  linkTips();
+
   const charts = [];
   function draw() {
     while (charts.length) charts.pop().dispose();

@@ -1,0 +1,112 @@
+"""Direct networks: nodes are joined to each other without switches (ring, torus, tree, any graph).
+
+Each node is one vertex and all its ports are plugged into it. The rate of a node's cards is shared out
+over its cables, unless the cables' own rate is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Site, expect_links
+
+__all__ = ["CableParameters", "Cables", "Hosts", "direct_fabric", "hosts_of"]
+
+
+class CableParameters(Protocol):
+    """What every direct network lets the user say about its cables."""
+
+    @property
+    def link_bandwidth(self) -> float | None: ...
+
+    @property
+    def link_latency(self) -> float | None: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Hosts:
+    """The nodes that have ports, renumbered without gaps."""
+
+    number: IntArray
+    port_vertex: IntArray
+    bandwidth: FloatArray
+    latency: FloatArray
+    first_port: IntArray
+
+    @property
+    def count(self) -> int:
+        return len(self.number)
+
+    def name(self, vertex: int) -> str:
+        return f"node{self.number[vertex]}" if vertex < self.count else f"spare{vertex}"
+
+
+def hosts_of(site: Site) -> Hosts:
+    number, first, vertex = np.unique(site.host, return_index=True, return_inverse=True)
+    return Hosts(
+        number=number,
+        port_vertex=vertex.astype(np.int64),
+        bandwidth=np.bincount(vertex, weights=site.bandwidth).astype(np.float64),
+        latency=site.latency[first],
+        first_port=first.astype(np.int64),
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cables:
+    """Directed links between vertices; those beyond the hosts are places without a node."""
+
+    tail: IntArray
+    head: IntArray
+
+    @property
+    def both_ways(self) -> Cables:
+        return Cables(
+            np.concatenate([self.tail, self.head]), np.concatenate([self.head, self.tail])
+        )
+
+
+def direct_fabric(
+    hosts: Hosts,
+    cables: Cables,
+    given: CableParameters,
+    route: Callable[[IntArray, IntArray], IntArray],
+    *,
+    places: int | None = None,
+    diameter: int | None = None,
+    vertex_name: Callable[[int], str] | None = None,
+) -> Fabric:
+    """A fabric whose cables run at the rate given, or share out what the slower end's cards carry."""
+    expect_links(len(cables.tail), "The network")
+    count = max(places or 0, hosts.count)
+    bandwidth = _padded(hosts.bandwidth, count)
+    delay = _padded(hosts.latency, count)
+    degree = max(np.bincount(cables.tail).max(initial=1), np.bincount(cables.head).max(initial=1))
+    slower = np.minimum(bandwidth[cables.tail], bandwidth[cables.head])
+    latency = (delay[cables.tail] + delay[cables.head]) / 2
+    if given.link_bandwidth is not None:
+        slower = np.full(len(slower), given.link_bandwidth * degree)
+    if given.link_latency is not None:
+        latency = np.full(len(latency), given.link_latency)
+    owner = np.full(count, -1, dtype=np.int64)
+    owner[: hosts.count] = hosts.first_port
+    return Fabric(
+        capacity=slower / degree,
+        latency=latency,
+        tail=cables.tail,
+        head=cables.head,
+        port_vertex=hosts.port_vertex,
+        route=route,
+        vertex_name=vertex_name or hosts.name,
+        link_port=np.where(owner[cables.tail] >= 0, owner[cables.tail], owner[cables.head]),
+        diameter=diameter,
+    )
+
+
+def _padded(values: FloatArray, count: int) -> FloatArray:
+    """Places without a node have the hardware of the slowest node."""
+    return np.concatenate([values, np.full(count - len(values), values.min())])

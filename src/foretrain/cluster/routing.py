@@ -1,0 +1,265 @@
+"""Routing: how traffic finds its way over any graph. Regular fabrics bring their own, quicker, routes.
+
+`shortest` takes one path: fewest hops, then widest bottleneck, then lowest vertex. `ecmp` spreads over every
+path of fewest hops, evenly at each fork, as switches that hash flows do on average. What is found is kept,
+within bounds, so a large graph costs only what is asked of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Routes, left_packed
+from foretrain.errors import ClusterError
+
+__all__ = ["GRAPH_ROUTINGS", "ROUTINGS", "distances", "ecmp_routed", "shortest_routed"]
+
+KEPT_CELLS = 2**25
+"""Table cells (4 bytes each) that one router keeps."""
+
+
+def shortest_routed(fabric: Fabric) -> Fabric:
+    return replace(fabric, route=_Trees(fabric).route, spread=None)
+
+
+def ecmp_routed(fabric: Fabric) -> Fabric:
+    single = _Trees(fabric)
+    return replace(fabric, route=single.route, spread=_Spread(fabric).routes)
+
+
+GRAPH_ROUTINGS: Mapping[str, Callable[[Fabric], Fabric]] = {
+    "shortest": shortest_routed,
+    "ecmp": ecmp_routed,
+}
+"""Routings that any graph can have."""
+
+ROUTINGS: Mapping[str, str] = {
+    "shortest": "one path of fewest hops",
+    "ecmp": "spread evenly over all paths of fewest hops",
+    "dimension-order": "one path of fewest hops, dimension after dimension (grids)",
+    "minimal": "at most one hop between groups (dragonfly)",
+}
+
+
+class _Outgoing:
+    """The links that leave each vertex, in the order they were given."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.vertices = fabric.vertices
+        self.links = np.argsort(fabric.tail, kind="stable")
+        counts = np.bincount(fabric.tail, minlength=self.vertices)
+        self.count = counts
+        self.first = np.cumsum(counts) - counts
+
+    def of(self, vertices: IntArray) -> tuple[IntArray, IntArray]:
+        """(position in `vertices`, link) of every link that leaves one of them."""
+        counts = self.count[vertices]
+        place = np.repeat(np.arange(len(vertices)), counts)
+        start = np.repeat(self.first[vertices] - (np.cumsum(counts) - counts), counts)
+        return place, self.links[start + np.arange(len(place))]
+
+
+class _Kept:
+    """A row per vertex for some vertices, the oldest given up when there are too many."""
+
+    def __init__(self, width: int) -> None:
+        self._rows: OrderedDict[int, NDArray[np.int32]] = OrderedDict()
+        self.most = max(KEPT_CELLS // max(width, 1), 1)
+
+    def rows(
+        self, keys: IntArray, make: Callable[[IntArray], NDArray[np.int32]]
+    ) -> NDArray[np.int32]:
+        """One row for each key (no more than `most`); those not kept are made together."""
+        missing = [key for key in keys.tolist() if key not in self._rows]
+        if missing:
+            for key in keys.tolist():
+                if key in self._rows:
+                    self._rows.move_to_end(key)
+            made = make(np.array(missing, dtype=np.int64))
+            self._rows.update(zip(missing, made, strict=True))
+            while len(self._rows) > self.most:
+                self._rows.popitem(last=False)
+        return np.stack([self._rows[key] for key in keys.tolist()])
+
+
+class _Trees:
+    """Shortest-path trees over one graph, grown when a source is first asked for."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._out: _Outgoing | None = None
+        self._kept = _Kept(fabric.vertices)
+
+    def route(self, src: IntArray, dst: IntArray) -> IntArray:
+        starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
+        sources, which = np.unique(starts, return_inverse=True)
+        if len(sources) <= self._kept.most:
+            return self._walked(sources, which, starts, goals)
+        return self._in_parts(sources, which, starts, goals)
+
+    def _in_parts(
+        self, sources: IntArray, which: IntArray, starts: IntArray, goals: IntArray
+    ) -> IntArray:
+        parts: list[tuple[IntArray, IntArray]] = []
+        for first in range(0, len(sources), self._kept.most):
+            mine = np.flatnonzero((which >= first) & (which < first + self._kept.most))
+            part = sources[first : first + self._kept.most]
+            parts.append((mine, self._walked(part, which[mine] - first, starts[mine], goals[mine])))
+        rows = np.full((len(starts), max(part.shape[1] for _, part in parts)), -1, dtype=np.int64)
+        for mine, part_rows in parts:
+            rows[mine, : part_rows.shape[1]] = part_rows
+        return rows
+
+    def _walked(
+        self, sources: IntArray, which: IntArray, starts: IntArray, goals: IntArray
+    ) -> IntArray:
+        if not len(starts):
+            return np.full((0, 0), -1, dtype=np.int64)
+        trees = self._kept.rows(sources, self._all_grown)
+        hops: list[IntArray] = []
+        here = goals.copy()
+        moving = here != starts
+        while moving.any():
+            step = np.where(moving, trees[which, here], -1).astype(np.int64)
+            self._require(step[moving], starts[moving], here[moving])
+            here = np.where(moving, self._fabric.tail[step], here)
+            hops.append(step)
+            moving = here != starts
+        if not hops:
+            return np.full((len(starts), 0), -1, dtype=np.int64)
+        return left_packed(np.stack(hops[::-1], axis=1))
+
+    def _require(self, step: IntArray, start: IntArray, goal: IntArray) -> None:
+        lost = np.flatnonzero(step < 0)
+        if len(lost):
+            first = int(lost[0])
+            name = self._fabric.vertex_name
+            raise ClusterError(
+                f"No route from {name(int(start[first]))} to {name(int(goal[first]))}: "
+                "the graph is not connected."
+            )
+
+    def _all_grown(self, starts: IntArray) -> NDArray[np.int32]:
+        return np.stack([self._grown(start) for start in starts.tolist()])
+
+    def _grown(self, start: int) -> NDArray[np.int32]:
+        """For each vertex the link by which it is entered on the best way from `start`; -1 if none."""
+        if self._out is None:
+            self._out = _Outgoing(self._fabric)
+        entered = np.full(self._out.vertices, -1, dtype=np.int32)
+        width = np.zeros(self._out.vertices)
+        width[start] = np.inf
+        front = np.array([start], dtype=np.int64)
+        while len(front):
+            place, links = self._out.of(front)
+            fresh = width[self._fabric.head[links]] == 0
+            place, links = place[fresh], links[fresh]
+            wide = np.minimum(width[front[place]], self._fabric.capacity[links])
+            far = self._fabric.head[links]
+            # written from the worst to the best, so that the best stays; of equals the first
+            if len(wide) and wide.min() < wide.max():
+                order = np.argsort(-wide, kind="stable")
+                far, links, wide = far[order], links[order], wide[order]
+            entered[far[::-1]] = links[::-1]
+            width[far[::-1]] = wide[::-1]
+            seen = np.zeros(len(width), dtype=np.bool_)
+            seen[far] = True
+            front = np.flatnonzero(seen)
+        return entered
+
+
+class _Spread:
+    """Routes over all paths of fewest hops, by the distances to each goal."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._out: _Outgoing | None = None
+        self._graph: Any = None
+        self._kept = _Kept(fabric.vertices)
+
+    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+        starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
+        targets, which = np.unique(goals, return_inverse=True)
+        found: list[tuple[IntArray, IntArray, FloatArray]] = []
+        for first in range(0, len(targets), self._kept.most):
+            mine = np.flatnonzero((which >= first) & (which < first + self._kept.most))
+            part = targets[first : first + self._kept.most]
+            table = self._kept.rows(part, self._distances)
+            found += self._followed(table, mine, which[mine] - first, starts[mine], goals[mine])
+        if not found:
+            none = np.empty(0, dtype=np.int64)
+            return Routes(np.zeros(len(src) + 1, dtype=np.int64), none)
+        owner, links = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+        order = np.argsort(owner, kind="stable")
+        ptr = np.zeros(len(src) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owner, minlength=len(src)), out=ptr[1:])
+        return Routes(ptr, links[order], np.concatenate([part[2] for part in found])[order])
+
+    def _followed(
+        self, table: NDArray[np.int32], pair: IntArray, row: IntArray, at: IntArray, goal: IntArray
+    ) -> list[tuple[IntArray, IntArray, FloatArray]]:
+        """(pair, link, share) hop by hop; traffic that meets again at a vertex is one entry."""
+        head, vertices = self._fabric.head, self._fabric.vertices
+        where = np.arange(len(pair))
+        share = np.ones(len(pair))
+        self._require(table[row, at], at, goal)
+        out = self._outgoing()
+        found = []
+        moving = at != goal
+        where, at, share = where[moving], at[moving], share[moving]
+        while len(where):
+            place, links = out.of(at)
+            target = row[where[place]]
+            nearer = table[target, head[links]] == table[target, at[place]] - 1
+            place, links = place[nearer], links[nearer]
+            forks = np.bincount(place, minlength=len(where))
+            part = (share / np.maximum(forks, 1))[place]
+            found.append((pair[where[place]], links, part))
+            keys, same = np.unique(where[place] * vertices + head[links], return_inverse=True)
+            where, at = np.divmod(keys, vertices)
+            share = np.bincount(same, weights=part).astype(np.float64)
+            moving = at != goal[where]
+            where, at, share = where[moving], at[moving], share[moving]
+        return found
+
+    def _outgoing(self) -> _Outgoing:
+        if self._out is None:
+            self._out = _Outgoing(self._fabric)
+        return self._out
+
+    def _distances(self, goals: IntArray) -> NDArray[np.int32]:
+        if self._graph is None:
+            self._graph = sparse_graph(self._fabric, backwards=True)
+        return distances(self._graph, goals)
+
+    def _require(self, hops: NDArray[np.int32], start: IntArray, goal: IntArray) -> None:
+        lost = np.flatnonzero(hops < 0)
+        if len(lost):
+            name, first = self._fabric.vertex_name, int(lost[0])
+            raise ClusterError(
+                f"No route from {name(int(start[first]))} to {name(int(goal[first]))}: "
+                "the graph is not connected."
+            )
+
+
+def sparse_graph(fabric: Fabric, backwards: bool = False) -> Any:
+    """The fabric as a scipy sparse matrix, every link a one."""
+    from scipy.sparse import csr_matrix
+
+    ends = (fabric.head, fabric.tail) if backwards else (fabric.tail, fabric.head)
+    size = fabric.vertices
+    return csr_matrix((np.ones(fabric.links), ends), shape=(size, size))
+
+
+def distances(graph: Any, sources: IntArray) -> NDArray[np.int32]:
+    """Hops from each source to every vertex; -1 where there is no way."""
+    from scipy.sparse.csgraph import dijkstra
+
+    hops = dijkstra(graph, directed=True, indices=sources, unweighted=True)
+    return np.where(np.isfinite(hops), hops, -1).astype(np.int32)

@@ -1,0 +1,37 @@
+"""Every node has a cable to every other node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
+from foretrain.cluster.fabric import Fabric, IntArray, Site, expect_links
+from foretrain.cluster.forms import STRICT, Bandwidth, Seconds
+from foretrain.cluster.link import Network
+
+__all__ = ["Parameters", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+    link_bandwidth: Bandwidth | None = None
+    link_latency: Seconds | None = None
+
+
+def build(site: Site, network: Network, given: Parameters) -> Fabric:
+    """Link a * (n - 1) + k leads from node a to the k-th of the others."""
+    hosts = hosts_of(site)
+    others = hosts.count - 1
+    expect_links(hosts.count * others, "The fully connected network")
+    tail, rest = np.divmod(np.arange(hosts.count * others, dtype=np.int64), max(others, 1))
+    head = rest + (rest >= tail)
+
+    def route(src: IntArray, dst: IntArray) -> IntArray:
+        a, b = hosts.port_vertex[src], hosts.port_vertex[dst]
+        return np.where(a != b, a * others + b - (b > a), -1)[:, None]
+
+    return direct_fabric(hosts, Cables(tail, head), given, route, diameter=1)

@@ -1,0 +1,74 @@
+"""A row of the table of networks: builder, what users may say of it, how it may be routed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from foretrain.cluster.fabric import Fabric, Site
+from foretrain.cluster.link import Network
+from foretrain.cluster.routing import GRAPH_ROUTINGS
+from foretrain.errors import ClusterError, did_you_mean
+from foretrain.loading import validated
+
+__all__ = ["NetworkShape"]
+
+
+MOST = 2**31
+"""Of any whole number that a user gives."""
+
+
+def _largest(value: Any) -> int:
+    values = value if isinstance(value, tuple) else (value,)
+    return max((one for one in values if isinstance(one, int)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkShape:
+    """Call it with a site and a network to get the fabric, routed as the network says."""
+
+    build: Callable[[Site, Network, Any], Fabric]
+    parameters: type
+    routings: tuple[str, ...] = ("shortest", "ecmp")
+    """The first is the default."""
+    own: tuple[str, ...] = ()
+    """Routings that the builder brings itself; the others are found on the graph."""
+
+    def __call__(self, site: Site, network: Network) -> Fabric:
+        given = self._checked(dict(network.parameters))
+        routing = network.routing or self.routings[0]
+        self.expect_routing(routing, network.topology)
+        fabric = self.build(site, network, given)
+        if routing not in self.own:
+            return GRAPH_ROUTINGS[routing](fabric)
+        return fabric if routing == "ecmp" else replace(fabric, spread=None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that a user may give."""
+        return tuple(one.name for one in fields(self.parameters))
+
+    def read(self, given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """What the user gave as plain values, in one order, so that equal networks compare equal."""
+        form = self._checked(given)
+        return tuple((name, getattr(form, name)) for name in self.names if name in given)
+
+    def _checked(self, given: Mapping[str, Any]) -> Any:
+        if not given:  # the validator takes a moment to load
+            return self.parameters()
+        form: Any = validated(self.parameters, dict(given), "network", ClusterError)
+        large = [name for name in given if _largest(getattr(form, name)) > MOST]
+        if large:
+            faults = [
+                f"{name}: {str(given[name])[:40]} is too large; at most {MOST:,}." for name in large
+            ]
+            raise ClusterError("network is not usable:", faults=faults)
+        return form
+
+    def expect_routing(self, routing: str, topology: str) -> None:
+        if routing not in self.routings:
+            hint = did_you_mean(routing, self.routings)
+            known = ", ".join(self.routings)
+            fault = f"routing: {routing!r} is not for topology {topology}.{hint} Known: {known}."
+            raise ClusterError("network is not usable:", faults=[fault])

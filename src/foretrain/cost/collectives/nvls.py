@@ -1,0 +1,60 @@
+"""Reduction inside the switch (NVLink SHARP, "NVLS"): every rank reads sums and writes to all through the switch.
+
+Klenk et al. 2020, "An in-network architecture for accelerating shared-memory multiprocessor collectives": a rank
+pulls the sum of its n-th (the switch reads M/n from everyone), then stores it to all at once. Per port
+M + M/n each way instead of a ring's 2(n-1)/n·M. Needs a switched domain of Hopper or later.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretrain.cost.collectives.base import Flows, Ints, Plain, Steps, in_order, levels
+from foretrain.cost.collectives.channels import local_paths
+from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.ring import ring_flows
+from foretrain.cost.collectives.tree import Tree, reverse, rising
+
+
+class Nvls(Plain):
+    """Loads every port of the switch alike, as a ring does."""
+
+    name = "nvls"
+    pattern = "ring"
+    collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+
+    def flows(self, groups: Ints, domain_of: Ints) -> Flows:
+        return ring_flows(groups, domain_of)
+
+    def volume(self, collective: str, size: float, ranks: int) -> float:
+        return size * (1 + 1 / ranks) if collective == "all_reduce" else size
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        return Steps(1, 0)
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        ranks = len(layout)
+        rank, switch = np.arange(ranks), np.full(ranks, ranks)
+        reduce = [Round.of(rank, switch, size), Round.of(switch, rank, size / ranks)]
+        spread = [Round.of(rank, switch, size / ranks), Round.of(switch, rank, size)]
+        parts = {"all_reduce": [*reduce, *spread], "reduce_scatter": reduce, "all_gather": spread}
+        return Program(ranks, tuple(parts[collective]))
+
+
+class NvlsTree(Tree):
+    """Reduction in the switch of every domain, double binary trees between domains."""
+
+    name = "nvls_tree"
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        return Steps(1, 2 * levels(domains))
+
+    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+        ranks, layout = len(layout), in_order(layout)
+        rank, switch = np.arange(ranks), ranks + layout
+        owners = [np.array([path[0] for path in rail]) for rail in local_paths(layout)]
+        each = size / len(owners)
+        heads = np.concatenate(owners)
+        up = [Round.of(rank, switch, size), Round.of(ranks + layout[heads], heads, each)]
+        up += rising(owners, each)
+        return Program(ranks, (*up, *reverse(up)))

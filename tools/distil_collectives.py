@@ -1,0 +1,277 @@
+"""Distils public measurements of collectives into the few knots per curve that ship with the package.
+
+python tools/distil_collectives.py            writes src/foretrain/cost/calibration/curves/curves.json
+python tools/distil_collectives.py --refit    first finds the hyperparameters again (two minutes)
+
+The measurements are not part of the project. They are looked for in the folder FORETRAIN_TRUTH names, or
+beside the checkout in `shared/truth`. Hyperparameters (`tools/fields.json`) are found on the half of the sizes
+that scoring fits on, never on the other half, so that `bench/collectives.py` stays honest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from fields import Field, Floats, Points, Shape, fit
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = Path(os.environ.get("FORETRAIN_TRUTH", ROOT.parent / "shared" / "truth"))
+TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "curves" / "curves.json"
+HYPERPARAMETERS = Path(__file__).with_name("fields.json")
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+"""Summing int8 is slower (4 to 9 % in long messages, up to a quarter where switches sum) and no training does it,
+so of these only the half-precision readings are taken. Where bytes are only moved the two are alike."""
+MOST_KNOTS = 16
+CLOSE_ENOUGH = 0.002  # a knot that moves no point by more than this share is left out
+
+Curve = tuple[str, int, str]  # device, ranks, collective
+Point = tuple[str, int, str, int]  # … and bytes
+Readings = Mapping[Point, list[float]]
+
+# Devices measured: the system's name in the tables, its interconnect, one-direction bandwidth and kin.
+SYSTEMS = {
+    "a100_sxm": ("a100-sxm4-80gb", "nvlink3-nvswitch", 300e9, 0),
+    "h100_sxm": ("h100-sxm5-80gb", "nvlink4-nvswitch", 450e9, 1),
+    "h200_sxm": ("h200-sxm5-141gb", "nvlink4-nvswitch", 450e9, 1),
+    "b200_sxm": ("b200-sxm", "nvlink5-nvswitch", 900e9, 2),
+    "b300_sxm": ("b300-sxm", "nvlink5-nvswitch", 900e9, 2),
+    "gb200": ("gb200-nvl72", "nvlink5-nvl72", 900e9, 3),
+    "gb300": ("gb300-nvl72", "nvlink5-nvl72", 900e9, 3),
+    "l40s": ("l40s", "pcie4", 31.5e9, 4),
+    "rtx_pro_6000_server": ("rtx-pro-6000", "pcie5", 63e9, 5),
+    "v100": ("v100-sxm2-32gb", "nvlink2", 150e9, 6),
+}
+LIKE = {
+    "a100-sxm4-40gb": "a100-sxm4-80gb",
+    "h100-sxm5-96gb": "h100-sxm5-80gb",
+    "h20-sxm5-96gb": "h200-sxm5-141gb",
+    "v100-sxm2-16gb": "v100-sxm2-32gb",
+}
+FAMILY = {name: family for name, _, _, family in SYSTEMS.values()}
+BUS = {name: int(kind.startswith("pcie")) for name, kind, _, _ in SYSTEMS.values()}
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Measurements made one way, completed together."""
+
+    name: str
+    via: str
+    source: str
+    readings: Readings
+
+    @cached_property
+    def medians(self) -> dict[Point, float]:
+        return {point: float(np.median(self.readings[point])) for point in sorted(self.readings)}
+
+    @cached_property
+    def curves(self) -> dict[Curve, list[int]]:
+        found: dict[Curve, list[int]] = defaultdict(list)
+        for device, ranks, collective, size in self.medians:
+            found[device, ranks, collective].append(size)
+        return dict(found)
+
+    @cached_property
+    def shape(self) -> Shape:
+        return Shape(len(self._devices), len(self._collectives))
+
+    @cached_property
+    def _devices(self) -> list[str]:
+        return sorted({device for device, _, _ in self.curves})
+
+    @cached_property
+    def _collectives(self) -> list[str]:
+        return sorted({collective for _, _, collective in self.curves})
+
+    def points(self, wanted: Iterable[Point]) -> Points:
+        rows = list(wanted)
+        known = np.array([self.medians.get(row, np.nan) for row in rows])
+        return Points(
+            device=np.array([self._devices.index(d) for d, _, _, _ in rows]),
+            family=np.array([FAMILY[d] for d, _, _, _ in rows]),
+            bus=np.array([BUS[d] for d, _, _, _ in rows]),
+            ranks=np.log2([n for _, n, _, _ in rows]),
+            collective=np.array([self._collectives.index(c) for _, _, c, _ in rows]),
+            size=np.log2([s for _, _, _, s in rows]),
+            log_seconds=np.log(known),
+            readings=np.array([float(len(self.readings.get(row, ()))) for row in rows]),
+        )
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as stream:
+        yield from csv.DictReader(stream)
+
+
+def intranode() -> Campaign:
+    found: dict[Point, list[float]] = defaultdict(list)
+    for row in _rows("aic_nccl_intranode.csv"):
+        if row["op_name"] in REDUCTIONS and row["nccl_dtype"] != "half":
+            continue
+        collective = {"alltoall": "all_to_all"}.get(row["op_name"], row["op_name"])
+        point = (SYSTEMS[row["system"]][0], int(row["num_gpus"]), collective, int(row["message_bytes"]))  # fmt: skip
+        found[point].append(float(row["latency_ms"]) * 1e-3)
+    return Campaign("intranode", "nccl-tests", "aiconfigurator", found)
+
+
+def all_reduce(gpu: str) -> Campaign:
+    found: dict[Point, list[float]] = defaultdict(list)
+    for row in _rows("nccl_allreduce_a100_v100.csv"):
+        if row["gpu"] == gpu:
+            device = {"a100": "a100-sxm4-80gb", "v100": SYSTEMS["v100"][0]}[gpu]
+            found[device, int(row["gpus"]), row["op"], int(row["bytes"])].append(float(row["seconds"]))  # fmt: skip
+    return Campaign(f"{gpu}-all-reduce", "nccl-tests", "all-reduce-2-to-8", found)
+
+
+def param() -> Campaign:
+    found: dict[Point, list[float]] = defaultdict(list)
+    for row in _rows("dlrm_collectives_4xV100.csv"):
+        point = (SYSTEMS["v100"][0], int(row["gpus"]), row["collective"], int(row["bytes"]))
+        found[point].append(float(row["latency_us"]) * 1e-6)
+    return Campaign("param", "param", "param-4xV100", found)
+
+
+def campaigns() -> list[Campaign]:
+    return [intranode(), all_reduce("v100"), param()]
+
+
+SOURCES = {
+    "aiconfigurator": "aiconfigurator-core (PyPI, Apache-2.0), systems/data/<gpu>/comm nccl_perf tables: nccl-tests "
+    "of NCCL 2.23 to 2.29 in one node, half (and int8 where nothing is summed), 512 B to 512 MB; median of all readings of a size",
+    "all-reduce-2-to-8": "nccl-tests all-reduce on 2 to 8 V100 of one node, 1 MB to 1 GB",
+    "param-4xV100": "Lin et al., DLRM performance model, analysis/notebooks/comm_bench.ipynb (blob cf1acc20): PARAM "
+    "collectives on 4 V100 of a DGX-1, read off the plots (about 1.5 %)",
+}
+
+
+# --- the split ----------------------------------------------------------------------------------
+
+
+def chance(point: Point) -> bytes:
+    """A stable hash of (device, ranks, collective, size)."""
+    return hashlib.sha256("|".join(map(str, point)).encode()).digest()
+
+
+def fitted_half(campaign: Campaign) -> list[Point]:
+    """Of every curve the half of the sizes (rounded up) whose hashes are smallest."""
+    kept: list[Point] = []
+    for curve, sizes in campaign.curves.items():
+        order = sorted(((*curve, size) for size in sizes), key=chance)
+        kept += sorted(order[: (len(order) + 1) // 2])
+    return kept
+
+
+# --- from points to knots -----------------------------------------------------------------------
+
+
+def hyperparameters(campaign: Campaign) -> Floats:
+    return np.array(json.loads(HYPERPARAMETERS.read_text("utf-8"))[campaign.name])
+
+
+def completed(campaign: Campaign, given: list[Point]) -> dict[Curve, tuple[Floats, Floats]]:
+    """Sizes and seconds of every curve's knots, from the given points alone."""
+    field = Field(campaign.points(given), campaign.shape, hyperparameters(campaign))
+    everything = [(*curve, size) for curve, sizes in campaign.curves.items() for size in sizes]
+    log_seconds = field.at(campaign.points(everything))
+    found, first = {}, 0
+    for curve, sizes in campaign.curves.items():
+        times = rising(log_seconds[first : first + len(sizes)])
+        kept = knots(np.log(sizes), times)
+        found[curve] = (np.array(sizes, dtype=np.float64)[kept], np.exp(times[kept]))
+        first += len(sizes)
+    return found
+
+
+def rising(values: Floats) -> Floats:
+    """The middle of the lowest rising line above and the highest one below."""
+    above = np.maximum.accumulate(values)
+    below = np.minimum.accumulate(values[::-1])[::-1]
+    return 0.5 * (above + below)
+
+
+def knots(sizes: Floats, times: Floats, most: int = MOST_KNOTS) -> list[int]:
+    """Points to keep: the ends, then whichever is missed most, until none is missed or there are enough."""
+    kept = [0, len(sizes) - 1]
+    while len(kept) < min(most, len(sizes)):
+        missed = np.abs(np.interp(sizes, sizes[kept], times[kept]) - times)
+        worst = int(missed.argmax())
+        if missed[worst] <= CLOSE_ENOUGH:
+            break
+        kept = sorted([*kept, worst])
+    return kept
+
+
+def left_out_errors(campaign: Campaign) -> Floats:
+    """Relative error at each point predicted from all others: what a size between measured ones may expect."""
+    points = campaign.points(campaign.medians)
+    field = Field(points, campaign.shape, hyperparameters(campaign))
+    return np.abs(np.exp(-field.left_out) - 1.0)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def document() -> dict[str, object]:
+    rows = []
+    for campaign in campaigns():
+        found = completed(campaign, list(campaign.medians))
+        rows += [
+            {
+                "device": device,
+                "ranks": ranks,
+                "collective": collective,
+                "via": campaign.via,
+                "source": campaign.source,
+                "bytes": [int(size) for size in sizes],
+                "us": [float(f"{time * 1e6:.4g}") for time in times],
+            }
+            for (device, ranks, collective), (sizes, times) in found.items()
+        ]
+    devices = {n: {"interconnect": k, "bandwidth": b} for n, k, b, _ in SYSTEMS.values()}
+    about = "Knots of measured collectives; written by tools/distil_collectives.py, do not edit."
+    return {"about": about, "sources": SOURCES, "devices": devices, "like": LIKE, "curves": rows}
+
+
+def text_of(data: Mapping[str, object]) -> str:
+    """JSON with one curve a line: small, and a difference shows which curve moved."""
+    head = {key: value for key, value in data.items() if key != "curves"}
+    lines = [json.dumps(row, separators=(",", ":")) for row in data["curves"]]  # type: ignore[attr-defined]
+    return json.dumps(head, indent=1)[:-2] + ',\n "curves": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def refit() -> None:
+    found = {}
+    for campaign in campaigns():
+        half = campaign.points(fitted_half(campaign))
+        found[campaign.name] = fit(half, campaign.shape).tolist()
+    lines = [f"{json.dumps(name)}: {json.dumps(values)}" for name, values in found.items()]
+    HYPERPARAMETERS.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--refit", action="store_true", help="find the hyperparameters again")
+    if not FOLDER.is_dir():
+        parser.error(f"no measurements in {FOLDER}; name their folder in FORETRAIN_TRUTH")
+    if parser.parse_args().refit:
+        refit()
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    TARGET.write_text(text_of(document()), encoding="utf-8")
+    print(f"{TARGET.relative_to(ROOT)}: {TARGET.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

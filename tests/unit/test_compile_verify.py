@@ -151,7 +151,7 @@ def test_the_environment_switches_the_check_on(monkeypatch):
     calls = []
     monkeypatch.setenv("FORETRAIN_VERIFY", "1")
     monkeypatch.setattr(
-        "foretrain.compile.compile.verify_compiled", lambda programs, graph: calls.append(graph)
+        "foretrain.compile.verify.verify_compiled", lambda programs, graph: calls.append(graph)
     )
     question = ask(tiny_model("cnn"), on="1 x dgx-a100-80gb", batch=8)
     graph = compile_question(question)

@@ -30,9 +30,6 @@ QUIET = settings(
     ],
 )
 EXACT = 1e-9
-# Which of two waits that overlap comes first is told by where a chain is cut. With host time a chain that runs as
-# one task waits for its launches in front, not in between, so the words may differ while the seconds do not.
-WORDS_WITH_HOST = 0.1
 
 
 @settings(QUIET, max_examples=300)
@@ -46,10 +43,8 @@ def test_folded_equals_every_rank(question):
     assert dict(folded.memory.by_kind).keys() == dict(every.memory.by_kind).keys()
     for kind, size in folded.memory.by_kind.items():
         assert abs(size - every.memory.by_kind[kind]) <= EXACT * every.memory.peak_bytes, kind
-    has_host = question.runtime.host_seconds_per_kernel > 0
-    allowed = WORDS_WITH_HOST if has_host else EXACT
     for name, seconds in folded.stalls.items():
-        assert abs(seconds - every.stalls[name]) <= allowed * step, name
+        assert abs(seconds - every.stalls[name]) <= EXACT * step, name
     assert abs(sum(folded.stalls.values()) - step) <= 1e-12 * step
     assert abs(sum(every.stalls.values()) - step) <= 1e-12 * step
 
@@ -64,7 +59,10 @@ def test_chains_that_run_as_one_task_equal_chains_cut_at_every_collective(questi
     joined = answer(question)
     with patch.object(template._Weaving, "_is_apart", _always_apart):
         apart = answer(question)
-    assert abs(joined.step_seconds - apart.step_seconds) <= EXACT * apart.step_seconds
+    step = apart.step_seconds
+    assert abs(joined.step_seconds - step) <= EXACT * step
+    for name, seconds in joined.stalls.items():
+        assert abs(seconds - apart.stalls[name]) <= EXACT * step, name
 
 
 @settings(QUIET, max_examples=100)

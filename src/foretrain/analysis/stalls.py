@@ -105,13 +105,14 @@ def _idle(
         np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
     )
     before = np.where(is_first, 0.0, np.concatenate([[0.0], run.end[task][:-1]]))
-    cause = run.waited_for[task].astype(np.int64)
+    begin, cause = _first_kernel(graph, costs, run, task)
+    np.add.at(out[:, _NUMBER["host"]], owner, run.start[task] - begin)
     classes = np.arange(graph.fold.classes)
     ends = np.zeros(graph.fold.classes)
     np.maximum.at(ends, owner, run.end[task])
     last = np.full(len(classes), int(np.argmax(run.end))) if graph.tasks else np.zeros(0, int)
     low = np.concatenate([before, ends])
-    high = np.concatenate([run.start[task], np.full(len(classes), step_seconds)])
+    high = np.concatenate([begin, np.full(len(classes), step_seconds)])
     _follow(
         graph,
         costs,
@@ -122,6 +123,50 @@ def _idle(
         high,
         out,
     )
+
+
+def _first_kernel(graph: ExecutionGraph, costs: Costs, run: Run, task: Ints) -> tuple[Floats, Ints]:
+    """When the first kernel of each task could have begun, and what it waited for.
+
+    A chain that runs as one task waits in front for all its launches; kernel by kernel it would begin as soon as
+    the first is issued and wait for the others in between. What lies between the two is the host's, however the
+    chain was cut.
+    """
+    begin, cause = run.start[task], run.waited_for[task].astype(np.int64)
+    late = (graph.task_kind[task] == CHAIN) & (cause >= 0)
+    late[late] = graph.task_kind[cause[late]] == LAUNCH
+    if not late.any():
+        return begin, cause
+    ready, other = _without_launches(graph, run, task[late])
+    issued = run.start[cause[late]] + costs.first_launch[task[late]]
+    begin[late] = np.minimum(begin[late], np.maximum(ready, issued))
+    cause[late] = np.where(ready >= issued, other, cause[late])
+    return begin, cause
+
+
+def _without_launches(graph: ExecutionGraph, run: Run, task: Ints) -> tuple[Floats, Ints]:
+    """When each task could have begun but for its launch, and the last thing (-1: nothing) it waited for then."""
+    before, after = _waits(graph)
+    keep = graph.task_kind[before] != LAUNCH
+    before, after = before[keep], after[keep]
+    # of several that end together the first decides, as in the engine
+    order = np.lexsort((-before, run.end[before], after))
+    before, after = before[order], after[order]
+    last = np.searchsorted(after, task, side="right") - 1
+    found = (last >= 0) & (after[np.maximum(last, 0)] == task) if len(after) else last >= 0
+    other = np.where(found, before[last], -1) if len(after) else last
+    return np.where(found, run.end[other], 0.0), other
+
+
+def _waits(graph: ExecutionGraph) -> tuple[Ints, Ints]:
+    """Pairs (before, after): successors, and neighbours on a stream."""
+    task = np.repeat(np.arange(graph.tasks), np.diff(graph.succ_ptr))
+    on_stream = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    order = np.lexsort((on_stream, graph.stream_ids))
+    streams, queued = graph.stream_ids[order], on_stream[order]
+    same = streams[1:] == streams[:-1]
+    before = np.concatenate([task, queued[:-1][same]])
+    return before, np.concatenate([graph.succ.astype(np.int64), queued[1:][same]])
 
 
 def _follow(

@@ -51,6 +51,7 @@ class Costs:
     spread_seconds: (
         Floats  # of chains: one standard deviation, errors of like kernels taken to go together
     )
+    first_launch: Floats  # of chains: host seconds to issue the first kernel alone
     routes: EngineRoutes
     notes: tuple[str, ...]
     sources: tuple[str, ...]
@@ -248,6 +249,7 @@ class _Costing:
             is_network=table["is_network"][inverse] & flows,
             measured_seconds=np.where(chains, table["measured"][inverse], 0.0),
             spread_seconds=np.where(chains, table["spread"][inverse], 0.0),
+            first_launch=np.where(chains, table["first_launch"][inverse], 0.0),
             routes=self.routes.with_ceilings(tuple(self._ceilings)),
             notes=tuple(self.notes),
             sources=tuple(self.sources),
@@ -274,11 +276,13 @@ class _Costing:
         owner = np.repeat(np.arange(len(shapes)), lengths)
         rank_class = np.repeat(classes, lengths)
         device = items[rank_class, item]
-        chains = chain_summaries(ptr, device, self._host_seconds()[item])
+        host = self._host_seconds()
+        chains = chain_summaries(ptr, device, host[item])
         table: dict[str, NDArray[np.float64]] = {
             "seconds": chains.device,
             "host": chains.host,
             "lead": chains.lead,
+            "first_launch": host[graph.shape_items[low]],
             "measured": _summed(owner, extra[0, rank_class, item], len(shapes)),
             "spread": _summed(owner, extra[1, rank_class, item], len(shapes)),
             "parts": np.stack(

@@ -22,10 +22,10 @@ from foretrain.cost.interference import (
     COPY_OUT,
     NOTHING,
     SPANNING,
-    activity_on,
     entry,
     factors,
     matrix,
+    pair,
     read_factors,
     slowdown,
     together,
@@ -126,10 +126,20 @@ def test_closed_form_and_engine_agree_on_any_set_of_activities(name: str) -> Non
     assert together(seconds, table).tolist() == pytest.approx(expected, rel=1e-9)
 
 
+def test_the_closed_form_of_two_is_that_of_many() -> None:
+    table = read_factors("a100-sxm4-40gb", spans_nodes=False)
+    slowed = table[COMPUTE, COLLECTIVE], table[COLLECTIVE, COMPUTE]
+    for kernel, moving in ((1.0, 0.2), (0.2, 1.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.9)):
+        many = together(np.array([[0.0, kernel, moving, 0.0, 0.0]]), table)[0]
+        assert pair(kernel, moving, *slowed) == pytest.approx(many, rel=1e-12)
+
+
 def test_one_table_for_several_devices_keeps_them_apart() -> None:
     a100, l4 = device("a100-sxm4-40gb", link=3e11), device("l4", "ada")
-    table = slowdown([a100, l4])
+    both = slowdown([a100, l4, a100])
+    table, activity_on = both.table, both.number
     assert table.shape == (11, 11)
+    assert activity_on(2, COPY_IN) == activity_on(0, COPY_IN)
     for kind, one in enumerate((a100, l4)):
         inside, between = factors(one, spans_nodes=False), factors(one, spans_nodes=True)
         for a, b in itertools.product((COMPUTE, COLLECTIVE, COPY_IN, COPY_OUT), repeat=2):
@@ -146,14 +156,15 @@ def test_one_table_for_several_devices_keeps_them_apart() -> None:
 
 def test_the_engine_takes_the_table_of_six_kinds_of_devices() -> None:
     kinds = [device(name) for name in MEASURED] + [device("other")]
-    last = activity_on(5, SPANNING)
-    compute = activity_on(5, COMPUTE)
+    all_kinds = slowdown(kinds)
+    last = int(all_kinds.number(5, SPANNING))
+    compute = int(all_kinds.number(5, COMPUTE))
     program = Program.of(
         [2.0, 1.0],
         streams=[[0], [1]],
         stream_place=[0, 0],
         activity=[compute, last],
-        slowdown=slowdown(kinds).tolist(),
+        slowdown=all_kinds.table.tolist(),
     )
     assert simulate(program).makespan > 2.0
 
@@ -215,8 +226,8 @@ def test_the_fit_finds_the_factors_that_made_the_data(tool: ModuleType, measurem
     alone, measured = tool.half(groups, fitted=False)
     errors = np.abs(together(alone, found) / measured - 1.0)
     assert np.median(errors) < 0.005
-    for pair in ((COMPUTE, COLLECTIVE), (COLLECTIVE, COPY_OUT), (COPY_IN, COPY_OUT)):
-        assert found[pair] == pytest.approx(TRUE[pair], abs=0.05)
+    for both in ((COMPUTE, COLLECTIVE), (COLLECTIVE, COPY_OUT), (COPY_IN, COPY_OUT)):
+        assert found[both] == pytest.approx(TRUE[both], abs=0.05)
 
 
 def test_the_halves_are_disjoint_and_together_all(tool: ModuleType, measurements: Path) -> None:

@@ -38,8 +38,7 @@ def test_presets_are_physical_and_cited(preset: Runtime) -> None:
     assert preset.gradient_bytes in (None, 2.0, 4.0)
     assert 1e8 < preset.context_bytes < 4e9
     assert 0 <= preset.fragmentation < 0.2
-    for share in (preset.tensor_overlap, preset.expert_overlap):
-        assert 0 <= share <= 1
+    assert 0 <= preset.expert_overlap <= 1
     assert sorted(preset.rank_order) == ["cp", "dp", "pp", "tp"]
     words = dict(preset.defaults)
     assert set(words) >= {"recompute", "zero", "sequence_parallel"}
@@ -111,7 +110,7 @@ def test_switches_of_a_case_reach_the_fields() -> None:
     assert chosen.attention == "unfused"
     assert chosen.uses_cuda_graphs
     assert chosen.overlaps_gradients
-    assert chosen.tensor_overlap == 0.7
+    assert chosen.exchanges_in_pieces
     assert not chosen.scatters_pipeline
     assert chosen.gradient_bytes == 2.0
     assert (chosen.bucket_bytes, chosen.first_bucket_bytes) == (40 * MIB, 40 * MIB)
@@ -128,7 +127,7 @@ def test_off_switches_turn_off_what_the_preset_does() -> None:
     chosen, _, _ = runtime_from_case(
         "nemo", {"tp_comm_overlap": False, "overlap_grad_reduce": False}
     )
-    assert chosen.tensor_overlap == 0.0
+    assert not chosen.exchanges_in_pieces
     assert not chosen.overlaps_gradients
 
 

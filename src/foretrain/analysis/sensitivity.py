@@ -49,6 +49,10 @@ def program(graph: ExecutionGraph, costs: Costs) -> Program:
         route_cap=costs.routes.ceiling,
         capacity=costs.routes.capacity,
         streams=len(graph.streams),
+        stream_place=np.array([rank_class for rank_class, _ in graph.streams], dtype=np.int32),
+        activity=costs.activity,
+        sensitivity=costs.sensitivity,
+        slowdown=costs.slowdown,
     )
 
 

@@ -83,6 +83,24 @@ def _busy(
             value = np.where(is_update, 0.0, value)
         np.add.at(out[:, _NUMBER[name]], owner, value)
     _add_flows(costs, task[~is_chain], owner[~is_chain], seconds[~is_chain], out)
+    slowed = is_chain & (costs.activity[task] > 0)
+    lost = seconds[slowed] - costs.seconds[task[slowed]]
+    _add_slowed(graph, costs, run, np.bincount(owner[slowed], lost, len(out)), out)
+
+
+def _add_slowed(
+    graph: ExecutionGraph, costs: Costs, run: Run, lost: Floats, out: Floats
+) -> None:
+    """Time kernels lost to what ran beside them goes to that: by class, shared by how long each kind took."""
+    beside = (costs.activity > 0) & ((graph.task_kind == COLLECTIVE) | (graph.task_kind == COPY))
+    seconds = np.where(beside, run.end - run.start, 0.0)
+    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)[graph.stream_ids]
+    network = np.bincount(rank_class, (seconds * costs.is_network)[task], len(lost))
+    total = np.bincount(rank_class, seconds[task], len(lost))
+    share = np.divide(network, total, out=np.zeros_like(total), where=total > 0.0)
+    out[:, _NUMBER["network"]] += lost * share
+    out[:, _NUMBER["interconnect"]] += lost * (1.0 - share)
 
 
 def _add_flows(costs: Costs, task: Ints, owner: Ints, seconds: Floats, out: Floats) -> None:

@@ -128,15 +128,10 @@ class _Assembly:
         return _StageLayout(classes, templates, which, base, order, step_of)
 
     def _accompanied(self, segments: list[Segment], segment_of: Ints) -> NDArray[np.bool_]:
-        """Whether each step may run while communication beside the chain is under way: its own, or what an
-        earlier step started and nobody has waited for."""
-        items = self.interner.items
-        moving = [
-            [a for a in segment.asyncs if isinstance(items[a.item].work, Communication)]
-            for segment in segments
-        ]
-        lasting = [n for n, found in enumerate(moving) if any(a.before is None for a in found)]
-        own = np.array([bool(found) for found in moving])[segment_of]
+        """Whether each step may run while communication or copies beside the chain are under way: its own, or
+        what an earlier step started and nobody has waited for."""
+        own = np.array([bool(segment.asyncs) for segment in segments])[segment_of]
+        lasting = [n for n, s in enumerate(segments) if any(a.before is None for a in s.asyncs)]
         return own | np.logical_or.accumulate(np.isin(segment_of, lasting))
 
     def graph(self) -> ExecutionGraph:
@@ -299,6 +294,7 @@ class _Assembly:
         }
         phase = np.full(self.total, UPDATE, dtype=np.int8)
         counts = np.zeros(self.total, dtype=np.int64)
+        accompanied = np.zeros(self.total, dtype=np.bool_)
         pieces: list[tuple[Ints, Template]] = []
         for stage, layout in enumerate(self.layouts):
             for number, template in enumerate(layout.templates):
@@ -316,6 +312,7 @@ class _Assembly:
         for tasks, template in pieces:
             for name in COLUMNS:
                 columns[name][tasks] = getattr(template, name)
+            accompanied[tasks] = template.has_company
             counts[tasks] = [len(s) for s in template.streams]
         stream_ptr, stream_ids = _stream_csr(self.total, counts, pieces)
         succ_ptr, succ = _edges_csr(self.total, self.sources, self.targets)
@@ -333,6 +330,7 @@ class _Assembly:
             task_micro=labels["micro"],
             task_memory=columns["memory"],
             task_workspace=columns["workspace"],
+            task_accompanied=accompanied,
             stream_ptr=stream_ptr,
             stream_ids=stream_ids,
             succ_ptr=succ_ptr,

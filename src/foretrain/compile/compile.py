@@ -12,6 +12,7 @@ from foretrain.compile.layout import Layout
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
 from foretrain.compile.passes.fold import Traffic, Use, fold
 from foretrain.compile.passes.partition import partition
+from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
 from foretrain.compile.passes.place import Instance, finer, place
 from foretrain.compile.passes.recompute import BlockPass, recompute
@@ -91,8 +92,7 @@ class _Compilation:
         alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
         alone -= {c for c, _ in uses}
         every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
-        beside = self._beside(programs)
-        classes = fold(traffic, self.plan.mesh, every, beside, alone, is_folded)
+        classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
         host = (
             self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
         )
@@ -183,6 +183,8 @@ class _Compilation:
             self.used_axes.update(axis for local in ops for axis in local.used)
             lone = replace(block, inputs=()) if incoming is None else block
             program = communicate(lone, ops, incoming or (), self.setting)
+            if self.runtime.exchanges_in_pieces:
+                program = replace(program, ops=in_pieces(program.ops))
             program = self.programs[key] = self._without_copies(program)
         full_key = (*key, choice.recompute)
         block_pass = self.passes.get(full_key)
@@ -228,16 +230,6 @@ class _Compilation:
                     if weight.path in paths:
                         return weight.elements * size
         return 0.0
-
-    def _beside(self, programs: tuple[StageProgram, ...]) -> frozenset[Use]:
-        """What runs while chains go on."""
-        numbers = {
-            entry.item
-            for program in programs
-            for segment in program.segments.values()
-            for entry in segment.asyncs
-        }
-        return frozenset(self._uses(self.interner.items[number] for number in sorted(numbers)))
 
     def _joins_all(self, communicator: Communicator) -> bool:
         ranks = self.plan.mesh.size(*communicator.axes)

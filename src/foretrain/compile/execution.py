@@ -92,10 +92,14 @@ Work = Compute | Communication | Copy | Load
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A work on the main chain; `beside` runs at the same time and must be done when the item is."""
+    """A work on the main chain; `beside` runs at the same time and must be done when the item is.
+
+    `in_pieces`: the two are cut into as many pieces as ranks take part and feed each other.
+    """
 
     work: Work
     beside: Communication | None = None
+    in_pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ class ExecutionGraph:
     task_micro: Ints  # micro-batch, -1 where none
     task_memory: NDArray[np.float64]  # bytes kept (+) or freed (-) when the task ends
     task_workspace: NDArray[np.float64]  # bytes needed only while the task runs
+    task_accompanied: NDArray[np.bool_]  # something may run beside it on the same device
     stream_ptr: Ints
     stream_ids: Ints
     succ_ptr: Ints

@@ -1,8 +1,9 @@
 """Templates: a segment cut into rows (tasks to be), once for all the micro-batches that run it.
 
 The chain is cut only where something can come between: where work beside it starts or is waited for, and
-around collectives that several rank classes take part in or whose links carry other traffic. Everything
-else runs as one task, which is exact because nothing outside can change what happens inside.
+around collectives that several rank classes take part in, whose links carry other traffic, or that have company
+which slows kernels but not them. Everything else runs as one task, which is exact because nothing outside can
+change what happens inside.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Template:
     last: list[int] = field(default_factory=list)
     lead: list[int] = field(default_factory=list)
     sends: list[int] = field(default_factory=list)
+    has_company: bool = False
 
     @property
     def rows(self) -> int:
@@ -91,8 +93,8 @@ class Weaver:
 def weave(
     segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: Weaver
 ) -> Template:
-    """The rows of one segment on the rank classes of one stage; `has_company` when communication of these
-    classes may be under way beside the chain."""
+    """The rows of one segment on the rank classes of one stage; `has_company` when communication or copies of
+    these classes may be under way beside the chain."""
     return _Weaving(segment, classes, has_company, weaver).run()
 
 
@@ -102,7 +104,7 @@ class _Weaving:
     ) -> None:
         self.segment, self.classes, self.weaver = segment, classes, weaver
         self.has_company = has_company
-        self.out = Template()
+        self.out = Template(has_company=has_company)
         self.previous = [-1] * len(classes)  # the chain row each class ran last
         self.waits: dict[
             int, list[tuple[int, int]]
@@ -147,10 +149,11 @@ class _Weaving:
         if not isinstance(work, Communication):
             return False
         fold = self.weaver.fold
-        shared = fold.shared_beside if self.has_company else fold.shared
+        if self.has_company:
+            return True
         for rank_class in self.classes:
             group = fold.group_class(work.group, rank_class)
-            if len(fold.groups[work.group].members[group]) > 1 or shared[work.group][group]:
+            if len(fold.groups[work.group].members[group]) > 1 or fold.shared[work.group][group]:
                 return True
         return False
 

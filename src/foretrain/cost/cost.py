@@ -11,6 +11,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
+    COPY,
     LAUNCH,
     LAUNCH_REST,
     TRANSFER,
@@ -22,10 +23,12 @@ from foretrain.compile.execution import (
     Load,
 )
 from foretrain.compile.passes.fold import Use
+from foretrain.cost import interference
 from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
+from foretrain.cost.interference import slowdown
 from foretrain.cost.network import Charge, EngineRoutes, Network, Routes, charge, routes_of
 from foretrain.errors import Bug
 from foretrain.model.workload import DataSource
@@ -33,6 +36,8 @@ from foretrain.runtime import Runtime
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_COPY_ACTIVITY = {"to_device": interference.COPY_IN, "to_host": interference.COPY_OUT}
 
 # Columns of a breakdown: where the seconds of a chain go.
 COMPUTE, INTERCONNECT, NETWORK = range(3)
@@ -52,6 +57,9 @@ class Costs:
         Floats  # of chains: one standard deviation, errors of like kernels taken to go together
     )
     first_launch: Floats  # of chains: host seconds to issue the first kernel alone
+    activity: NDArray[np.int8]  # what a task does to its device while it runs (0: nothing)
+    sensitivity: Floats  # the share of a task that others on its device can slow
+    slowdown: Floats  # [activities, activities] factor on the row's time while the column's runs
     routes: EngineRoutes
     notes: tuple[str, ...]
     sources: tuple[str, ...]
@@ -168,7 +176,8 @@ class _Costing:
                     charged.crowd_seconds * self._exposed(item.beside),
                     charged.is_network,
                 )
-                exposed = max(0.0, hidden - seconds[index])
+                kernel = seconds[index] * self._hiding(item)
+                exposed = self._beside(kernel, hidden, rank_class, is_network)
                 total[index] += exposed
                 parts[NETWORK if is_network else INTERCONNECT, index] += exposed
             elif isinstance(item.work, Communication):
@@ -180,6 +189,23 @@ class _Costing:
                 total[index] = self._host_side(item, rank_class)
                 parts[INTERCONNECT, index] = total[index]
         return total, parts, extra
+
+    def _hiding(self, item: Item) -> float:
+        """The share of a kernel that can hide what runs beside it: in pieces, all but the first or last."""
+        if not item.in_pieces or item.beside is None:
+            return 1.0
+        ranks = self.graph.fold.groups[item.beside.group].groups.shape[1]
+        return 1.0 - 1.0 / float(ranks)
+
+    def _beside(self, kernel: float, moving: float, rank_class: int, is_network: bool) -> float:
+        """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
+        if not self.runtime.overlap_slows:
+            return max(0.0, moving - kernel)
+        device = self.cluster.devices[int(self.devices[rank_class])]
+        table = interference.factors(device, is_network)
+        kernel_slowed = float(table[interference.COMPUTE, interference.COLLECTIVE])
+        moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
+        return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
 
     def _takes_part(self, item: Item, rank_class: int) -> bool:
         """Items are pooled over stages; a class is only asked about groups it is in."""
@@ -205,8 +231,6 @@ class _Costing:
 
     def _exposed(self, work: Communication) -> float:
         """The share of a blocking collective that the runtime does not hide under its neighbours."""
-        if work.purpose == "tensor":
-            return 1.0 - self.runtime.tensor_overlap
         if work.purpose == "expert":
             return 1.0 - self.runtime.expert_overlap
         return 1.0
@@ -241,15 +265,20 @@ class _Costing:
         route = np.where(flows, table["route"][inverse], -1).astype(np.int32)
         seconds = np.where(flows, table["latency"][inverse], seconds)
         chains = kind == CHAIN
+        is_network = table["is_network"][inverse] & flows
+        factors = slowdown(self.cluster.devices, self.runtime.overlap_slows)
         return Costs(
             seconds=seconds,
             volume=volume,
             route=route,
             breakdown=np.where(chains[:, None], table["parts"][inverse], 0.0),
-            is_network=table["is_network"][inverse] & flows,
+            is_network=is_network,
             measured_seconds=np.where(chains, table["measured"][inverse], 0.0),
             spread_seconds=np.where(chains, table["spread"][inverse], 0.0),
             first_launch=np.where(chains, table["first_launch"][inverse], 0.0),
+            activity=factors.number(self.devices[graph.task_class], self._activity(is_network)),
+            sensitivity=np.where(chains, table["compute_share"][inverse], 1.0),
+            slowdown=factors.table,
             routes=self.routes.with_ceilings(tuple(self._ceilings)),
             notes=tuple(self.notes),
             sources=tuple(self.sources),
@@ -258,6 +287,21 @@ class _Costing:
             item_route=self.item_route,
             network_routes=self.routes,
         )
+
+    def _activity(self, is_network: NDArray[np.bool_]) -> Ints:
+        """What each task does to its device, as far as something may run beside it."""
+        graph, kind = self.graph, self.graph.task_kind
+        activity = np.full(graph.tasks, interference.NOTHING)
+        activity[kind == CHAIN] = interference.COMPUTE
+        activity[kind == COLLECTIVE] = interference.COLLECTIVE
+        activity[is_network] = interference.SPANNING
+        # small messages of a pipeline are left out: they are short, and many
+        activity[kind == TRANSFER] = interference.NOTHING
+        for task in np.flatnonzero(kind == COPY).tolist():
+            work = graph.shape(int(graph.task_shape[task]))[0].work
+            if isinstance(work, Copy):
+                activity[task] = _COPY_ACTIVITY.get(work.direction, interference.NOTHING)
+        return np.where(graph.task_accompanied, activity, interference.NOTHING)
 
     def _pairs(
         self, classes: Ints, shapes: Ints, items: Floats, parts: Floats, extra: Floats
@@ -289,6 +333,8 @@ class _Costing:
                 [_summed(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
             ),
         }
+        whole = np.where(chains.device > 0.0, chains.device, 1.0)
+        table["compute_share"] = np.minimum(1.0, table["parts"][:, COMPUTE] / whole)
         return table | self._flow_columns(classes, shapes)
 
     def _flow_columns(self, classes: Ints, shapes: Ints) -> dict[str, NDArray[np.float64]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from foretrain.cluster.device import Device
 from foretrain.errors import Bug
@@ -56,22 +56,37 @@ def read_factors(name: str, spans_nodes: bool) -> Floats:
     return _table()[0][name].of(spans_nodes)
 
 
-def slowdown(devices: Sequence[Device]) -> Floats:
-    """One table for a program on these kinds of devices: entries as numbered by `activity_on`.
+@dataclass(frozen=True, slots=True, eq=False)
+class Slowdown:
+    """One table for a program on several kinds of devices; `number` says where an activity stands in it.
 
     Collectives that span nodes are an activity beside those that do not. Between the two, and between
     activities of different devices, there is none but the contention for links.
     """
-    table = np.ones((1 + SPANNING * len(devices), 1 + SPANNING * len(devices)))
-    for kind, device in enumerate(devices):
-        at = slice(1 + SPANNING * kind, 1 + SPANNING * (kind + 1))
-        table[at, at] = _with_spanning(entry(device)[0])
-    return table
+
+    table: Floats
+    entry_of: NDArray[np.int64]  # kind of device → its entry; kinds that behave alike share one
+
+    def number(self, kind: ArrayLike, activity: ArrayLike) -> NDArray[np.int8]:
+        """The numbers of activities on kinds of devices."""
+        if len(self.table) == 1:
+            return np.zeros(np.shape(activity), dtype=np.int8)
+        activity = np.asarray(activity)
+        entry = self.entry_of[np.asarray(kind)]
+        return np.where(activity == NOTHING, 0, SPANNING * entry + activity).astype(np.int8)
 
 
-def activity_on(kind: int, activity: int) -> int:
-    """The number of an activity on the kind-th device of `slowdown`."""
-    return 0 if activity == NOTHING else SPANNING * kind + activity
+def slowdown(devices: Sequence[Device], is_felt: bool = True) -> Slowdown:
+    """The factors of these kinds of devices as the engine takes them; all 1 where they are not to be felt."""
+    if not is_felt:
+        return Slowdown(np.ones((1, 1)), np.zeros(len(devices), dtype=np.int64))
+    entries = {found.name: found for found, _ in map(entry, devices)}
+    table = np.ones((1 + SPANNING * len(entries), 1 + SPANNING * len(entries)))
+    for number, found in enumerate(entries.values()):
+        at = slice(1 + SPANNING * number, 1 + SPANNING * (number + 1))
+        table[at, at] = _with_spanning(found)
+    names = list(entries)
+    return Slowdown(table, np.array([names.index(entry(device)[0].name) for device in devices]))
 
 
 def _with_spanning(found: Interference) -> Floats:
@@ -96,6 +111,14 @@ def entry(device: Device) -> tuple[Interference, bool]:
         if key in defaults:
             return devices[defaults[key]], False
     raise Bug(f"interference.yaml has no default for {linked} devices")
+
+
+def pair(first: float, second: float, first_slowed: float, second_slowed: float) -> float:
+    """`together` of two: when both are done, each slowed by its factor while the other runs."""
+    if first * first_slowed > second * second_slowed:
+        first, second, first_slowed, second_slowed = second, first, second_slowed, first_slowed
+    ends = first * first_slowed
+    return ends + second - ends / second_slowed
 
 
 def together(seconds: Floats, slowdown: Floats) -> Floats:

@@ -72,9 +72,8 @@ def _kept_from_preset(preset: Runtime, changes: dict[str, Any]) -> dict[str, Any
 
     Its own share of hidden communication, and a host that is quicker than compiled PyTorch.
     """
-    for field in ("tensor_overlap", "expert_overlap"):
-        if changes.get(field) and getattr(preset, field):
-            del changes[field]
+    if changes.get("expert_overlap") and preset.expert_overlap:
+        del changes["expert_overlap"]
     if "host_seconds_per_kernel" in changes:
         stated = changes["host_seconds_per_kernel"]
         changes["host_seconds_per_kernel"] = min(stated, preset.host_seconds_per_kernel)

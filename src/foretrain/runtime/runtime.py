@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any, ClassVar
 
 from foretrain.errors import InputError, RuntimePresetError, did_you_mean
@@ -38,11 +38,12 @@ class Runtime:
     synchronises_at: str = (
         "gradient"  # gradient: when backward has it | forward: weights, at the start
     )
+    overlap_slows: bool = True  # kernels and what moves beside them slow each other
     overlaps_gradients: bool = True  # gradient buckets are reduced while backward runs
     bucket_bytes: float = 25e6
     first_bucket_bytes: float = 1e6
     overlaps_parameter_gather: bool = False  # sharded weights are gathered under the next forward
-    tensor_overlap: float = 0.0  # share of tensor-parallel communication hidden under its GEMM
+    exchanges_in_pieces: bool = False  # tensor-parallel gathers and reductions run beside their GEMM
     overlaps_tensor_backward: bool = False  # input-gradient reduction runs beside the weight GEMM
     overlaps_pipeline: bool = True  # sends run beside the next micro-batch
     regathers_sequence: bool = True  # saves sequence shards and gathers them again in backward
@@ -88,7 +89,7 @@ _WORDS = {
     "library": ("nccl", "gloo", "mpi"),
     "synchronises_at": ("gradient", "forward"),
 }
-_SHARES = ("tensor_overlap", "expert_overlap", "fragmentation")
+_SHARES = ("expert_overlap", "fragmentation")
 
 
 def _usable(name: str, value: Any, kind: str) -> Any:
@@ -141,8 +142,7 @@ def preset_file() -> Mapping[str, Any]:
     """`presets.yaml` as it stands: the presets, and what the switches of a case change."""
     from foretrain.loading import load_own_yaml
 
-    with as_file(files("foretrain.runtime") / "presets.yaml") as path:
-        data: dict[str, Any] = load_own_yaml(path)
+    data: dict[str, Any] = load_own_yaml(Path(__file__).with_name("presets.yaml"))
     return data
 
 

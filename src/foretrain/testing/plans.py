@@ -182,7 +182,7 @@ def runtime_options(draw: Draw) -> dict[str, Any]:
     for habit in draw(st.lists(st.sampled_from(habits), max_size=3, unique=True)):
         options[habit] = draw(st.booleans())
     if draw(st.integers(0, 3)) == 0:
-        options |= {"tensor_overlap": 0.5, "expert_overlap": 0.5}
+        options |= {"exchanges_in_pieces": True, "expert_overlap": 0.5}
     return options
 
 

@@ -71,9 +71,6 @@ class Fold:
     shared: Mapping[
         Communicator, NDArray[np.bool_]
     ]  # group class → its links carry other ranks' traffic
-    shared_beside: Mapping[
-        Communicator, NDArray[np.bool_]
-    ]  # … or what runs beside chains, its own included
 
     @property
     def classes(self) -> int:
@@ -115,14 +112,12 @@ def fold(
     traffic: Traffic,
     mesh: Mesh,
     uses: tuple[Use, ...],
-    beside: frozenset[Use],
     solitary: frozenset[Communicator],
     is_folded: bool,
 ) -> Fold:
     """Rank classes of a mesh under the communication it will do.
 
-    `beside` are uses that run while chains go on. `solitary` communicators join all ranks at a moment when
-    nothing else runs: nobody shares links with them.
+    `solitary` communicators join all ranks at a moment when nothing else runs: nobody shares links with them.
     """
     stages = (
         mesh.coordinate("pp")
@@ -147,8 +142,7 @@ def fold(
         counts=counts,
         stage_of=stages[examples],
         groups=folded,
-        shared=_shared(folded, crowding, links, frozenset(), rank_class),
-        shared_beside=_shared(folded, crowding, links, beside, rank_class),
+        shared=_shared(folded, crowding, links, rank_class),
     )
 
 
@@ -257,13 +251,12 @@ def _shared(
     groups: Mapping[Communicator, GroupFold],
     loads: Mapping[Use, tuple[Loads, ...]],
     links: int,
-    beside: frozenset[Use],
     rank_class: Ints,
 ) -> dict[Communicator, NDArray[np.bool_]]:
     """Which group classes cross a link that somebody else loads too.
 
-    Other collectives of one's own rank class do not count, because a chain runs them one after the other;
-    except those `beside` it.
+    Other collectives of one's own rank class do not count, because a chain runs them one after the other, and
+    is cut at all of them where it has company.
     """
     low = np.full(links, np.iinfo(np.int64).max)
     high = np.full(links, -1)
@@ -284,9 +277,6 @@ def _shared(
             np.minimum.at(low, pattern.link, label)
             np.maximum.at(high, pattern.link, label)
     crowded = high > low
-    for use in beside & loads.keys():
-        for pattern in loads[use]:
-            crowded[pattern.link] = True
     out = {c: np.zeros(len(found.examples), dtype=np.bool_) for c, found in groups.items()}
     for (communicator, _), patterns in loads.items():
         found = groups[communicator]

@@ -113,7 +113,7 @@ def _run(redo: frozenset[int], last: int) -> range:
 
 def _again(item: Item) -> Item:
     if isinstance(item.work, Compute):
-        return Item(Compute(item.work.op, item.work.kernel, is_recomputed=True), item.beside)
+        return Item(Compute(item.work.op, item.work.kernel, is_recomputed=True), item.beside, item.in_pieces)
     assert isinstance(item.work, Communication)
     return item
 

@@ -1,0 +1,71 @@
+"""What runs beside kernels: exchanges in pieces, and kernels that communication slows."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretrain import predict
+from foretrain.compile.execution import Communication, Item
+from foretrain.cost.interference import pair
+from foretrain.forecast import ask, compile_question, cost_question
+
+TENSOR = {"on": "1 x dgx-h100", "plan": "tp8 sp", "batch": 8, "seq": 4096, "runtime": "megatron"}
+DATA = {"on": "2 x dgx-a100-80gb", "plan": "dp16", "batch": 512, "seq": 512, "runtime": "ddp"}
+
+
+def in_pieces(value: bool, **more: bool) -> dict[str, bool]:
+    return {"exchanges_in_pieces": value, **more}
+
+
+def test_gathers_and_reductions_go_beside_their_products():
+    apart = compile_question(ask("llama3-8b", **TENSOR, runtime_options=in_pieces(False)))
+    joined = compile_question(ask("llama3-8b", **TENSOR, runtime_options=in_pieces(True)))
+    paired = [item for item in joined.items if item.in_pieces]
+    assert {item.beside.collective for item in paired} == {"all_gather", "reduce_scatter"}
+    assert all(item.beside.purpose == "tensor" for item in paired)
+    assert not any(item.in_pieces for item in apart.items)
+
+    def exchanged(graph):
+        """Bytes of tensor-parallel exchange of the whole step, wherever they stand."""
+        items = [graph.items[i] for task in graph.task_shape for i in _items(graph, task)]
+        works = [w for item in items for w in (item.work, item.beside)]
+        return sum(w.bytes for w in works if isinstance(w, Communication) and w.purpose == "tensor")
+
+    assert exchanged(joined) == pytest.approx(exchanged(apart))
+
+
+def _items(graph, shape):
+    return graph.shape_items[graph.shape_ptr[shape] : graph.shape_ptr[shape + 1]]
+
+
+def test_all_but_one_piece_of_the_product_hides_the_exchange():
+    alone, joined = (_item_seconds(value) for value in (False, True))
+    paired = [item for item in joined if item.in_pieces]
+    assert paired
+    for item in paired:
+        kernel, moving = alone[Item(item.work)], alone[Item(item.beside)]
+        assert joined[item] == pytest.approx(kernel + max(0.0, moving - kernel * 7 / 8))
+
+
+def _item_seconds(value):
+    options = in_pieces(value, overlap_slows=False, overlaps_tensor_backward=False)
+    question = ask("llama3-8b", **TENSOR, runtime_options=options)
+    graph = compile_question(question)
+    costs = cost_question(question, graph)
+    return {item: costs.item_seconds[0, n] for n, item in enumerate(graph.items)}
+
+
+def test_two_that_overlap_take_no_longer_than_one_after_the_other():
+    for kernel, moving in ((1.0, 0.5), (0.5, 1.0), (1.0, 0.0)):
+        both = pair(kernel, moving, 1.9, 1.1)
+        assert max(kernel, moving) <= both <= kernel + moving
+
+
+def test_reductions_beside_backward_slow_it_and_the_loss_is_communications():
+    free = predict("bert-large", **DATA, runtime_options={"overlap_slows": False})
+    felt = predict("bert-large", **DATA, runtime_options={"overlap_slows": True})
+    assert felt.step_seconds > free.step_seconds
+    assert felt.stalls["compute"] == pytest.approx(free.stalls["compute"], rel=1e-6)
+    lost = felt.stalls["network"] + felt.stalls["interconnect"]
+    assert lost > free.stalls["network"] + free.stalls["interconnect"]
+    assert sum(felt.stalls.values()) == pytest.approx(felt.step_seconds, rel=1e-12)

@@ -38,6 +38,7 @@ pytest: $(VENV)/.testing
 
 bench: $(VENV)/.testing
 	@mkdir -p build
+	@$(BIN)/python -m compileall -q src/foretrain  # as an install does
 	$(BIN)/python bench/run.py --json build/bench.json --report docs/benchmarks.md
 
 clean:
@@ -61,4 +62,5 @@ $(VENV)/.installed: $(VENV)/pyvenv.cfg $(SOURCES) $(BUILT)
 $(VENV)/.testing: $(VENV)/pyvenv.cfg $(BUILT)
 	@echo "Installing Foretrain with what its tests need (torch among it, so this takes minutes) …"
 	@$(PIP) -e '.[test]'
+	@$(BIN)/python -m compileall -q src/foretrain  # as an install that is not editable does
 	@touch $@

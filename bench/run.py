@@ -32,6 +32,8 @@ How to read it:
   known. *cold* is a whole process, from the shell and back.
 - 16,384 GPUs take about as long as 1,024 because ranks that behave alike are simulated once (see
   [how it works](how-it-works.md)); the timeline has as many tasks.
+- The drawn graph is 64 nodes and some 350 cables in a YAML file, bandwidth and latency of their own in each
+  direction; every rank is simulated by itself. The fat tree has half the uplinks that its nodes could fill.
 - The engine's figures are tasks per second on 98,304 tasks: `static` has no flows, in `sharing` one task in
   ten is a flow, nearly 64 of them at once all the time, and in `spread` about half as many; in
   `slowing` tasks on one place slow each other, in `calm` they could but do not.
@@ -96,7 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     load = f"Load average at the start {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     one_core()
-    rows = rows_of("predict.py") + rows_of("cases.py") + engine()
+    rows = rows_of("predict.py") + rows_of("networks.py") + rows_of("cases.py") + engine()
     if not options.without_peers:
         rows += peers()
     show(rows, as_json=False)

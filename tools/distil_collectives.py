@@ -1,7 +1,7 @@
 """Distils public measurements of collectives into the few knots per curve that ship with the package.
 
 python tools/distil_collectives.py            writes src/foretrain/cost/calibration/curves/curves.json
-python tools/distil_collectives.py --refit    first finds the hyperparameters again (two minutes)
+python tools/distil_collectives.py --refit    first finds the hyperparameters again (five minutes)
 
 The measurements are not part of the project. They are looked for in the folder FORETRAIN_TRUTH names, or
 beside the checkout in `shared/truth`. Hyperparameters (`tools/fields.json`) are found on the half of the sizes
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from fields import Field, Floats, Points, Shape, fit
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("FORETRAIN_TRUTH", ROOT.parent / "shared" / "truth"))
@@ -33,6 +34,7 @@ REDUCTIONS = ("all_reduce", "reduce_scatter")
 so of these only the half-precision readings are taken. Where bytes are only moved the two are alike."""
 MOST_KNOTS = 16
 CLOSE_ENOUGH = 0.002  # a knot that moves no point by more than this share is left out
+APART = 0.5  # weight of what NVLink and PCIe machines say when each kind is completed by itself
 
 Curve = tuple[str, int, str]  # device, ranks, collective
 Point = tuple[str, int, str, int]  # … and bytes
@@ -58,6 +60,7 @@ LIKE = {
     "v100-sxm2-16gb": "v100-sxm2-32gb",
 }
 FAMILY = {name: family for name, _, _, family in SYSTEMS.values()}
+KINDS = ("nvlink", "pcie")
 BUS = {name: int(kind.startswith("pcie")) for name, kind, _, _ in SYSTEMS.values()}
 
 
@@ -92,6 +95,19 @@ class Campaign:
     @cached_property
     def _collectives(self) -> list[str]:
         return sorted({collective for _, _, collective in self.curves})
+
+    @cached_property
+    def buses(self) -> dict[int, Campaign]:
+        """NVLink and PCIe machines by themselves, where there are both."""
+        found: dict[int, dict[Point, list[float]]] = defaultdict(dict)
+        for point, times in self.readings.items():
+            found[BUS[point[0]]][point] = times
+        if len(found) == 1:
+            return {}
+        return {
+            bus: Campaign(f"{self.name}-{KINDS[bus]}", self.via, self.source, rows)
+            for bus, rows in sorted(found.items())
+        }
 
     def points(self, wanted: Iterable[Point]) -> Points:
         rows = list(wanted)
@@ -181,18 +197,66 @@ def hyperparameters(campaign: Campaign) -> Floats:
     return np.array(json.loads(HYPERPARAMETERS.read_text("utf-8"))[campaign.name])
 
 
-def completed(campaign: Campaign, given: list[Point]) -> dict[Curve, tuple[Floats, Floats]]:
-    """Sizes and seconds of every curve's knots, from the given points alone."""
+def log_seconds(
+    campaign: Campaign, given: list[Point], wanted: list[Point], apart: float = APART
+) -> Floats:
+    """What the field of the given points says of the wanted ones.
+
+    NVLink and PCIe machines are completed twice: together, where protocol switches are borrowed from the other
+    kind, and each kind by itself, with likenesses of its own. The mean is nearer than either.
+    """
     field = Field(campaign.points(given), campaign.shape, hyperparameters(campaign))
+    said = field.at(campaign.points(wanted))
+    for bus, part in campaign.buses.items() if apart else ():
+        mine = np.array([BUS[point[0]] == bus for point in wanted])
+        alone = log_seconds(part, _on(bus, given), _on(bus, wanted))
+        said[mine] = (1.0 - apart) * said[mine] + apart * alone
+    return said
+
+
+def _on(bus: int, points: Iterable[Point]) -> list[Point]:
+    return [point for point in points if BUS[point[0]] == bus]
+
+
+def completed(
+    campaign: Campaign, given: list[Point], apart: float = APART, is_limited: bool = True
+) -> dict[Curve, tuple[Floats, Floats]]:
+    """Sizes and seconds of every curve's knots, from the given points alone."""
     everything = [(*curve, size) for curve, sizes in campaign.curves.items() for size in sizes]
-    log_seconds = field.at(campaign.points(everything))
+    said = log_seconds(campaign, given, everything, apart)
+    seen = set(given)
+    known = np.array([point in seen for point in everything])
     found, first = {}, 0
     for curve, sizes in campaign.curves.items():
-        times = rising(log_seconds[first : first + len(sizes)])
-        kept = knots(np.log(sizes), times)
+        mine = slice(first, first + len(sizes))
+        logs, times = np.log(sizes), rising(said[mine])
+        if is_limited:
+            times = limited(logs, times, known[mine])
+        kept = knots(logs, times)
         found[curve] = (np.array(sizes, dtype=np.float64)[kept], np.exp(times[kept]))
         first += len(sizes)
     return found
+
+
+def limited(sizes: Floats, times: Floats, known: NDArray[np.bool_]) -> Floats:
+    """Unmeasured sizes kept between what the measured ones beside them allow (all values are logs).
+
+    More bytes do not take less time, and k times the bytes not more than k times the time: the message
+    could be sent in k parts. Where two measured points break the rule themselves it says nothing between them.
+    """
+    if not known.any():
+        return times
+    at, seen = sizes[known], times[known]
+    after = np.searchsorted(at, sizes)
+    before = np.searchsorted(at, sizes, side="right") - 1
+    low, high = np.full_like(times, -np.inf), np.full_like(times, np.inf)
+    has = before >= 0
+    low[has] = seen[before[has]]
+    high[has] = seen[before[has]] + sizes[has] - at[before[has]]
+    has = after < len(at)
+    low[has] = np.maximum(low[has], seen[after[has]] + sizes[has] - at[after[has]])
+    high[has] = np.minimum(high[has], seen[after[has]])
+    return np.where(low <= high, np.clip(times, low, np.maximum(low, high)), times)
 
 
 def rising(values: Floats) -> Floats:
@@ -216,9 +280,50 @@ def knots(sizes: Floats, times: Floats, most: int = MOST_KNOTS) -> list[int]:
 
 def left_out_errors(campaign: Campaign) -> Floats:
     """Relative error at each point predicted from all others: what a size between measured ones may expect."""
+    off = _left_out(campaign)
+    for bus, part in campaign.buses.items():
+        mine = np.array([BUS[point[0]] == bus for point in campaign.medians])
+        off[mine] = (1.0 - APART) * off[mine] + APART * _left_out(part)
+    return np.abs(np.exp(-off) - 1.0)
+
+
+def _left_out(campaign: Campaign) -> Floats:
     points = campaign.points(campaign.medians)
-    field = Field(points, campaign.shape, hyperparameters(campaign))
-    return np.abs(np.exp(-field.left_out) - 1.0)
+    return Field(points, campaign.shape, hyperparameters(campaign)).left_out
+
+
+def inner_errors(campaign: Campaign, apart: float, is_limited: bool, folds: int = 6) -> Floats:
+    """Relative errors inside the fitted half, a part of it left out at a time: what choices are made by.
+
+    Hyperparameters have seen the parts, so the figures are for comparing and flatter all alike.
+    """
+    half = sorted(fitted_half(campaign), key=lambda point: (point[:3], chance(point)))
+    found: list[float] = []
+    for part in range(folds):
+        out = half[part::folds]
+        given = sorted(set(half) - set(out))
+        said = completed(campaign, given, apart, is_limited)
+        for *curve, size in out:
+            sizes, times = said[tuple(curve)]  # type: ignore[index]
+            time = np.exp(np.interp(np.log(size), np.log(sizes), np.log(times)))
+            found.append(abs(time / campaign.medians[*curve, size] - 1.0))  # type: ignore[index]
+    return np.array(found)
+
+
+def noise(campaign: Campaign, wanted: Iterable[Point]) -> Floats:
+    """Relative error that even the true curve would show at each point, as its median is of few readings.
+
+    The medians of every other reading differ by about twice the error of the median of all. A point with one reading
+    is taken to be as uncertain as the others of its device and ranks, times the root of two.
+    """
+    found: dict[Point, float] = {}
+    alike: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for point, times in campaign.readings.items():
+        if len(times) > 1:
+            apart = np.median(times[::2]) - np.median(times[1::2])
+            found[point] = float(abs(apart) / 2.0 / campaign.medians[point])
+            alike[point[:2]].append(found[point])
+    return np.array([found.get(p, 2**0.5 * float(np.mean(alike[p[:2]]))) for p in wanted])
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -254,7 +359,8 @@ def text_of(data: Mapping[str, object]) -> str:
 
 def refit() -> None:
     found = {}
-    for campaign in campaigns():
+    parts = [(campaign, *campaign.buses.values()) for campaign in campaigns()]
+    for campaign in [part for group in parts for part in group]:
         half = campaign.points(fitted_half(campaign))
         found[campaign.name] = fit(half, campaign.shape).tolist()
     lines = [f"{json.dumps(name)}: {json.dumps(values)}" for name, values in found.items()]

@@ -20,7 +20,7 @@ from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.runtime import Runtime
-from foretrain.runtime.from_case import runtime_from_case
+from foretrain.runtime.from_case import is_known, runtime_from_case
 
 _SCHEDULES = {
     "1f1b": "1f1b",
@@ -100,6 +100,7 @@ class _Reader:
             id=str(case.get("id", "")),
             assumptions=tuple(self.assumptions),
             warnings=tuple(self.warnings),
+            is_runtime_known=is_known(case.get("runtime")),
         )
 
     def _known(self, key: str, default: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,15 +20,16 @@ from foretrain.analysis.money import money
 from foretrain.analysis.operators import busiest_operators, executed_flops
 from foretrain.analysis.prediction import Late, LinkUse, Prediction
 from foretrain.analysis.sensitivity import remedies, run_graph
-from foretrain.analysis.stalls import chains, stalls
+from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import timeline
+from foretrain.analysis.uncertainty import Known, trust
 from foretrain.cluster.cluster import Cluster
-from foretrain.cluster.stragglers import Spread, with_stragglers
 from foretrain.compile import ExecutionGraph, compile_step
 from foretrain.cost.collectives import chosen
 from foretrain.cost.compute import ComputeModel, Roofline
 from foretrain.cost.cost import Costs, cost_graph
 from foretrain.cost.network import Network, network_of
+from foretrain.cost.pace import kernel_seconds
 from foretrain.engine import Run, engine_name
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
@@ -40,8 +41,8 @@ from foretrain.plan.plan import Plan
 from foretrain.runtime import Runtime
 from foretrain.runtime import runtime as runtime_of
 
-# Two-sided 80 % interval of a normal distribution.
-Z80 = 1.2815515655446004
+if TYPE_CHECKING:
+    from foretrain.cluster.stragglers import Spread
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Question:
     id: str = ""
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    is_runtime_known: bool = True  # else a preset stands in for it
 
     def to_dict(self) -> dict[str, Any]:
         w = self.workload
@@ -95,6 +97,8 @@ def ask(
     """Resolve names into a question; every wrong name is an `InputError`."""
     cluster = Cluster.of(on)
     if stragglers is not None:
+        from foretrain.cluster.stragglers import with_stragglers
+
         cluster = with_stragglers(cluster, stragglers)
     stack = runtime_of(runtime).with_options(runtime_options or {})
     resolved = Plan.of(plan, devices=cluster.device_count, runtime=stack, micro_batch=micro_batch)
@@ -151,11 +155,17 @@ def network_for(question: Question) -> Network:
     return network_of(question.cluster, stack.library, chosen(dict(stack.algorithms)))
 
 
-def compile_question(question: Question, *, is_folded: bool = True) -> ExecutionGraph:
+def compile_question(
+    question: Question, *, is_folded: bool = True, compute: ComputeModel | None = None
+) -> ExecutionGraph:
     """The execution graph of a question."""
-    network = network_for(question)
     return compile_step(
-        question.workload, question.plan, question.runtime, network, is_folded=is_folded
+        question.workload,
+        question.plan,
+        question.runtime,
+        network_for(question),
+        is_folded=is_folded,
+        pace=partial(kernel_seconds, question.cluster, compute or Roofline()),
     )
 
 
@@ -177,7 +187,7 @@ def answer(
     question: Question, *, is_folded: bool = True, compute: ComputeModel | None = None
 ) -> Prediction:
     """Compile, cost, simulate, analyse."""
-    graph = compile_question(question, is_folded=is_folded)
+    graph = compile_question(question, is_folded=is_folded, compute=compute)
     costs = cost_question(question, graph, compute)
     run = run_graph(graph, costs)
     return _prediction(question, graph, costs, run)
@@ -195,14 +205,14 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
     )
     device_kind = np.asarray(question.cluster.device_kind)[graph.fold.examples]
     capacities = np.array([d.memory_bytes for d in question.cluster.devices])[device_kind]
-    spread, measured = _trust(graph, costs, step)
+    sure = trust(graph, costs, found, known_of(question))
     model_flops, peak = _model_flops(question), _peak(question)
     workload = question.workload
     line = timeline(graph, run)
     return Prediction(
         id=question.id,
         step_seconds=step,
-        interval=(step / (1.0 + Z80 * spread), step * (1.0 + Z80 * spread)),
+        interval=sure.interval(step),
         samples_per_second=workload.global_batch / step,
         tokens_per_second=None if workload.tokens is None else workload.tokens / step,
         mfu=model_flops / step / peak if peak else None,
@@ -213,7 +223,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         bottleneck=max(mean, key=lambda name: mean[name]),
         what_would_help=remedies(graph, costs, step),
         cost=money(question.cluster, step),
-        measured_share=measured,
+        measured_share=sure.measured_share,
         assumptions=question.assumptions,
         warnings=(*question.warnings, *costs.notes),
         provenance=_provenance(question, costs),
@@ -232,16 +242,16 @@ def _links(
     return link_use(graph, costs, name, step, counts=costs.network_routes.count)
 
 
-def _trust(graph: ExecutionGraph, costs: Costs, step: float) -> tuple[float, float]:
-    """Relative spread of the step and the share of it that rests on measured tables."""
-    task, owner = chains(graph)
-    classes = graph.fold.classes
-    busy = np.bincount(owner, costs.seconds[task] * (costs.route[task] < 0), classes)
-    slowest = int(np.argmax(busy))
-    mine = task[owner == slowest]
-    total = float(busy[slowest])
-    spread = float(costs.spread_seconds[mine].sum()) / total if total else 0.0
-    return spread, float(costs.measured_seconds[mine].sum()) / step
+def known_of(question: Question) -> Known:
+    """What the question says, as far as it decides how sure its answer can be."""
+    return Known(
+        devices=question.cluster.device_count,
+        nodes=question.cluster.node_count,
+        architecture=question.cluster.devices[0].architecture,
+        runtime=question.runtime.name,
+        is_runtime_known=question.is_runtime_known,
+        assumed=len(question.assumptions),
+    )
 
 
 def _model_flops(question: Question) -> float:

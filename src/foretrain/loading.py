@@ -13,14 +13,15 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
 from foretrain.errors import FileError, InputError, did_you_mean
+from foretrain.remembered import remembered
 
 if TYPE_CHECKING:
+    import yaml
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema, ErrorDetails
 
@@ -33,7 +34,6 @@ MAX_ALIAS_NODES = 100_000
 """How many nodes aliases may add; a handful of shared blocks needs a few hundred."""
 
 T = TypeVar("T")
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -145,34 +145,49 @@ def _no_constant(name: str) -> float:
 # --- YAML ---------------------------------------------------------------------------------------
 
 
-class _StrictLoader(_Base):  # type: ignore[misc]
+def _base_loader() -> Any:
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def _strict_loader() -> Any:
     """Safe YAML without repeated keys and without dates (a date stays the text it is)."""
+    import yaml
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own class-level table
-        first: [(tag, regexp) for tag, regexp in rules if not tag.endswith(":timestamp")]
-        for first, rules in _Base.yaml_implicit_resolvers.items()
-    }
+    base = _base_loader()
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen: set[str] = set()
-        for key, _ in getattr(node, "value", ()):
-            text = key.value if isinstance(key, yaml.ScalarNode) else None
-            if text is None or text == "<<":
-                continue
-            if text in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {_short(text, 60)!r} is given twice", key.start_mark
-                )
-            seen.add(text)
-        return super().construct_mapping(node, deep=deep)
+    class StrictLoader(base):  # type: ignore[misc, valid-type]
+        yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own class-level table
+            first: [(tag, regexp) for tag, regexp in rules if not tag.endswith(":timestamp")]
+            for first, rules in base.yaml_implicit_resolvers.items()
+        }
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in getattr(node, "value", ()):
+                text = key.value if isinstance(key, yaml.ScalarNode) else None
+                if text is None or text == "<<":
+                    continue
+                if text in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {_short(text, 60)!r} is given twice", key.start_mark
+                    )
+                seen.add(text)
+            return super().construct_mapping(node, deep=deep)
+
+    return StrictLoader
 
 
 def load_yaml(path_or_text: str | Path, what: str = "a YAML document") -> Any:
     """Parse one YAML document from a path or text (JSON is YAML, so that works too)."""
+    import yaml
+
     text, where = _source(path_or_text, MAX_YAML_BYTES, what)
     try:
         _check_yaml_shape(text, where, what)
-        return yaml.load(text, Loader=_StrictLoader)
+        return yaml.load(text, Loader=_strict_loader())
     except yaml.YAMLError as error:
         raise FileError(
             f"{where} is not valid YAML ({_yaml_fault(error)}); expected {what}."
@@ -183,7 +198,13 @@ def load_yaml(path_or_text: str | Path, what: str = "a YAML document") -> Any:
 
 def load_own_yaml(path: Path) -> Any:
     """A YAML file that ships with the package: tests have checked its shape, so only parse it."""
-    return yaml.load(path.read_text("utf-8"), Loader=_StrictLoader)
+    return remembered(path, _parsed)
+
+
+def _parsed(text: str) -> Any:
+    import yaml
+
+    return yaml.load(text, Loader=_strict_loader())
 
 
 def _yaml_fault(error: yaml.YAMLError) -> str:
@@ -199,10 +220,12 @@ def _check_yaml_shape(text: str, where: str, what: str) -> None:
     `sizes` holds how many nodes each finished anchor stands for, so a chain of aliases to aliases is
     counted at its expanded size without expanding it.
     """
+    import yaml
+
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = added = 0
-    for event in yaml.parse(text, Loader=_Base):
+    for event in yaml.parse(text, Loader=_base_loader()):
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise FileError(f"{where}: alias *{event.anchor} refers to itself or to nothing.")

@@ -303,15 +303,15 @@ def test_huge_networks_are_refused_before_they_are_built(tmp_path):
     for network in ("full", "random", "exponential", "fat-tree(spines=100000)"):
         with pytest.raises(ClusterError, match="at most"):
             Cluster.of(f"500000 x cpu-host on {network}")
-    with pytest.raises(ClusterError, match="at most 50,000"):
-        drawn([[0, 1, 1]] * 50_001)
+    with pytest.raises(ClusterError, match="at most 20,000"):
+        drawn([[0, 1, 1]] * 20_001)
     path = tmp_path / "cables.yaml"
     path.write_text(
         "nodes: 2 x cpu-host\nnetwork: {topology: graph, edges: ["
         + ",".join(["[1,0,1]"] * 900_000)
         + "]}"
     )
-    with pytest.raises(ClusterError, match="far more than 50,000 cables"):
+    with pytest.raises(ClusterError, match="too large for a cluster"):
         Cluster.of(path)
     ring = Cluster.of("500000 x cpu-host on ring").network_fabric
     with pytest.raises(ClusterError, match="too many to follow"):

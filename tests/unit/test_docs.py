@@ -59,9 +59,9 @@ def test_commands_are_known_to_the_parser(page: Path) -> None:
     """Command, option and argument names of every shown command exist; the commands are not run."""
     import typer
 
-    from foretrain.cli.app import app
+    from foretrain.cli.app import COMMANDS, app_with
 
-    top = typer.main.get_command(app)
+    top = typer.main.get_command(app_with(COMMANDS))
     for words in COMMAND.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
         given = shlex.split(words, comments=True)
         found = top

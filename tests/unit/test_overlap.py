@@ -7,6 +7,7 @@ import pytest
 from foretrain import predict
 from foretrain.compile.execution import Communication, Item
 from foretrain.cost.interference import pair
+from foretrain.errors import InputError
 from foretrain.forecast import ask, compile_question, cost_question
 
 TENSOR = {"on": "1 x dgx-h100", "plan": "tp8 sp", "batch": 8, "seq": 4096, "runtime": "megatron"}
@@ -69,3 +70,49 @@ def test_reductions_beside_backward_slow_it_and_the_loss_is_communications():
     lost = felt.stalls["network"] + felt.stalls["interconnect"]
     assert lost > free.stalls["network"] + free.stalls["interconnect"]
     assert sum(felt.stalls.values()) == pytest.approx(felt.step_seconds, rel=1e-12)
+
+
+def test_priorities_share_a_link_in_proportion():
+    from foretrain.engine import Program, simulate
+
+    # two flows of equal volume on one link: with priority 3 the first takes three quarters of it
+    program = Program.of(
+        [0.0, 0.0],
+        volume=[3.0 / 3.0, 3.0],
+        route=[0, 1],
+        routes=[[(0, 3.0)], [(0, 1.0)]],
+        capacity=[4.0],
+    )
+    run = simulate(program)
+    assert run.end.tolist() == pytest.approx([1.0, 1.5])
+
+
+def test_priorities_move_the_wait_but_not_the_bytes():
+    plan = {
+        "on": "4 x dgx-a100-80gb",
+        "plan": "tp2 pp2 dp8 zero1 sp",
+        "batch": 64,
+        "seq": 2048,
+        "runtime": "nemo",
+    }
+    same = predict("llama3-8b", **plan)
+    first = predict("llama3-8b", **plan, runtime_options={"priorities": "pipeline:8"})
+    assert [link.bytes for link in first.links] == pytest.approx(
+        [link.bytes for link in same.links]
+    )
+    alike = predict(
+        "llama3-8b", **plan, runtime_options={"priorities": "pipeline:4,data:4,tensor:4,weights:4"}
+    )
+    assert alike.step_seconds == pytest.approx(same.step_seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("value", ["tensr:2", "tensor:0", "tensor:x", "tensor"])
+def test_priorities_that_make_no_sense_are_named(value):
+    with pytest.raises(InputError, match="priorities"):
+        predict(
+            "gpt2",
+            on="1 x dgx-a100-80gb",
+            plan="dp8",
+            batch=8,
+            runtime_options={"priorities": value},
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import stat
@@ -14,7 +15,7 @@ import pytest
 
 from foretrain.analysis.prediction import Prediction, Timeline
 from foretrain.errors import FileError, InputError
-from foretrain.report import RENDERERS, format_of, render, save, terminal, trace, words
+from foretrain.report import RENDERERS, format_of, plain, render, save, terminal, trace, words
 from foretrain.report import files as report_files
 from foretrain.report.timeline import bars
 from foretrain.testing.exporters import (
@@ -208,6 +209,35 @@ def test_quiet_is_one_line(prediction: Prediction) -> None:
     out = terminal.plain_console(200)
     terminal.show(prediction, out, detail=-1)
     assert out.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("detail", [-1, 0, 1])
+@pytest.mark.parametrize("width", [1, 10, 36, 50, 71, 72, 80, 100, 112, 200, 400])
+def test_plain_text_is_drawn_as_rich_draws_it(
+    prediction: Prediction, width: int, detail: int
+) -> None:
+    """Wherever it is drawn without rich at all."""
+    samples = (
+        prediction, sample_prediction(24, 24, 24), hostile_prediction(), bare_prediction(),
+    )  # fmt: skip
+    count = 0
+    for sample in samples:
+        out = terminal.plain_console(width)
+        terminal.show(sample, out, detail)
+        text = plain.drawn(sample, width, detail)
+        assert text in (None, out.file.getvalue())  # type: ignore[attr-defined]
+        count += text is not None
+    assert count >= 3 or width < 112
+
+
+@pytest.mark.parametrize("wish", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_colour_is_left_to_rich(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "77")
+    assert plain.plain_width(io.StringIO()) == (77 if os.name == "posix" else None)
+    monkeypatch.setenv(wish, "1")
+    assert plain.plain_width(io.StringIO()) is None
 
 
 # --- trace --------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def _graph() -> ExecutionGraph:
         items=items, shape_ptr=ints(0, 1, 2), shape_items=ints(0, 1),
         task_kind=np.array([CHAIN, CHAIN, COLLECTIVE], dtype=np.int8), task_shape=ints(0, 0, 1), task_class=ints(0, 0, 0),
         task_phase=np.array([FORWARD, BACKWARD, BACKWARD], dtype=np.int8), task_stage=ints(0, 0, 0),
-        task_chunk=ints(0, 1, 0), task_micro=ints(0, 0, -1), task_memory=np.zeros(3), task_workspace=np.zeros(3),
+        task_chunk=ints(0, 1, 0), task_micro=ints(0, 0, -1), task_memory=np.zeros(3), task_workspace=np.zeros(3), task_accompanied=np.zeros(3, dtype=np.bool_),
         stream_ptr=ints(0, 1, 2, 4), stream_ids=ints(0, 0, 0, 1), succ_ptr=ints(0, 1, 2, 2), succ=ints(1, 2),
         streams=((0, "compute"), (0, "data")), stages=(Stage(0, 1e9, 2e9, 3e9, 0.0, 5e8, (("layers", 2),)),), fold=fold,
     )  # fmt: skip

@@ -174,3 +174,14 @@ def test_switches_without_a_counterpart_are_listed() -> None:
     _, assumptions, _ = runtime_from_case("nemo", {"moe_grouped_gemm": False, "container": "x"})
     assert any(line.startswith("moe_grouped_gemm = False is not modelled") for line in assumptions)
     assert not any("container" in line for line in assumptions)
+
+
+def test_a_case_may_state_the_cycle_time():
+    chosen, _, _ = runtime_from_case("horovod", {"cycle_time_ms": 1})
+    assert chosen.cycle_seconds == 1e-3
+    with pytest.raises(RuntimePresetError, match=r"cycle_time_ms: 'often' is not a time"):
+        runtime_from_case("horovod", {"cycle_time_ms": "often"})
+
+
+def test_options_in_seconds_may_carry_a_unit():
+    assert runtime("horovod").with_options({"cycle_seconds": "1ms"}).cycle_seconds == 1e-3

@@ -40,8 +40,7 @@ def _stage(graph: ExecutionGraph, runtime: Runtime, stage: int, tasks: Ints) -> 
     worst = int(np.argmax(alive)) if len(alive) else -1
     activations = float(alive[worst]) if worst >= 0 else 0.0
     static = graph.stages[stage]
-    allocated = static.weights + static.gradients + static.optimizer + static.buffers + activations
-    slack = runtime.fragmentation * allocated + runtime.context_bytes
+    slack = runtime.fragmentation * activations
     kinds = dict(
         zip(
             MEMORY_KINDS,

@@ -31,6 +31,8 @@ from foretrain.engine import Run
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ROUNDING = 1e-12
+"""Of a task's seconds: what end - start may differ from its duration by."""
 _NUMBER = {name: number for number, name in enumerate(STALLS)}
 
 
@@ -85,12 +87,12 @@ def _busy(
     _add_flows(costs, task[~is_chain], owner[~is_chain], seconds[~is_chain], out)
     slowed = is_chain & (costs.activity[task] > 0)
     lost = seconds[slowed] - costs.seconds[task[slowed]]
-    _add_slowed(graph, costs, run, np.bincount(owner[slowed], lost, len(out)), out)
+    lost[lost < ROUNDING * seconds[slowed]] = 0.0
+    by_class = np.bincount(owner[slowed], lost, len(out)).astype(np.float64)
+    _add_slowed(graph, costs, run, by_class, out)
 
 
-def _add_slowed(
-    graph: ExecutionGraph, costs: Costs, run: Run, lost: Floats, out: Floats
-) -> None:
+def _add_slowed(graph: ExecutionGraph, costs: Costs, run: Run, lost: Floats, out: Floats) -> None:
     """Time kernels lost to what ran beside them goes to that: by class, shared by how long each kind took."""
     beside = (costs.activity > 0) & ((graph.task_kind == COLLECTIVE) | (graph.task_kind == COPY))
     seconds = np.where(beside, run.end - run.start, 0.0)

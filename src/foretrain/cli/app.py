@@ -3,42 +3,63 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from foretrain import __version__
-from foretrain.cli import (
-    catalog,
-    compare,
-    compile,
-    doctor,
-    explain,
-    fit,
-    predict,
-    schema,
-    sweep,
-    validate,
-    whatif,
-)
+from foretrain.cli.as_given import let_texts_through
 from foretrain.cli.options import HELP, command
 
-# Plain help: drawing it with rich would take as long again as everything else.
-app = typer.Typer(
-    name="foretrain",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": list(HELP)},
-)
+# Command -> "module:function" under foretrain.cli, or the app of a group of commands; in the order help shows
+# them. Names, not functions, so that one command does not load the others.
+COMMANDS: dict[str, str] = {
+    "predict": "predict:predict",
+    "fit": "fit:fit",
+    "explain": "explain:explain",
+    "compare": "compare:compare",
+    "whatif": "whatif:whatif",
+    "sweep": "sweep:sweep",
+    "validate": "validate:validate",
+    "compile": "compile:compile_command",
+    "catalog": "catalog:app",
+    "schema": "schema:schema",
+    "doctor": "doctor:doctor",
+}
+
+
+def app_for(args: list[str]) -> typer.Typer:
+    """The command line as far as these arguments need it: the command they name, else all."""
+    return app_with(args[:1] if args[:1] and args[0] in COMMANDS else COMMANDS)
+
+
+def app_with(names: Iterable[str]) -> typer.Typer:
+    """The command line with these commands."""
+    # Plain help: drawing it with rich would take as long again as everything else.
+    app = typer.Typer(
+        name="foretrain",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": list(HELP)},
+    )
+    app.callback()(top)
+    for name in names:
+        module, _, home = COMMANDS[name].partition(":")
+        found: Any = getattr(import_module(f"foretrain.cli.{module}"), home)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            command(app, found, name=name)
+    return app
 
 
 def addressed(app: typer.Typer, args: list[str]) -> tuple[Any, list[str], str]:
-    """(command to run, its arguments, its name): the top one, or for plain help the one it is about.
-
-    Going through the top command makes the parser load its validator, which doubles the time help takes.
-    """
+    """(command to run, its arguments, its name): the top one, or for plain help the one it is about."""
     top_command: Any = typer.main.get_command(app)
+    let_texts_through(top_command)
     command, name = top_command, "foretrain"
     if len(args) > 1 and args[-1] in HELP:
         for word in args[:-1]:
@@ -55,7 +76,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def top(
     version: Annotated[
         bool,
@@ -68,16 +88,3 @@ def top(
 
     Exit codes: 0 the answer; 1 the answer is no (does not fit, tolerance exceeded); 2 bad input; 101 our bug.
     """
-
-
-command(app, predict.predict)
-command(app, fit.fit)
-command(app, explain.explain)
-command(app, compare.compare)
-command(app, whatif.whatif)
-command(app, sweep.sweep)
-command(app, validate.validate)
-command(app, compile.compile_command, name="compile")
-app.add_typer(catalog.app, name="catalog")
-command(app, schema.schema)
-command(app, doctor.doctor)

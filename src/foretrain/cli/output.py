@@ -23,11 +23,12 @@ def expect_prediction(output: Output) -> None:
         _expect_folder(path)
 
 
-def expect_page(output: Output) -> None:
+def expect_page(output: Output, more: tuple[str, ...] = ()) -> None:
+    """The same for a page; `more` are formats that this one has besides those of all."""
     from foretrain.report.page import page_format
 
     for path in output.files or ():
-        page_format(path)
+        page_format(path, more)
         _expect_folder(path)
 
 
@@ -39,18 +40,31 @@ def _expect_folder(path: Path) -> None:
 def give_prediction(prediction: Prediction, output: Output) -> int:
     """Write the files, print the answer; 1 when it does not fit."""
     from foretrain.report import save
-    from foretrain.report.json import dumps
 
     for path in output.files or ():
         save(prediction, path)
     if output.json:
+        from foretrain.report.json import dumps
+
         print_text(dumps(prediction.to_dict()))
     else:
-        from foretrain.report import terminal
-
-        terminal.show(prediction, terminal.console(), output.detail)
+        _show(prediction, output.detail)
         _told(output)
     return 0 if prediction.fits else 1
+
+
+def _show(prediction: Prediction, detail: int) -> None:
+    """In colour on a terminal, plain into a file or a pipe."""
+    from foretrain.report.plain import drawn, plain_width
+
+    width = plain_width(sys.stdout)
+    text = None if width is None else drawn(prediction, width, detail)
+    if text is not None:
+        print_text(text.removesuffix("\n"))
+        return
+    from foretrain.report import terminal
+
+    terminal.show(prediction, terminal.console(), detail)
 
 
 def give_page(page: Page, output: Output) -> int:

@@ -20,27 +20,47 @@ def validate(
     quality: Annotated[
         str, typer.Option(help="Which measurements to count, by their quality.")
     ] = "high,medium",
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="This group only. Repeatable.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fit|check",
+            help="One half of the cases only, by a hash of their configuration.",
+        ),
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(help="Exit with 1 when the mean error of all cases is greater, such as 0.1."),
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes to use; left out, all cores.")
+    ] = None,
 ) -> int:
     """Predicted against measured, group by group.
 
-    Exit code 1 when the mean error is beyond --tolerance.
+    Exit code 1 when the mean error is beyond --tolerance. -o FILE.html draws it.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
-    expect_page(output)
+    expect_page(output, more=("html",))
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise InputError(f"--tolerance {tolerance}: must be a share such as 0.1.")
-    wanted = tuple(word.strip() for word in quality.split(",") if word.strip())
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs}: must be 1 or more.")
     import foretrain
     from foretrain.report.validation import validation_page
+    from foretrain.validation.running import cores
 
     with Progress("cases", quiet=output.quiet) as progress:
         report = foretrain.validate(
-            [str(path) for path in cases], quality=wanted, progress=progress
+            [str(path) for path in cases],
+            quality=tuple(word.strip() for word in quality.split(",") if word.strip()),
+            progress=progress,
+            split=split,
+            groups=tuple(group or ()),
+            jobs=jobs or cores(),
         )
     return give_page(validation_page(report.to_dict(), tolerance), output)

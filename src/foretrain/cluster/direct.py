@@ -1,7 +1,7 @@
 """Direct networks: nodes are joined to each other without switches (ring, torus, tree, any graph).
 
 Each node is one vertex and all its ports are plugged into it. The rate of a node's cards is shared out
-over its cables, unless the cables' own rate is given.
+over its own cables, and a cable runs at the lower of what its two ends give it, unless its rate is given.
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ def direct_fabric(
     count = max(places or 0, hosts.count)
     bandwidth = _padded(hosts.bandwidth, count)
     delay = _padded(hosts.latency, count)
-    degree = max(np.bincount(cables.tail).max(initial=1), np.bincount(cables.head).max(initial=1))
-    slower = np.minimum(bandwidth[cables.tail], bandwidth[cables.head])
+    each = bandwidth / _most_cables(cables, count)
+    capacity = np.minimum(each[cables.tail], each[cables.head])
     latency = (delay[cables.tail] + delay[cables.head]) / 2
     if given.link_bandwidth is not None:
-        slower = np.full(len(slower), given.link_bandwidth * degree)
+        capacity = np.full(len(capacity), given.link_bandwidth)
     if given.link_latency is not None:
         latency = np.full(len(latency), given.link_latency)
     owner = np.full(count, -1, dtype=np.int64)
     owner[: hosts.count] = hosts.first_port
     return Fabric(
-        capacity=slower / degree,
+        capacity=capacity,
         latency=latency,
         tail=cables.tail,
         head=cables.head,
@@ -105,6 +105,12 @@ def direct_fabric(
         link_port=np.where(owner[cables.tail] >= 0, owner[cables.tail], owner[cables.head]),
         diameter=diameter,
     )
+
+
+def _most_cables(cables: Cables, count: int) -> IntArray:
+    """Cables that leave or enter each vertex, whichever are more; places without any count as one."""
+    leaving, entering = (np.bincount(end, minlength=count) for end in (cables.tail, cables.head))
+    return np.maximum(np.maximum(leaving, entering), 1)
 
 
 def _padded(values: FloatArray, count: int) -> FloatArray:

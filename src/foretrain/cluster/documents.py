@@ -24,13 +24,16 @@ from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.forms import (
     MOST_CABLES,
+    MOST_RUNS,
+    MOST_VERTICES,
     ClusterForm,
     DeviceForm,
     EdgeForm,
     NetworkForm,
     NodeForm,
+    too_many,
 )
-from foretrain.cluster.link import Network, NetworkEdge, Nics
+from foretrain.cluster.link import Network, NetworkEdge, Nics, self_loop
 from foretrain.cluster.node import Node, network_kind
 from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean
@@ -46,7 +49,7 @@ T = TypeVar("T")
 
 def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluster:
     """A cluster from plain data; every fault of the form at once."""
-    form = validated(ClusterForm, _normal(data), where, ClusterError)
+    form = _checked(_normal(data), where)
     if not form.nodes:
         raise ClusterError(f"{where} is not usable:", faults=["nodes: empty; give at least one."])
     faults: list[str] = []
@@ -64,6 +67,34 @@ def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluste
     if network is None:
         raise ClusterError(f"{where} is not usable:", faults=faults)
     return joined(Cluster(form.name or _default_name(nodes), tuple(nodes), network), where)
+
+
+def _checked(data: Any, where: str) -> ClusterForm:
+    """The form; if it is faulty, with what else is wrong with its cables."""
+    try:
+        return validated(ClusterForm, data, where, ClusterError)
+    except ClusterError as error:
+        if not error.faults:
+            raise
+        faults = [f"{f} {NO_RATE}" if _is_rate(f) else f for f in error.faults]
+        network = data.get("network") if isinstance(data, Mapping) else None
+        edges = network.get("edges") if isinstance(network, Mapping) else None
+        loops = []
+        for number, edge in enumerate(edges if isinstance(edges, list) else ()):
+            ends = edge.get("ends") if isinstance(edge, Mapping) else None
+            if isinstance(ends, list | tuple) and len(ends) == 2 and ends[0] == ends[1]:
+                loops.append(f"network.edges[{number}]: {self_loop(ends[0])}")
+        faults += loops[:MOST_LOOPS]
+        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+        raise ClusterError(f"{where} is not usable ({count}):", faults=faults) from None
+
+
+MOST_LOOPS = 20
+NO_RATE = "Leave a cable without bandwidth out."
+
+
+def _is_rate(fault: str) -> bool:
+    return fault.startswith("network.edges[") and fault.endswith("must be positive.")
 
 
 def joined(cluster: Cluster, where: str) -> Cluster:
@@ -89,6 +120,11 @@ def _normal(data: Any) -> Any:
     if isinstance(full.get("nodes"), str | Mapping):
         full["nodes"] = [full["nodes"]]
     if isinstance(full.get("nodes"), list | tuple):
+        if len(full["nodes"]) > MOST_RUNS:
+            raise ClusterError(
+                f"nodes: {len(full['nodes']):,} entries; at most {MOST_RUNS:,}. "
+                'Write equal machines as one entry, such as "1000 x t4".'
+            )
         full["nodes"] = [normal_node(entry) for entry in full["nodes"]]
     return full
 
@@ -253,6 +289,8 @@ def network_of(runs: list[NodeRun], form: NetworkForm) -> Network:
         faults.extend(error.faults)
     if form.edges and name != "graph":
         faults.append(f"edges: only for topology graph, not {name}.")
+    if name == "graph" and (nodes := sum(run.count for run in runs)) > MOST_VERTICES:
+        faults.append(f"edges: {too_many(nodes)}")
     if faults:
         raise ClusterError("network is not usable:", faults=faults)
     kind = form.kind or network_kind([run.node for run in runs])

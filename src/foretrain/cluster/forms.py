@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from foretrain.loading import Quantity
-from foretrain.units import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
+from foretrain.cluster.quantities import (
+    STRICT,
+    Bandwidth,
+    Bytes,
+    Count,
+    LinkBandwidth,
+    Money,
+    Number,
+    Rate,
+    Seconds,
+)
 
 __all__ = [
     "MOST_CABLES",
-    "STRICT",
+    "MOST_RUNS",
+    "MOST_VERTICES",
     "ClusterForm",
     "DeviceForm",
     "EdgeForm",
@@ -21,19 +31,23 @@ __all__ = [
     "NicsForm",
     "NodeForm",
     "PriceForm",
+    "too_many",
 ]
 
-Bytes = Annotated[float, Quantity(parse_bytes)]
-Bandwidth = Annotated[float, Quantity(parse_bandwidth)]
-Rate = Annotated[float, Quantity(parse_flops)]
-LinkBandwidth = Annotated[float, Quantity(parse_bandwidth, zero_allowed=True)]
-Seconds = Annotated[float, Quantity(parse_seconds, zero_allowed=True)]
-Count = Annotated[int, Quantity(parse_count)]
-Number = Annotated[float, Quantity(float)]
-Money = Annotated[float, Quantity(float, zero_allowed=True)]
-STRICT: Any = {"extra": "forbid"}
-MOST_CABLES = 50_000
-"""Of a drawn network; more are read too slowly to be meant."""
+MOST_CABLES = 20_000
+"""Of a drawn network: a few seconds of reading, and 4,096 nodes with ten cables each."""
+MOST_RUNS = 4_096
+"""Entries of `nodes`, each of any number of machines."""
+MOST_VERTICES = 4_096
+"""Nodes and switches of a drawn network: ways are searched from every one to all others."""
+
+
+def too_many(vertices: int) -> str:
+    """What is wrong with a drawn network of so many nodes and switches."""
+    return (
+        f"{vertices:,} nodes and switches to join; at most {MOST_VERTICES:,} in a drawn network. "
+        "Name a topology (fat-tree, torus …)."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from foretrain.cluster.device import faults_of
 from foretrain.errors import ClusterError
 
-__all__ = ["Interconnect", "Link", "Network", "NetworkEdge", "Nics", "Tier"]
+__all__ = ["Interconnect", "Link", "Network", "NetworkEdge", "Nics", "Tier", "self_loop"]
 
 Tier = Literal["interconnect", "network"]
 
@@ -98,6 +98,11 @@ class Nics:
     def total_bandwidth(self) -> float:
         """One direction, all cards together."""
         return self.count * self.bandwidth
+
+
+def self_loop(end: object) -> str:
+    """What is wrong with a cable that ends where it starts."""
+    return f"a cable from {end} to itself joins nothing. Drop it, or name its other end."
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ __all__ = ["GRAPH_ROUTINGS", "ROUTINGS", "distances", "ecmp_routed", "shortest_r
 
 KEPT_CELLS = 2**25
 """Table cells (4 bytes each) that one router keeps."""
+GROWN_CELLS = 2**17
+"""Cells of trees that grow at the same time: few enough for a processor's cache."""
 
 
 def shortest_routed(fabric: Fabric) -> Fabric:
@@ -146,32 +148,38 @@ class _Trees:
             )
 
     def _all_grown(self, starts: IntArray) -> NDArray[np.int32]:
-        return np.stack([self._grown(start) for start in starts.tolist()])
+        """In blocks, so that what is at hand while trees grow stays small."""
+        rows = max(GROWN_CELLS // max(self._fabric.vertices, 1), 1)
+        blocks = np.split(starts, range(rows, len(starts), rows))
+        return np.concatenate([self._grown(block) for block in blocks])
 
-    def _grown(self, start: int) -> NDArray[np.int32]:
-        """For each vertex the link by which it is entered on the best way from `start`; -1 if none."""
+    def _grown(self, starts: IntArray) -> NDArray[np.int32]:
+        """For each vertex the link by which it is entered on the best way from each start; -1 if none.
+
+        All trees of the block grow hop by hop together; a tree's vertices are its row of cells.
+        """
         if self._out is None:
             self._out = _Outgoing(self._fabric)
-        entered = np.full(self._out.vertices, -1, dtype=np.int32)
-        width = np.zeros(self._out.vertices)
-        width[start] = np.inf
-        front = np.array([start], dtype=np.int64)
+        vertices = self._out.vertices
+        entered = np.full(len(starts) * vertices, -1, dtype=np.int32)
+        width = np.zeros(len(entered))
+        front = np.arange(len(starts)) * vertices + starts
+        width[front] = np.inf
         while len(front):
-            place, links = self._out.of(front)
-            fresh = width[self._fabric.head[links]] == 0
-            place, links = place[fresh], links[fresh]
-            wide = np.minimum(width[front[place]], self._fabric.capacity[links])
-            far = self._fabric.head[links]
+            place, links = self._out.of(front % vertices)
+            tail = front[place]
+            cell = tail - tail % vertices + self._fabric.head[links]
+            fresh = width[cell] == 0
+            cell, links = cell[fresh], links[fresh]
+            wide = np.minimum(width[tail[fresh]], self._fabric.capacity[links])
             # written from the worst to the best, so that the best stays; of equals the first
             if len(wide) and wide.min() < wide.max():
                 order = np.argsort(-wide, kind="stable")
-                far, links, wide = far[order], links[order], wide[order]
-            entered[far[::-1]] = links[::-1]
-            width[far[::-1]] = wide[::-1]
-            seen = np.zeros(len(width), dtype=np.bool_)
-            seen[far] = True
-            front = np.flatnonzero(seen)
-        return entered
+                cell, links, wide = cell[order], links[order], wide[order]
+            entered[cell[::-1]] = links[::-1]
+            width[cell[::-1]] = wide[::-1]
+            front = np.sort(cell[entered[cell] == links])  # each cell once: where it was entered
+        return entered.reshape(len(starts), vertices)
 
 
 class _Spread:

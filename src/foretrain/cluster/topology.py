@@ -107,10 +107,7 @@ class ComposedTopology:
     ) -> Routes:
         senders, receivers = self.layout.port_of[src[outside]], self.layout.port_of[dst[outside]]
         if self.network is None or min(senders.min(), receivers.min()) < 0:
-            raise ClusterError(
-                "Devices in different nodes exchange data, but the cluster has no network. "
-                "Give the nodes network cards (nics) or name the network."
-            )
+            raise ClusterError(self._unjoined(src[outside], dst[outside]))
         remote = self.network.routes(senders, receivers)
         links = remote.links + self.link_base[-1]
         if len(outside) == len(src):
@@ -126,6 +123,19 @@ class ComposedTopology:
         both[place], both[~place] = links, local.links
         share[place] = remote.share
         return Routes(ptr, both, share)
+
+    def _unjoined(self, src: IntArray, dst: IntArray) -> str:
+        port, node = self.layout.port_of, self.layout.node_of
+        lost = np.flatnonzero((port[src] < 0) | (port[dst] < 0))
+        pair = int(lost[0]) if len(lost) else 0
+        one, other = int(src[pair]), int(dst[pair])
+        bare = [f"node{node[rank]}" for rank in (one, other) if port[rank] < 0]
+        why = f"{' and '.join(bare)} without network cards" if bare else "network is none"
+        return (
+            f"There is no route from rank {one} (node{node[one]}) to rank {other} (node{node[other]}): {why}. "
+            "They exchange data under this plan: the cluster has no network between them. "
+            "Give the nodes network cards (nics), name the network, or keep the plan inside a node."
+        )
 
     def _checked(self, devices: IntArray) -> IntArray:
         found = np.atleast_1d(np.asarray(devices, dtype=np.int64))

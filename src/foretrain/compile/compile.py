@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from foretrain.compile.assemble import Habits, assemble
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import Layout
+from foretrain.compile.passes.bucket import Pace
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
 from foretrain.compile.passes.fold import Traffic, Use, fold
 from foretrain.compile.passes.partition import partition
@@ -28,10 +29,17 @@ from foretrain.runtime import Runtime
 
 
 def compile_step(
-    workload: Workload, plan: Plan, runtime: Runtime, traffic: Traffic, *, is_folded: bool = True
+    workload: Workload,
+    plan: Plan,
+    runtime: Runtime,
+    traffic: Traffic,
+    *,
+    is_folded: bool = True,
+    pace: Pace | None = None,
 ) -> ExecutionGraph:
-    """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded."""
-    return _Compilation(workload, plan, runtime).graph(traffic, is_folded)
+    """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded. `pace` says
+    how long items take, for runtimes that fuse gradients by time."""
+    return _Compilation(workload, plan, runtime, pace).graph(traffic, is_folded)
 
 
 def micro_batches(workload: Workload, plan: Plan) -> int:
@@ -58,8 +66,10 @@ class _Placed:
 
 
 class _Compilation:
-    def __init__(self, workload: Workload, plan: Plan, runtime: Runtime) -> None:
-        self.workload, self.plan, self.runtime = workload, plan, runtime
+    def __init__(
+        self, workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
+    ) -> None:
+        self.workload, self.plan, self.runtime, self.pace = workload, plan, runtime, pace
         self.model = finer(workload.model, plan.schedule)
         self.sizes = dict(plan.mesh.axes)
         self.interner = Interner()
@@ -134,9 +144,15 @@ class _Compilation:
 
     def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
         schedule = self.plan.schedule
-        parts = self._parts(place(self.model, schedule))
+        parts = self._parts(place(self.model, schedule, self.runtime.places_by_products))
         setting = StageSetting(
-            self.workload, self.plan, self.runtime, self.sizes, splits_backward, self.interner
+            self.workload,
+            self.plan,
+            self.runtime,
+            self.sizes,
+            splits_backward,
+            self.interner,
+            self.pace,
         )
         known: dict[tuple[object, ...], StageProgram] = {}
         programs = []

@@ -24,7 +24,7 @@ from foretrain.compile.execution import (
 )
 from foretrain.compile.passes.fold import Use
 from foretrain.cost import interference
-from foretrain.cost.collectives.selector import spread as communication_spread
+from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
@@ -48,14 +48,10 @@ class Costs:
     """Per task: fixed seconds, volume and route for the engine, and what its seconds are made of."""
 
     seconds: Floats
-    volume: Floats
+    volume: Floats  # bytes, in units of the flow's priority as its route is
     route: NDArray[np.int32]
     breakdown: Floats  # [tasks, 3] of chains: compute, interconnect, network
     is_network: NDArray[np.bool_]  # a flow that crosses the network
-    measured_seconds: Floats  # of chains: the part that rests on measured tables
-    spread_seconds: (
-        Floats  # of chains: one standard deviation, errors of like kernels taken to go together
-    )
     first_launch: Floats  # of chains: host seconds to issue the first kernel alone
     activity: NDArray[np.int8]  # what a task does to its device while it runs (0: nothing)
     sensitivity: Floats  # the share of a task that others on its device can slow
@@ -64,6 +60,8 @@ class Costs:
     notes: tuple[str, ...]
     sources: tuple[str, ...]
     item_seconds: Floats  # [rank classes, items]: what one item costs alone
+    item_spread: Floats  # … one standard deviation of its kernel …
+    item_measured: Floats  # … and the part of it that rests on measured tables
     item_volume: Floats  # [rank classes, items]: bytes a collective of the chain moves …
     item_route: Ints  # … and its route in `network_routes` (-1: none)
     network_routes: Routes
@@ -116,8 +114,9 @@ class _Costing:
         self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
         self._charges: dict[tuple[Communication, int], Charge] = {}
         self._ceilings: dict[
-            tuple[int, float], int
-        ] = {}  # (route, rate ceiling) → route for the engine
+            tuple[int, float, float], int
+        ] = {}  # (route, rate ceiling, priority) → route for the engine
+        self.priorities = dict(runtime.priorities)
 
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
@@ -184,7 +183,7 @@ class _Costing:
                 alone, is_network = self._communication(item.work, rank_class)
                 total[index] = alone
                 parts[NETWORK if is_network else INTERCONNECT, index] = alone
-                extra[1, index] = communication_spread() * alone
+                extra[0, index] = alone if self._charge(item.work, rank_class).is_measured else 0.0
             else:
                 total[index] = self._host_side(item, rank_class)
                 parts[INTERCONNECT, index] = total[index]
@@ -255,7 +254,7 @@ class _Costing:
         shapes = len(graph.shape_ptr) - 1
         key = graph.task_class.astype(np.int64) * shapes + shape
         pairs, inverse = np.unique(key, return_inverse=True)
-        table = self._pairs(pairs // shapes, pairs % shapes, items, parts, extra)
+        table = self._pairs(pairs // shapes, pairs % shapes, items, parts)
         seconds = table["seconds"][inverse].copy()
         seconds[kind == LAUNCH] = table["lead"][inverse][kind == LAUNCH]
         rest = kind == LAUNCH_REST
@@ -273,28 +272,31 @@ class _Costing:
             route=route,
             breakdown=np.where(chains[:, None], table["parts"][inverse], 0.0),
             is_network=is_network,
-            measured_seconds=np.where(chains, table["measured"][inverse], 0.0),
-            spread_seconds=np.where(chains, table["spread"][inverse], 0.0),
             first_launch=np.where(chains, table["first_launch"][inverse], 0.0),
-            activity=factors.number(self.devices[graph.task_class], self._activity(is_network)),
+            activity=factors.number(
+                self.devices[graph.task_class],
+                self._activity(is_network & ~table["holds_domain"][inverse].astype(np.bool_)),
+            ),
             sensitivity=np.where(chains, table["compute_share"][inverse], 1.0),
             slowdown=factors.table,
             routes=self.routes.with_ceilings(tuple(self._ceilings)),
             notes=tuple(self.notes),
             sources=tuple(self.sources),
             item_seconds=items,
+            item_spread=extra[1],
+            item_measured=extra[0],
             item_volume=self.item_volume,
             item_route=self.item_route,
             network_routes=self.routes,
         )
 
-    def _activity(self, is_network: NDArray[np.bool_]) -> Ints:
+    def _activity(self, is_spanning: NDArray[np.bool_]) -> Ints:
         """What each task does to its device, as far as something may run beside it."""
         graph, kind = self.graph, self.graph.task_kind
         activity = np.full(graph.tasks, interference.NOTHING)
         activity[kind == CHAIN] = interference.COMPUTE
         activity[kind == COLLECTIVE] = interference.COLLECTIVE
-        activity[is_network] = interference.SPANNING
+        activity[is_spanning] = interference.SPANNING
         # small messages of a pipeline are left out: they are short, and many
         activity[kind == TRANSFER] = interference.NOTHING
         for task in np.flatnonzero(kind == COPY).tolist():
@@ -304,7 +306,7 @@ class _Costing:
         return np.where(graph.task_accompanied, activity, interference.NOTHING)
 
     def _pairs(
-        self, classes: Ints, shapes: Ints, items: Floats, parts: Floats, extra: Floats
+        self, classes: Ints, shapes: Ints, items: Floats, parts: Floats
     ) -> dict[str, NDArray[np.float64]]:
         """Sums over the items of each distinct (rank class, shape)."""
         graph = self.graph
@@ -327,8 +329,6 @@ class _Costing:
             "host": chains.host,
             "lead": chains.lead,
             "first_launch": host[graph.shape_items[low]],
-            "measured": _summed(owner, extra[0, rank_class, item], len(shapes)),
-            "spread": _summed(owner, extra[1, rank_class, item], len(shapes)),
             "parts": np.stack(
                 [_summed(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
             ),
@@ -342,6 +342,7 @@ class _Costing:
         graph, count = self.graph, len(shapes)
         latency, volume = np.zeros(count), np.zeros(count)
         route, is_network = np.full(count, -1), np.zeros(count, dtype=np.bool_)
+        holds = np.zeros(count, dtype=np.bool_)
         single = graph.shape_ptr[shapes + 1] - graph.shape_ptr[shapes] == 1
         for pair in np.flatnonzero(single).tolist():
             item = graph.items[int(graph.shape_items[graph.shape_ptr[shapes[pair]]])]
@@ -350,11 +351,19 @@ class _Costing:
             cost = self._charge(item.work, int(classes[pair]))
             exposed = self._exposed(item.work)
             latency[pair] = cost.choice.latency * exposed
-            volume[pair] = cost.choice.volume * exposed
-            ceiling = (cost.route, cost.choice.max_rate or np.inf)
+            priority = self.priorities.get(item.work.purpose, 1.0)
+            volume[pair] = cost.choice.volume * exposed / priority
+            ceiling = (cost.route, cost.choice.max_rate or np.inf, priority)
             route[pair] = self._ceilings.setdefault(ceiling, len(self._ceilings))
             is_network[pair] = cost.is_network
-        return {"latency": latency, "volume": volume, "route": route, "is_network": is_network}
+            holds[pair] = holds_domain(item.work.collective)
+        return {
+            "latency": latency,
+            "volume": volume,
+            "route": route,
+            "is_network": is_network,
+            "holds_domain": holds,
+        }
 
     def _host_seconds(self) -> Floats:
         kernel, collective = (

@@ -15,12 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.device import Device
 from foretrain.compile.execution import Communication, Communicator
+from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.compile.passes.fold import Colors, Fold, Loads, Use
-from foretrain.cost.collectives import Chosen, algorithms_for
+from foretrain.cost.calibration.efficiencies import table
+from foretrain.cost.collectives import Chosen, algorithms_for, name_of
 from foretrain.cost.collectives.base import Algorithm, Ints
-from foretrain.cost.collectives.selector import Choice, Wiring, link_efficiency, select
+from foretrain.cost.collectives.selector import (
+    Choice,
+    Wiring,
+    expect_able,
+    link_efficiency,
+    protocols,
+    select,
+)
 from foretrain.cost.curves import alone_seconds
+from foretrain.cost.laying import Laying
 
 Floats = NDArray[np.float64]
 FAST_FAMILIES = ("nvlink", "xgmi")
@@ -40,19 +51,26 @@ class Routes:
     own_rate: Floats  # … when a single group of it runs
     # … when all groups of its communicator run: what a library's tuner would assume
     crowd_rate: Floats
+    delay: Floats  # per route: seconds of a hop beyond those between two cards on one switch
     is_network: NDArray[np.bool_]  # per route: crosses the network
     example: Ints  # per constraint: one link that stands for its kind …
     on_network: NDArray[np.bool_]  # … and whether it is a link between nodes
     count: Ints  # … and how many links it stands for
 
-    def with_ceilings(self, chosen: tuple[tuple[int, float], ...]) -> EngineRoutes:
-        """The routes in use, each with the rate ceiling of the protocol that runs on it."""
-        lengths = np.diff(self.ptr)[[route for route, _ in chosen]]
+    def with_ceilings(self, chosen: tuple[tuple[int, float, float], ...]) -> EngineRoutes:
+        """The routes in use, each with the rate ceiling of the protocol that runs on it and its priority.
+
+        A flow of priority p gets p times the share of one of priority 1. Sharing stays max-min fair if volumes,
+        rates and ceilings are told in units of p: such a flow then loads its links p times as much per unit.
+        """
+        lengths = np.diff(self.ptr)[[route for route, _, _ in chosen]]
         ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        parts = [np.arange(self.ptr[route], self.ptr[route + 1]) for route, _ in chosen]
+        parts = [np.arange(self.ptr[route], self.ptr[route + 1]) for route, _, _ in chosen]
         entries = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-        ceilings = np.array([ceiling for _, ceiling in chosen], dtype=np.float64)
-        return EngineRoutes(ptr, self.link[entries], self.weight[entries], ceilings, self.capacity)
+        priority = np.array([priority for _, _, priority in chosen], dtype=np.float64)
+        ceilings = np.array([ceiling for _, ceiling, _ in chosen], dtype=np.float64) / priority
+        weight = self.weight[entries] * np.repeat(priority, lengths)
+        return EngineRoutes(ptr, self.link[entries], weight, ceilings, self.capacity)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,6 +93,7 @@ class Charge:
     seconds: float  # alone
     crowd_seconds: float  # while all groups of its communicator do the same
     is_network: bool
+    is_measured: bool = False  # the time alone is that of a measured curve
 
 
 class Network:
@@ -95,6 +114,7 @@ class Network:
         self.architecture = nodes[0].devices[0].architecture
         self.has_switch = all(node.interconnect.topology == "nvswitch" for node in nodes)
         self.transport = "tcp" if cluster.network.kind.startswith("ethernet") else ""
+        self.laying = Laying(cluster, capacity)
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -110,14 +130,14 @@ class Network:
         return np.asarray(self.cluster.device_kind, dtype=np.uint64)
 
     def algorithms(self, collective: str) -> tuple[Algorithm, ...]:
-        return algorithms_for(collective, self.library, self.choose)
+        return algorithms_for(self.laying.named(collective), self.library, self.choose)
 
     def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
         patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
-        flows = algorithm.flows(groups, self.domain_of)
+        flows = self.laying.flows(algorithm, groups)
         routes = self.cluster.topology.routes(flows.src, flows.dst)
         owner = routes.owner
         link = np.asarray(routes.links, dtype=np.int64)
@@ -137,8 +157,10 @@ def network_of(cluster: Cluster, library: str = "nccl", choose: Chosen = ()) -> 
 @lru_cache(maxsize=128)
 def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     """Constraints and routes of every flow the uses may need."""
+    if network.choose:
+        expect_able(network.choose, _chosen_uses(network, fold, uses))
     number: dict[Flow, int] = {}
-    links, flows, weights, own = [], [], [], []
+    links, flows, weights, own, delays = [], [], [], [], []
     for communicator, collective in uses:
         found = fold.groups[communicator]
         for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
@@ -149,6 +171,7 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
                 number[communicator, algorithm.pattern, group_class] = first + group_class
             loads = network.pattern_loads(algorithm, found.groups)
             own.append(_own_rate(network, loads)[found.examples])
+            delays.append(network.laying.delays(algorithm, found.groups[found.examples]))
             links.append(loads.link)
             flows.append(first + found.group_class[loads.group])
             weights.append(loads.weight)
@@ -157,14 +180,15 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
         empty = np.zeros(0)
         start = np.zeros(1, dtype=np.int32)
         return Routes(
-            {}, start, none, empty, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0,
+            {}, start, none, empty, empty, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0,
             none.astype(np.int64),
         )  # fmt: skip
     crowd = np.concatenate([
         _crowd_rate(network, *pattern) for pattern in zip(links, flows, weights, strict=True)
     ])  # fmt: skip
     columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
-    return _constraints(network, number, np.concatenate(own), crowd, *columns)
+    known = (np.concatenate(own), crowd, np.concatenate(delays))
+    return _constraints(network, number, *known, *columns)
 
 
 def _own_rate(network: Network, loads: Loads) -> Floats:
@@ -191,6 +215,7 @@ def _constraints(
     number: dict[Flow, int],
     own: Floats,
     crowd: Floats,
+    delay: Floats,
     link: Ints,
     flow: Ints,
     weight: Floats,
@@ -226,6 +251,7 @@ def _constraints(
         rate,
         own,
         crowd,
+        delay,
         is_network,
         example,
         crosses,
@@ -269,25 +295,73 @@ def charge(
     rates = tuple(
         (p, float(routes.crowd_rate[routes.number[work.group, p, group_class]])) for p in patterns
     )
-    wiring = Wiring(
+    delays = tuple(
+        (p, float(routes.delay[routes.number[work.group, p, group_class]])) for p in patterns
+    )
+    wiring = replace(_wiring(network, members), rate=rates[0][1], rates=rates, delays=delays)
+    collective = network.laying.named(work.collective)
+    choice = select(collective, work.bytes, wiring, library, network.choose)
+    route = routes.number[work.group, choice.pattern, group_class]
+    is_measured = False
+    if wiring.domains == 1 and library == "nccl" and not network.choose:
+        modelled = choice
+        choice = _measured(network, work, members, choice, float(routes.own_rate[route]))
+        is_measured = choice is not modelled
+    waits = _waits(network, work, choice, wiring, library, int(members[0]))
+    choice = replace(choice, latency=choice.latency + waits)
+    rate = float(routes.rate[route])
+    crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
+    is_network = bool(routes.is_network[route])
+    return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_network, is_measured)
+
+
+def _waits(
+    network: Network, work: Communication, choice: Choice, wiring: Wiring, library: str, rank: int
+) -> float:
+    """Seconds that a library's tuner does not know of when it chooses. Its latencies are those of network cards that
+    reach device memory; through the sockets of a host every hop takes a TCP message."""
+    seconds = _fusion(work, network.cluster.device(rank)) if isinstance(work, FromBuffer) else 0.0
+    if network.transport == "tcp" and wiring.domains > 1:
+        known = next(p for p in protocols(library, choice.algorithm) if p.name == choice.protocol)
+        able = network.algorithms(work.collective)
+        algorithm = next(a for a in able if a.name == choice.algorithm)
+        steps = algorithm.steps(work.collective, wiring.ranks, wiring.domains)
+        seconds += steps.between * max(0.0, protocols("gloo")[0].between - known.between)
+    return seconds
+
+
+def _fusion(work: FromBuffer, device: Device) -> float:
+    """Until the coordinator is done, and copies of several tensors into the fusion buffer and out of it."""
+    if work.tensors < 2:
+        return work.delay
+    reached, _ = table().of(device)
+    moved = 2.0 * work.bytes / (device.memory_bandwidth * reached.memory)
+    return work.delay + 2.0 * (work.tensors * reached.start_seconds + moved)
+
+
+def _wiring(network: Network, members: Ints) -> Wiring:
+    """A group as far as the cluster alone says."""
+    return Wiring(
         ranks=len(members),
         domains=len(set(network.domain_of[members].tolist())),
         link_family=network.link_family,
-        rate=rates[0][1],
+        rate=0.0,
         architecture=network.architecture,
         has_switch=network.has_switch,
         transport=network.transport,
-        rates=rates,
     )
-    choice = select(work.collective, work.bytes, wiring, library, network.choose)
-    route = routes.number[work.group, choice.pattern, group_class]
-    if wiring.domains == 1 and library == "nccl" and not network.choose:
-        choice = _measured(network, work, members, choice, float(routes.own_rate[route]))
-    rate = float(routes.rate[route])
-    crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
-    return Charge(
-        choice, route, choice.seconds(rate), crowd_seconds, bool(routes.is_network[route])
-    )
+
+
+def _chosen_uses(network: Network, fold: Fold, uses: tuple[Use, ...]) -> list[tuple[str, Wiring]]:
+    """Every kind of group on which a collective runs whose algorithm the user chose."""
+    names = {collective for collective, _ in network.choose}
+    return [
+        (collective, _wiring(network, found.groups[example]))
+        for communicator, collective in uses
+        if name_of(collective) in names
+        for found in (fold.groups[communicator],)
+        for example in found.examples.tolist()
+    ]
 
 
 def _measured(

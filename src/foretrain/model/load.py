@@ -16,10 +16,7 @@ from typing import Any
 from foretrain.errors import ModelError, did_you_mean
 from foretrain.loading import load_json, load_yaml
 from foretrain.model import zoo
-from foretrain.model.case import model_from_case
-from foretrain.model.document import model_from_document
 from foretrain.model.graph import Model
-from foretrain.model.huggingface import model_from_config
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
 
@@ -57,8 +54,12 @@ def _from_file(path: Path, seq: int | None) -> Model:
 
 def _from_mapping(data: Mapping[str, Any], seq: int | None, name: str, where: str) -> Model:
     if "model_type" in data:
+        from foretrain.model.huggingface import model_from_config
+
         return model_from_config(data, seq, name)
     if "family" in data:
+        from foretrain.model.case import model_from_case
+
         return model_from_case(data, seq, name)[0]
     kinds = [kind for kind in _KINDS if kind in data]
     if len(kinds) != 1:
@@ -70,6 +71,8 @@ def _from_mapping(data: Mapping[str, Any], seq: int | None, name: str, where: st
 
 
 def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, where: str) -> Model:
+    from foretrain.model.case import model_from_case
+
     if kind == "zoo" and not set(data) & {"overrides", "seq", "name", "source"}:
         return model_from_case(data, seq)[0]  # a case's model key
     unknown = [f"{k}: unknown key.{did_you_mean(k, _KEYS)}" for k in data if k not in _KEYS]
@@ -78,6 +81,8 @@ def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, wh
     length = seq or _length(data, where)
     label = str(data.get("name") or name or data.get("zoo") or "model")
     if kind == "blocks":
+        from foretrain.model.document import model_from_document
+
         return model_from_document({**data, "name": label}, where)
     if kind == "zoo":
         overrides = _mapping(data.get("overrides") or {}, f"{where}: overrides")

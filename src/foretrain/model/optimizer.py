@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from foretrain.errors import ModelError, did_you_mean
+from foretrain.loading import load_own_yaml
 from foretrain.model.precision import Precision
 
 MASTER_BYTES = 4.0  # master weights are fp32
@@ -49,10 +50,8 @@ class Optimizer:
 @cache
 def optimizers() -> Mapping[str, Optimizer]:
     """The table of `optimizers.yaml`."""
-    import yaml
-
-    text = files("foretrain.model").joinpath("optimizers.yaml").read_text()
-    rows: dict[str, dict[str, Any]] = yaml.safe_load(text)["optimizers"]
+    path = Path(__file__).with_name("optimizers.yaml")
+    rows: dict[str, dict[str, Any]] = load_own_yaml(path)["optimizers"]
     return {name: Optimizer(name=name, **row) for name, row in rows.items()}
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from foretrain.errors import ModelError, did_you_mean
+from foretrain.loading import load_own_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,8 @@ class Precision:
 @cache
 def precisions() -> Mapping[str, Precision]:
     """The table of `precisions.yaml`."""
-    import yaml
-
-    text = files("foretrain.model").joinpath("precisions.yaml").read_text()
-    rows: dict[str, dict[str, Any]] = yaml.safe_load(text)["precisions"]
+    path = Path(__file__).with_name("precisions.yaml")
+    rows: dict[str, dict[str, Any]] = load_own_yaml(path)["precisions"]
     return {name: Precision(name=name, **row) for name, row in rows.items()}
 
 

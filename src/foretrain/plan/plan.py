@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import PlanError
-from foretrain.plan.document import plan_from_dict, plan_to_dict
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build, parse
 from foretrain.plan.strategy import Node, Schedule
@@ -81,11 +80,15 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
+        from foretrain.plan.document import plan_from_dict
+
         mesh, root = plan_from_dict(data)
         return cls(mesh, root, str(data.get("text", "")))
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` reads, ready for YAML."""
+        from foretrain.plan.document import plan_to_dict
+
         document = plan_to_dict(self.mesh, self.root)
         return {"text": self.text, **document} if self.text else document
 

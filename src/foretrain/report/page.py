@@ -6,7 +6,7 @@ Commands make a `Page`; here is how it looks as text, Markdown and JSON.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,27 +41,30 @@ class Page:
     document: Mapping[str, Any]
     sections: tuple[Section, ...] = field(default=())
     is_no: bool = False  # a well-formed question whose answer is no
+    more: Mapping[str, Callable[[], str]] = field(default_factory=dict)  # further formats
 
 
-def page_format(path: str | Path) -> str:
-    """The format a file name asks for."""
+def page_format(path: str | Path, more: Sequence[str] = ()) -> str:
+    """The format a file name asks for, of those all pages have and those that this one has besides."""
     suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix in PAGE_FORMATS:
+    if suffix in (*PAGE_FORMATS, *more):
         return suffix
-    known = ", ".join(f".{fmt}" for fmt in PAGE_FORMATS)
+    known = ", ".join(f".{fmt}" for fmt in (*PAGE_FORMATS, *more))
     raise InputError(
         f"{str(path)!r}: this answer cannot be written as such a file. Known: {known}."
-        + did_you_mean(suffix, PAGE_FORMATS)
+        + did_you_mean(suffix, (*PAGE_FORMATS, *more))
     )
 
 
 def save_page(page: Page, path: str | Path) -> None:
     from foretrain.report.files import write_whole
 
-    write_whole(path, render_page(page, page_format(path)))
+    write_whole(path, render_page(page, page_format(path, tuple(page.more))))
 
 
 def render_page(page: Page, fmt: str) -> str:
+    if fmt in page.more:
+        return page.more[fmt]()
     if fmt == "json":
         return dumps(page.document) + "\n"
     if fmt == "md":

@@ -1,70 +1,67 @@
-"""Predicted against measured, as a table per group."""
+"""Predicted against measured: tables per group, and what stands out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from foretrain.report import words
 from foretrain.report.page import Page, Section
 
-_SHARES = (
-    "mape",
-    "median",
-    "p90",
-    "bias",
-    "order",
-    "top1_regret",
-    "memory_mape",
-    "coverage",
-    "fits_accuracy",
+# Column title, key of a group's figures; every table fits 80 columns with group names of 18 letters.
+STEP_TIME = (
+    ("MAPE", "mape"),
+    ("median", "median"),
+    ("p90", "p90"),
+    ("bias", "bias"),
+    ("cover", "coverage"),
+    ("order", "order"),
+    ("regret", "top1_regret"),
 )
-_HEAD = (
-    "group",
-    "n",
-    "fail",
-    "MAPE",
-    "med",
-    "p90",
-    "bias",
-    "ord",
-    "regr",
-    "mem",
-    "cov",
-    "fits",
+MEANING = (
+    "Errors of the step time. bias: mean signed error; cover: share of 80 % intervals that hold the "
+    "measurement; order: pairs measured over 10 % apart that are predicted in the right order; regret: what "
+    "taking the predicted best of a set costs."
 )
+MOST_WORST = 3
 
 
 def validation_page(document: Mapping[str, Any], tolerance: float | None = None) -> Page:
-    """`document` is what `ValidationReport.to_dict()` gives: groups and total."""
+    """`document` is what `ValidationReport.to_dict()` gives: groups, total and rows."""
     groups: Mapping[str, Any] = document.get("groups", {})
     total: Mapping[str, Any] = document.get("total", {})
-    rows = [_row(name, group) for name, group in groups.items()]
-    if total:
-        rows.append(_row("total", total))
-    worst = tuple(
-        (name, *_worst(case))
-        for name, group in groups.items()
-        for case in (group.get("worst") or ())[:3]
-    )
+    named = {**groups, **({"total": total} if total else {})}
     sections = (
         Section(
-            "Predicted against measured (errors of step time; ord: pairs in order, regr: top-1 regret, "
-            "mem: memory, cov: intervals that cover)",
-            _HEAD,
-            tuple(rows),
+            "Predicted against measured",
+            ("group", "n", *(title for title, _ in STEP_TIME)),
+            tuple(step_time_row(name, group) for name, group in named.items()),
+            lines=(MEANING,),
         ),
         Section(
-            "Farthest off",
-            ("group", "case", "predicted", "measured", "error"),
-            worst,
-            left=2,
-            detail=1,
+            "Memory, verdicts and what could not be compared",
+            ("group", "memory rows", "error", "fit verdicts", "pairs", "failed"),
+            tuple(_other_row(name, group) for name, group in named.items()),
         ),
+        Section("Farthest off", lines=tuple(_farthest(groups)), detail=1),
     )
     beyond = tolerance is not None and not _within(total.get("mape"), tolerance)
-    return Page(_headline(groups, total, tolerance, beyond), document, sections, beyond)
+    headline = _headline(groups, total, tolerance, beyond) + _of(document.get("chosen") or {})
+    page = Page(headline, document, sections, beyond)
+    return Page(headline, document, sections, beyond, {"html": partial(_html, page)})
+
+
+def _html(page: Page) -> str:
+    from foretrain.report.scatter import render
+
+    return render(page)
+
+
+def _of(chosen: Mapping[str, Any]) -> str:
+    split = chosen.get("split")
+    return f" (half {split!r}, seed {chosen.get('seed')})" if split else ""
 
 
 def _within(error: float | None, tolerance: float) -> bool:
@@ -76,7 +73,9 @@ def _headline(
     groups: Mapping[str, Any], total: Mapping[str, Any], tolerance: float | None, beyond: bool
 ) -> str:
     n = int(total.get("n") or 0)
-    text = f"{n:,} cases in {len(groups)} groups: MAPE {_share(total.get('mape'))}"
+    text = f"{n:,} cases in {len(groups)} groups: MAPE {share(total.get('mape'))}"
+    if total.get("mape_of_groups") is not None and len(groups) > 1:
+        text += f", {share(total['mape_of_groups'])} as the mean of groups"
     failed = int(total.get("failed") or 0)
     if failed:
         text += f", {failed:,} could not be predicted"
@@ -89,12 +88,41 @@ def _headline(
     )
 
 
-def _row(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = tuple(f"{int(group.get(key) or 0):,}" for key in ("n", "failed"))
-    return (name, *counts, *(_share(group.get(key), signed=key == "bias") for key in _SHARES))
+def step_time_row(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
+    shares = (share(group.get(key), signed=key == "bias") for _, key in STEP_TIME)
+    return (name, f"{int(group.get('n') or 0):,}", *shares)
 
 
-def _share(value: float | None, signed: bool = False) -> str:
+def _other_row(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
+    count = {key: f"{int(group.get(key) or 0):,}" for key in ("memory_n", "pairs", "failed")}
+    memory, verdicts = share(group.get("memory_mape")), share(group.get("fits_accuracy"))
+    return (name, count["memory_n"], memory, verdicts, count["pairs"], count["failed"])
+
+
+def _farthest(groups: Mapping[str, Any]) -> list[str]:
+    """One line per case, since reasons are sentences."""
+    return [
+        line
+        for group in groups.values()
+        for line in map(worst_line, (group.get("worst") or ())[:MOST_WORST])
+    ]
+
+
+def worst_line(case: Any) -> str:
+    if not isinstance(case, Mapping):
+        return str(case)
+    times = " for ".join(_time(case.get(key)) for key in ("predicted", "measured"))
+    error = case.get("error")
+    shown = share(error, signed=True) if isinstance(error, int | float) else str(error or "")
+    reason = str(case.get("reason") or "")
+    return f"{case.get('id', '')}: {shown} ({times})" + (f": {reason}" if reason else "")
+
+
+def _time(value: Any) -> str:
+    return words.seconds(value) if isinstance(value, int | float) else "–"
+
+
+def share(value: float | None, signed: bool = False) -> str:
     """A percentage in few columns: one decimal below ten, none above."""
     if value is None or not math.isfinite(value):
         return "–"
@@ -102,16 +130,3 @@ def _share(value: float | None, signed: bool = False) -> str:
         return f"{value:{'+' if signed else ''}.0f}x"
     digits = 1 if abs(value) < 0.0995 else 0
     return f"{value * 100:{'+' if signed else ''}.{digits}f}%"
-
-
-def _worst(case: Any) -> tuple[str, str, str, str]:
-    if not isinstance(case, Mapping):
-        return (str(case), "", "", "")
-
-    def time(key: str) -> str:
-        value = case.get(key)
-        return words.seconds(value) if isinstance(value, int | float) else ""
-
-    error = case.get("error")
-    shown = _share(error, signed=True) if isinstance(error, int | float) else str(error or "")
-    return (str(case.get("id", "")), time("predicted"), time("measured"), shown)

@@ -31,6 +31,11 @@ def runtime_from_case(
     return chosen, _assumptions(name, chosen, given), [*warnings, *_unknown_values(given)]
 
 
+def is_known(name: str | None) -> bool:
+    """Whether a preset is meant by this name, rather than the nearest or the generic one taken for it."""
+    return bool(name) and names().get(folded(str(name)), FALLBACK) != FALLBACK
+
+
 def nearest(name: str) -> str:
     """The preset whose name or alias is contained in `name`, else the most similar one, else the generic."""
     wanted = folded(name)
@@ -62,6 +67,8 @@ def _changes(preset: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if key in data["mebibytes"]:
             changes |= _bucket(preset, float(value) * MIB)
+        elif key in data["milliseconds"]:
+            changes[data["milliseconds"][key]] = float(value) * 1e-3
         elif key in data["options"]:
             changes |= data["options"][key].get(_word(value)) or {}
     return _kept_from_preset(preset, changes)
@@ -93,11 +100,13 @@ def _word(value: object) -> str | bool:
 
 
 def _unusable(options: Mapping[str, Any]) -> Iterator[str]:
-    for key in preset_file()["mebibytes"]:
+    kinds = dict.fromkeys(preset_file()["mebibytes"], ("a size", "MiB"))
+    kinds |= dict.fromkeys(preset_file()["milliseconds"], ("a time", "ms"))
+    for key, (kind, unit) in kinds.items():
         value = options.get(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < value < float("inf")):
-            yield f"runtime_options.{key}: {value!r} is not a size; give a positive number of MiB."
+            yield f"runtime_options.{key}: {value!r} is not {kind}; give a positive number of {unit}."
 
 
 def _unknown_values(options: Mapping[str, Any]) -> Iterator[str]:

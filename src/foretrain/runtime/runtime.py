@@ -22,7 +22,7 @@ class Runtime:
     title: str = ""
     source: str = ""
     # kernels
-    attention: str = "flash"  # flash | unfused
+    attention: str = "flash"  # flash | flash3 | cudnn | unfused
     fuses_elementwise: bool = True
     # host
     host_seconds_per_kernel: float = 0.0  # CPU time to issue one kernel
@@ -32,18 +32,23 @@ class Runtime:
     # communication
     library: str = "nccl"  # nccl | gloo | mpi
     algorithms: tuple[tuple[str, str], ...] = ()  # collective → algorithm[/protocol]
+    priorities: tuple[
+        tuple[str, float], ...
+    ] = ()  # purpose → share of a link that flows compete for, 1 where not named
     synchronises: str = (
         "all_reduce"  # how replicas agree; a collective, such as neighbour_all_reduce(ring)
     )
-    synchronises_at: str = (
-        "gradient"  # gradient: when backward has it | forward: weights, at the start
-    )
+    # gradient: when backward has it | forward: weights, from the forward pass on | adapted: weights, each once
+    # backward has its gradient and it is stepped
+    synchronises_at: str = "gradient"
     overlap_slows: bool = True  # kernels and what moves beside them slow each other
     overlaps_gradients: bool = True  # gradient buckets are reduced while backward runs
     bucket_bytes: float = 25e6
     first_bucket_bytes: float = 1e6
     overlaps_parameter_gather: bool = False  # sharded weights are gathered under the next forward
-    exchanges_in_pieces: bool = False  # tensor-parallel gathers and reductions run beside their GEMM
+    exchanges_in_pieces: bool = (
+        False  # tensor-parallel gathers and reductions run beside their GEMM
+    )
     overlaps_tensor_backward: bool = False  # input-gradient reduction runs beside the weight GEMM
     overlaps_pipeline: bool = True  # sends run beside the next micro-batch
     regathers_sequence: bool = True  # saves sequence shards and gathers them again in backward
@@ -51,18 +56,38 @@ class Runtime:
     clips_gradients: bool = False  # a global gradient norm joins all ranks before the update
     prefetched_blocks: int = 1  # fully sharded weights gathered ahead
     expert_overlap: float = 0.0  # share of expert all-to-all hidden under other work
+    # a background thread that fuses tensors by time, and the agreement of ranks it asks for
+    cycle_seconds: float = 0.0  # how often it looks; 0: none, buckets fill up
+    fusion_copies: float = 1.0  # times a tensor stands in the buffer, with what it receives
+    negotiation_rounds: float = 0.0  # trips over a binary tree of the ranks in a cycle
+    negotiation_seconds_per_hop: float = 0.0
+    negotiation_seconds_per_rank: float = 0.0  # the coordinator's own time
     # memory
     gradient_bytes: float | None = (
         None  # per element in the accumulation buffer; None = as the precision
     )
+    reducer_bytes: float = 0.0  # per element in buckets beside the gradients, where replicas are
+    fresh_gradient_bytes: float = 0.0  # per element, of one micro-batch until it is added up
     context_bytes: float = 0.0  # driver context, communication buffers, libraries
-    fragmentation: float = 0.0  # share of the allocated peak lost in the allocator
-    logits_copies: float = 1.0  # fp32 copies of the logits alive at the loss
+    fragmentation: float = 0.0  # share of what comes and goes that the allocator keeps on top
+    logits_copies: float = 1.0  # fp32 copies of the logits alive at the loss, the kept one included
     # plan
+    places_by_products: bool = False  # stages share out the head too, by its matrix products
     pads_vocabulary_to: int = 1
     rank_order: tuple[str, ...] = ("pp", "dp", "cp", "tp")  # outermost first
     defaults: tuple[tuple[str, str], ...] = ()  # plan words used where a case says nothing
     aliases: tuple[str, ...] = ()
+
+    def negotiation_seconds(self, ranks: int) -> float:
+        """Until so many ranks agree on what they reduce in a cycle: small messages over a tree, and a
+        coordinator that reads what each of them says."""
+        if ranks < 2:
+            return 0.0
+        hops = self.negotiation_rounds * (ranks - 1).bit_length()
+        return (
+            hops * self.negotiation_seconds_per_hop
+            + (ranks - 1) * self.negotiation_seconds_per_rank
+        )
 
     def with_options(self, options: Mapping[str, Any]) -> Runtime:
         """A copy with fields replaced; unknown names and unusable values are errors, all told at once."""
@@ -83,11 +108,24 @@ class Runtime:
         return replace(self, **changes)
 
 
+PURPOSES = (
+    "tensor",
+    "context",
+    "expert",
+    "data",
+    "pipeline",
+    "embedding",
+    "halo",
+    "reshard",
+    "weights",
+)
+"""What communication serves."""
+
 _IDENTITY = ("name", "title", "source", "aliases", "defaults")
 _WORDS = {
-    "attention": ("flash", "unfused"),
+    "attention": ("flash", "flash3", "cudnn", "unfused"),
     "library": ("nccl", "gloo", "mpi"),
-    "synchronises_at": ("gradient", "forward"),
+    "synchronises_at": ("gradient", "forward", "adapted"),
 }
 _SHARES = ("expert_overlap", "fragmentation")
 
@@ -106,6 +144,8 @@ def _usable(name: str, value: Any, kind: str) -> Any:
         return value
     if name == "algorithms":
         return _pairs(value)
+    if name == "priorities":
+        return tuple((purpose, _priority(purpose, word)) for purpose, word in _pairs(value))
     if kind.startswith("tuple"):
         words = tuple(value.split("-")) if isinstance(value, str) else tuple(value)
         return tuple(str(word) for word in words)
@@ -125,14 +165,28 @@ def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((str(k), str(v)) for k, v in value.items()))
     words = [word.strip() for word in str(value).split(",") if word.strip()]
     if not all(":" in word for word in words):
-        raise InputError(f"{value!r}: write collective:algorithm, such as all_reduce:tree.")
+        raise InputError(f"{value!r}: write name:value, such as all_reduce:tree.")
     return tuple(sorted((w.partition(":")[0], w.partition(":")[2]) for w in words))
+
+
+def _priority(purpose: str, word: str) -> float:
+    if purpose not in PURPOSES:
+        raise InputError(
+            f"{purpose!r} is not a purpose.{did_you_mean(purpose, PURPOSES)} Known: {', '.join(PURPOSES)}."
+        )
+    try:
+        number = float(word)
+    except ValueError:
+        number = 0.0
+    if not 1e-3 <= number <= 1e3:
+        raise InputError(f"{word!r} must be a number from 0.001 to 1000.")
+    return number
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool):
         raise InputError(f"{value!r} is not a number.")
-    if name.startswith("host_seconds"):
+    if "seconds" in name:
         return parse_seconds(value)
     return parse_bytes(value)  # plain numbers pass; sizes may carry a unit
 

@@ -9,6 +9,9 @@ from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
+from foretrain.validation.reasons import likely_reason
+from foretrain.validation.split import half_of
+
 APART = 0.10  # pairs measured closer than this have no order worth predicting
 
 
@@ -25,6 +28,10 @@ class Scored:
         return found
 
     @property
+    def group(self) -> str:
+        return str(self.case.get("group", ""))
+
+    @property
     def ran(self) -> bool:
         return self.measured.get("ok") is not False
 
@@ -39,6 +46,12 @@ class Scored:
         if self.failed or not self.ran or not seconds:
             return None
         return float(self.prediction["step_seconds"]) / float(seconds) - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval covers what was measured."""
+        low, high = self.prediction["interval"]
+        return bool(low <= float(self.measured["step_time_s"]) <= high)
 
     @property
     def memory_error(self) -> float | None:
@@ -66,6 +79,7 @@ def figures(rows: Iterable[Scored], worst: int = 5) -> dict[str, Any]:
         "order": right / pairs if pairs else None,
         "pairs": pairs,
         "top1_regret": regret,
+        "memory_n": len(memory),
         "memory_mape": mean(memory) if memory else None,
         "coverage": _coverage(errors),
         "fits_accuracy": _verdicts(rows),
@@ -109,11 +123,7 @@ def _order(errors: list[tuple[Scored, float]]) -> tuple[int, int, float | None]:
 
 
 def _coverage(errors: list[tuple[Scored, float]]) -> float | None:
-    inside = []
-    for row, _ in errors:
-        low, high = row.prediction["interval"]
-        inside.append(low <= float(row.measured["step_time_s"]) <= high)
-    return sum(inside) / len(inside) if inside else None
+    return sum(row.is_inside for row, _ in errors) / len(errors) if errors else None
 
 
 def _verdicts(rows: list[Scored]) -> float | None:
@@ -128,4 +138,36 @@ def _far(row: Scored, error: float) -> dict[str, Any]:
         "predicted": row.prediction["step_seconds"],
         "measured": row.measured["step_time_s"],
         "error": error,
+        "reason": likely_reason(row.prediction, row.case, row.is_inside),
     }
+
+
+def row_document(row: Scored) -> dict[str, Any]:
+    """One case beside what was measured, None where there is nothing to tell."""
+    found, error = row.prediction, row.error
+    question: Mapping[str, Any] = found.get("question") or {}
+    memory: Mapping[str, Any] = found.get("memory") or {}
+    peak = memory.get("peak_bytes")
+    return {
+        "id": row.case.get("id"),
+        "group": row.group,
+        "half": half_of(row.case),
+        "what": " · ".join(
+            str(question[key]) for key in ("model", "cluster", "plan") if question.get(key)
+        ),
+        "predicted": found.get("step_seconds"),
+        "measured": row.measured.get("step_time_s"),
+        "interval": found.get("interval"),
+        "error": error,
+        "fits": found.get("fits"),
+        "ran": row.ran,
+        "memory_predicted_gib": None if peak is None else float(peak) / 2**30,
+        "memory_measured_gib": row.measured.get("memory_gib"),
+        "reason": _why(row, error),
+    }
+
+
+def _why(row: Scored, error: float | None) -> str:
+    if row.failed:
+        return str(row.prediction["error"]["message"])
+    return "" if error is None else likely_reason(row.prediction, row.case, row.is_inside)

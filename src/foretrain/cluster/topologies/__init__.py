@@ -8,29 +8,11 @@ A new topology is one new file and one row below.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TypeAlias
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
-from foretrain.cluster.topologies import (
-    binary_tree,
-    dragonfly,
-    exponential,
-    fat_tree,
-    fully_connected,
-    graph,
-    hierarchical,
-    mesh,
-    nvlink_mesh,
-    nvswitch,
-    pcie_tree,
-    rail,
-    random_graph,
-    ring,
-    single,
-    star,
-    torus,
-)
 from foretrain.cluster.topologies.shape import NetworkShape
 from foretrain.errors import ClusterError, did_you_mean
 
@@ -38,35 +20,43 @@ __all__ = ["INTERCONNECTS", "NETWORKS", "InterconnectBuilder", "NetworkShape", "
 
 InterconnectBuilder: TypeAlias = Callable[[Site, Interconnect], Fabric]
 
+
+def _interconnect(file: str) -> InterconnectBuilder:
+    """The `build` of a file, which is loaded when something is built."""
+
+    def build(site: Site, interconnect: Interconnect) -> Fabric:
+        made: Fabric = import_module(f"{__name__}.{file}").build(site, interconnect)
+        return made
+
+    return build
+
+
 INTERCONNECTS: Mapping[str, InterconnectBuilder] = {
-    "nvswitch": nvswitch.build,
-    "nvlink_mesh": nvlink_mesh.build,
-    "pcie_tree": pcie_tree.build,
-    "single": single.build,
+    "nvswitch": _interconnect("nvswitch"),
+    "nvlink_mesh": _interconnect("nvlink_mesh"),
+    "pcie_tree": _interconnect("pcie_tree"),
+    "single": _interconnect("single"),
 }
 
 _ONE = ("shortest",)
 _GRID = ("dimension-order", "shortest", "ecmp")
 _SPREAD = ("ecmp", "shortest")
 
+# Each row names its file, which is loaded when the network is used.
 NETWORKS: Mapping[str, NetworkShape] = {
-    "star": NetworkShape(star.build, star.Parameters, _ONE, own=_ONE),
-    "graph": NetworkShape(graph.build, graph.Parameters, own=_ONE),
-    "ring": NetworkShape(ring.build, ring.Parameters, _GRID, own=_GRID[:2]),
-    "torus": NetworkShape(torus.build, torus.Parameters, _GRID, own=_GRID[:2]),
-    "mesh": NetworkShape(mesh.build, mesh.Parameters, _GRID, own=_GRID[:2]),
-    "binary-tree": NetworkShape(binary_tree.build, binary_tree.Parameters, _ONE, own=_ONE),
-    "fat-tree": NetworkShape(fat_tree.build, fat_tree.Parameters, _SPREAD, own=_SPREAD),
-    "rail-optimised": NetworkShape(rail.build, rail.Parameters, _SPREAD, own=_SPREAD),
-    "hierarchical": NetworkShape(hierarchical.build, hierarchical.Parameters, _ONE, own=_ONE),
-    "dragonfly": NetworkShape(
-        dragonfly.build, dragonfly.Parameters, ("minimal",), own=("minimal",)
-    ),
-    "fully-connected": NetworkShape(
-        fully_connected.build, fully_connected.Parameters, _ONE, own=_ONE
-    ),
-    "exponential": NetworkShape(exponential.build, exponential.Parameters, own=_ONE),
-    "random": NetworkShape(random_graph.build, random_graph.Parameters, own=_ONE),
+    "star": NetworkShape("star", _ONE, own=_ONE),
+    "graph": NetworkShape("graph", own=_ONE),
+    "ring": NetworkShape("ring", _GRID, own=_GRID[:2]),
+    "torus": NetworkShape("torus", _GRID, own=_GRID[:2]),
+    "mesh": NetworkShape("mesh", _GRID, own=_GRID[:2]),
+    "binary-tree": NetworkShape("binary_tree", _ONE, own=_ONE),
+    "fat-tree": NetworkShape("fat_tree", _SPREAD, own=_SPREAD),
+    "rail-optimised": NetworkShape("rail", _SPREAD, own=_SPREAD),
+    "hierarchical": NetworkShape("hierarchical", _ONE, own=_ONE),
+    "dragonfly": NetworkShape("dragonfly", ("minimal",), own=("minimal",)),
+    "fully-connected": NetworkShape("fully_connected", _ONE, own=_ONE),
+    "exponential": NetworkShape("exponential", own=_ONE),
+    "random": NetworkShape("random_graph", own=_ONE),
 }
 
 _ALSO = {

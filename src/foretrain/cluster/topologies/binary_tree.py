@@ -9,8 +9,8 @@ import numpy as np
 
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, IntArray, Site, left_packed
-from foretrain.cluster.forms import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 
 __all__ = ["Parameters", "build"]
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Site, expect_links, left_packed
-from foretrain.cluster.forms import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
 
 __all__ = ["Parameters", "build"]

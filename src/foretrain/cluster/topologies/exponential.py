@@ -12,8 +12,8 @@ import numpy as np
 
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, IntArray, Site, expect_links
-from foretrain.cluster.forms import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
 
 __all__ = ["Parameters", "build"]

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.forms import STRICT, Count, Number, Seconds
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT, Count, Number, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 from foretrain.errors import ClusterError
 

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, IntArray, Site, no_route
-from foretrain.cluster.forms import STRICT
-from foretrain.cluster.link import Network, NetworkEdge
+from foretrain.cluster.forms import MOST_VERTICES, too_many
+from foretrain.cluster.link import Network, NetworkEdge, self_loop
 from foretrain.cluster.parts import expect_joined
+from foretrain.cluster.quantities import STRICT
 from foretrain.cluster.routing import shortest_routed
 from foretrain.errors import ClusterError, did_you_mean
 
@@ -34,6 +35,9 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
     hosts, first, place = np.unique(site.host, return_index=True, return_inverse=True)
     known: dict[int | str, int] = {host: number for number, host in enumerate(hosts.tolist())}
     faults = _faults(network.edges, known, given.switches)
+    ends = {end for cable in network.edges for end in cable.ends}
+    if (count := len(ends | known.keys())) > MOST_VERTICES:
+        faults.append(f"edges: {too_many(count)}")
     if faults:
         raise ClusterError("The network graph is not usable:", faults=faults)
     for cable in network.edges:
@@ -52,15 +56,18 @@ def _faults(
     edges: tuple[NetworkEdge, ...], known: dict[int | str, int], switches: tuple[str, ...] | None
 ) -> list[str]:
     faults = []
+    last = max((node for node in known if isinstance(node, int)), default=-1)
     if not edges:
         faults.append("edges: empty; a graph network needs at least one cable.")
     for number, cable in enumerate(edges):
         one, other = cable.ends
         if one == other:
-            faults.append(f"edges[{number}]: a cable from {one} to itself joins nothing.")
+            faults.append(f"edges[{number}]: {self_loop(one)}")
         for end in dict.fromkeys(cable.ends):
             if isinstance(end, int) and end not in known:
-                faults.append(f"edges[{number}]: there is no node {end} with network cards.")
+                faults.append(
+                    f"edges[{number}]: there is no node {end} with network cards; nodes run to {last}."
+                )
             if isinstance(end, str) and switches is not None and end not in switches:
                 hint = did_you_mean(end, switches)
                 faults.append(f"edges[{number}]: there is no switch {end!r}.{hint}")

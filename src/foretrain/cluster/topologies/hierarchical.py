@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.forms import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 from foretrain.errors import ClusterError
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.forms import STRICT, Bandwidth, Seconds
 from foretrain.cluster.grid import grid_fabric
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT, Bandwidth, Seconds
 
 __all__ = ["Parameters", "build"]
 

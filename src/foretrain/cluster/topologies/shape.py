@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from typing import Any
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Network
-from foretrain.cluster.routing import GRAPH_ROUTINGS
 from foretrain.errors import ClusterError, did_you_mean
 from foretrain.loading import validated
 
@@ -28,8 +28,8 @@ def _largest(value: Any) -> int:
 class NetworkShape:
     """Call it with a site and a network to get the fabric, routed as the network says."""
 
-    build: Callable[[Site, Network, Any], Fabric]
-    parameters: type
+    file: str
+    """In this folder, with a function `build` and a form `Parameters`."""
     routings: tuple[str, ...] = ("shortest", "ecmp")
     """The first is the default."""
     own: tuple[str, ...] = ()
@@ -41,8 +41,24 @@ class NetworkShape:
         self.expect_routing(routing, network.topology)
         fabric = self.build(site, network, given)
         if routing not in self.own:
+            from foretrain.cluster.routing import GRAPH_ROUTINGS
+
             return GRAPH_ROUTINGS[routing](fabric)
         return fabric if routing == "ecmp" else replace(fabric, spread=None)
+
+    @property
+    def build(self) -> Callable[[Site, Network, Any], Fabric]:
+        made: Callable[[Site, Network, Any], Fabric] = self._module.build
+        return made
+
+    @property
+    def parameters(self) -> type:
+        form: type = self._module.Parameters
+        return form
+
+    @property
+    def _module(self) -> Any:
+        return import_module(f"foretrain.cluster.topologies.{self.file}")
 
     @property
     def names(self) -> tuple[str, ...]:

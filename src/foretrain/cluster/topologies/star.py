@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.forms import STRICT
 from foretrain.cluster.link import Network
+from foretrain.cluster.quantities import STRICT
 from foretrain.cluster.topologies.nvswitch import hub
 
 __all__ = ["Parameters", "build"]

@@ -2,32 +2,46 @@
 
 Where the optimizer state is split over the replicas a bucket is reduce-scattered to its owners; where it is
 split over some of them only (hybrid sharding), the rest add up their shards with an all-reduce.
+
+Two rules of fusion. DDP closes a bucket once it has reached its size. Horovod and BlueFog look at their queue every
+cycle: what is ready then and fits the fusion buffer goes together, after a coordinator has heard from all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from math import inf, prod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
+from foretrain.runtime import Runtime
 
 Ready = Iterable[tuple[int, tuple[WeightShard, ...]]]
-
-
-@dataclass(slots=True)
-class _Bucket:
-    limit: float
-    bytes: float = 0.0
-    flushed: list[tuple[int, float]] = field(default_factory=list)
+Pace = Callable[[Sequence[Item]], NDArray[np.float64]]
+"""Device seconds of items: known to the cost models, above this layer."""
+Clock = NDArray[
+    np.float64
+]  # [items + 1]: seconds after which a chain has done so many of its items
 
 
 def sharding_axes(shard: WeightShard, role: str) -> tuple[str, ...]:
     """The axes a role's tensor is split over: those asked for that hold copies of it."""
     asked = dict(shard.state).get(role, ())
     return tuple(axis for axis in asked if axis in shard.reduce_axes)
+
+
+@dataclass(frozen=True, slots=True)
+class FromBuffer(Communication):
+    """A collective on a fusion buffer: so many tensors are copied in and out. It starts `delay` seconds after all
+    else would let it, as its coordinator was still at work."""
+
+    tensors: int = 1
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,62 @@ class Reduction:
     bytes_per_element: float
     limits: tuple[float, float]
     overlaps: bool
+    cycles: Cycles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """A background thread that looks for ready tensors every `seconds`, and what it does then.
+
+    `copies`: how often a tensor stands in the fusion buffer, itself and what is received. `negotiation`: seconds
+    until all of so many ranks know what they reduce; a thread that negotiates for longer than a cycle is late.
+    """
+
+    seconds: float
+    copies: float
+    negotiation: Callable[[int], float]
+
+    def fused(
+        self, tensors: Sequence[tuple[int, float]], limit: float, ranks: int, clock: Clock
+    ) -> list[Fused]:
+        """(position, bytes) in order of readiness → the buffers they share."""
+        agreed = self.negotiation(ranks)
+        period = max(self.seconds, agreed)
+        out: list[Fused] = []
+        held: list[float] = []
+        last = 0
+        for position, size in tensors:
+            tick = ceil(float(clock[position]) / period)
+            if held and (tick != last or (sum(held) + size) * self.copies > limit):
+                out.append(_started(last * period + agreed, held, clock))
+                held = []
+            held.append(size)
+            last = tick
+        return [*out, _started(last * period + agreed, held, clock)] if held else out
+
+
+def cycles(runtime: Runtime) -> Cycles | None:
+    """The background thread of a runtime that has one."""
+    if not runtime.cycle_seconds:
+        return None
+    return Cycles(runtime.cycle_seconds, runtime.fusion_copies, runtime.negotiation_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A buffer of `bytes` that may go once the chain has done `after` items and `delay` seconds have passed."""
+
+    after: int
+    bytes: float
+    tensors: int = 0  # 0: where they are, without a buffer
+    delay: float = 0.0
+
+
+def _started(at: float, sizes: list[float], clock: Clock) -> Fused:
+    """Starts are at ends of items: the first at or after the moment, or the chain's end and the time left."""
+    after = int(np.searchsorted(clock, at * (1.0 - 1e-12)))
+    late = 0.0 if after < len(clock) else at - float(clock[-1])
+    return Fused(min(after, len(clock) - 1), sum(sizes), len(sizes), late)
 
 
 def reduced(
@@ -59,31 +129,61 @@ def reduced(
     return items
 
 
+def _from_buffer(items: list[Item], buffer: Fused) -> list[Item]:
+    """The first collective on a fusion buffer pays for it."""
+    work = items[0].work
+    if not buffer.tensors or not isinstance(work, Communication):
+        return items
+    plain = (work.collective, work.bytes, work.group, work.purpose)
+    return [Item(FromBuffer(*plain, buffer.tensors, buffer.delay)), *items[1:]]
+
+
 def gradient_asyncs(
     ready: Ready,
     end: int,
     how: Reduction,
     ranks: Mapping[str, int],
     interner: Interner,
+    clock: Clock | None = None,
 ) -> tuple[Async, ...]:
-    """Reductions beside one chain of `end` items, in the order its gradients (or weights) are ready."""
-    first, others = how.limits if how.overlaps else (inf, inf)
-    buckets: dict[tuple[tuple[str, ...], tuple[str, ...]], _Bucket] = {}
+    """Reductions beside one chain of `end` items, in the order its gradients (or weights) are ready.
+
+    `clock` is asked for where tensors are fused by cycles.
+    """
+    tensors: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, float]]] = {}
     for position, shards in ready:
         for shard in shards:
-            if not shard.reduce_axes:
-                continue
-            owners = sharding_axes(shard, "optimizer")
-            bucket = buckets.setdefault((shard.reduce_axes, owners), _Bucket(first))
-            bucket.bytes += shard.elements * how.bytes_per_element
-            if bucket.bytes >= bucket.limit:
-                bucket.flushed.append((position, bucket.bytes))
-                bucket.bytes, bucket.limit = 0.0, others
+            if shard.reduce_axes:
+                key = (shard.reduce_axes, sharding_axes(shard, "optimizer"))
+                size = shard.elements * how.bytes_per_element
+                tensors.setdefault(key, []).append((position, size))
     out: list[tuple[int, Item]] = []
-    for (axes, owners), bucket in buckets.items():
-        flushed = bucket.flushed + ([(end, bucket.bytes)] if bucket.bytes > 0 else [])
-        for position, size in flushed:
-            at = position if how.overlaps else end
-            out += [(at, item) for item in reduced(size, axes, owners, ranks, how.collective)]
+    for (axes, owners), mine in tensors.items():
+        for buffer in _buffers(mine, end, how, prod(ranks[axis] for axis in axes), clock):
+            items = reduced(buffer.bytes, axes, owners, ranks, how.collective)
+            out += [(buffer.after, item) for item in _from_buffer(items, buffer)]
     out.sort(key=lambda entry: entry[0])
     return tuple(Async(interner.number(item), "data", at) for at, item in out)
+
+
+def _buffers(
+    tensors: list[tuple[int, float]], end: int, how: Reduction, ranks: int, clock: Clock | None
+) -> list[Fused]:
+    if not how.overlaps:
+        total = sum(size for _, size in tensors)
+        return [Fused(end, total)] if total > 0 else []
+    if how.cycles is not None and clock is not None:
+        return how.cycles.fused(tensors, how.limits[1], ranks, clock)
+    return _filled(tensors, end, how.limits)
+
+
+def _filled(tensors: list[tuple[int, float]], end: int, limits: tuple[float, float]) -> list[Fused]:
+    """DDP's rule: a bucket goes when it has reached its size, what is left at the end."""
+    out: list[Fused] = []
+    limit, held = limits[0], 0.0
+    for position, size in tensors:
+        held += size
+        if held >= limit:
+            out.append(Fused(position, held))
+            held, limit = 0.0, limits[1]
+    return [*out, Fused(end, held)] if held > 0 else out

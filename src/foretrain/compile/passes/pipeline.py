@@ -70,6 +70,7 @@ class StageSetting:
     sizes: Mapping[str, int]
     splits_backward: bool
     interner: Interner
+    pace: bucket.Pace | None = None  # asked for where gradients are fused by time
 
     @property
     def gradient_bytes(self) -> float:
@@ -82,16 +83,31 @@ class StageSetting:
 
     @property
     def reduction(self) -> bucket.Reduction:
-        """How replicas agree; those who exchange weights rather than gradients start with the forward pass."""
-        size = self.gradient_bytes if self.reduces_gradients else self.weight_bytes
+        """How replicas agree: on gradients, or on weights."""
         runtime = self.runtime
+        size = self.gradient_bytes if runtime.synchronises_at == "gradient" else self.weight_bytes
         return bucket.Reduction(
-            runtime.synchronises, size, self.bucket_limits, runtime.overlaps_gradients
+            runtime.synchronises,
+            size,
+            self.bucket_limits,
+            runtime.overlaps_gradients,
+            bucket.cycles(runtime),
         )
 
     @property
-    def reduces_gradients(self) -> bool:
-        return self.runtime.synchronises_at == "gradient"
+    def starts_forward(self) -> bool:
+        return self.runtime.synchronises_at == "forward"
+
+    def reductions(
+        self, ready: bucket.Ready, chain: np.typing.NDArray[np.int32]
+    ) -> tuple[Async, ...]:
+        how = self.reduction
+        clock = None
+        if how.cycles is not None and self.pace is not None:
+            items = self.interner.items
+            seconds = self.pace([items[number] for number in chain.tolist()])
+            clock = np.concatenate([[0.0], np.cumsum(seconds)])
+        return bucket.gradient_asyncs(ready, len(chain), how, self.sizes, self.interner, clock)
 
     @property
     def bucket_limits(self) -> tuple[float, float]:
@@ -131,9 +147,8 @@ class _PartBuilder:
         asyncs = self._weight_gathers(self.weights, starts)
         if is_first and s.runtime.overlaps_parameter_gather:
             asyncs += self._parameter_gathers(starts)
-        if is_first and not s.reduces_gradients:
-            ready = list(zip(starts, self.weights, strict=False))
-            asyncs += bucket.gradient_asyncs(ready, len(chain), s.reduction, s.sizes, s.interner)
+        if is_first and s.starts_forward:
+            asyncs += s.reductions(self._weights_in_order(starts), chain)
         leaving = self._offloaded()
         asyncs += offload.copies_out(leaving, starts[1:], s.interner)
         return Segment(
@@ -143,6 +158,15 @@ class _PartBuilder:
             workspace=max(p.forward_workspace for p in passes) + max(leaving, default=0.0),
             send=None if self.part.is_last else self._send(passes[-1].boundary_bytes, +1),
         )
+
+    def _weights_in_order(self, starts: list[int]) -> list[tuple[int, tuple[WeightShard, ...]]]:
+        """Tensor by tensor, each at the start of its block: backward meets them the other way round."""
+        s = self.setting
+        return [
+            (start, shards)
+            for start, p in zip(starts, self.part.passes, strict=False)
+            for _, shards in reversed(p.ready_weight if s.splits_backward else p.ready)
+        ]
 
     def backward(self, is_last: bool) -> Segment:
         return self._backward(is_last, lambda p: p.backward, lambda p: p.ready, frees=True)
@@ -174,14 +198,14 @@ class _PartBuilder:
         if not is_pure_weight:
             asyncs += self._weight_gathers(self.weights[::-1], starts)
             asyncs += offload.copies_in(self._offloaded()[::-1], starts, s.interner)
-        if ready is not None and s.reduces_gradients:
+        if ready is not None and not s.starts_forward:
             finished = [
                 (starts[i] + at, shards)
                 for i, p in enumerate(passes)
                 for at, shards in ready(p)
                 if is_last or any(sharding_axes(w, "gradient") for w in shards)
             ]
-            asyncs += bucket.gradient_asyncs(finished, len(chain), s.reduction, s.sizes, s.interner)
+            asyncs += s.reductions(finished, chain)
         saved = sum(p.saved_bytes for p in passes) - sum(self._offloaded())
         return Segment(
             chain=chain,
@@ -278,7 +302,8 @@ def _stage(
         for part in parts for p in part.passes
     ]  # fmt: skip
     has_replicas = any(w.reduce_axes for w in shards)
-    staging = s.bucket_limits[1] if has_replicas and s.runtime.overlaps_gradients else 0.0
+    parameters = sum(w.elements for w in shards)
+    reducer = s.runtime.reducer_bytes * parameters if has_replicas else 0.0
     counts: dict[str, int] = {}
     for part in parts:
         for p in part.passes:
@@ -289,7 +314,7 @@ def _stage(
         gradients=sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards)
         * s.gradient_bytes,
         optimizer=sum(w.elements / _parts(w, "optimizer", s.sizes) for w in shards) * state,
-        buffers=max(gathered, default=0.0) * (1 + s.runtime.prefetched_blocks) + staging,
-        parameters=sum(w.elements for w in shards),
+        buffers=max(gathered, default=0.0) * (1 + s.runtime.prefetched_blocks) + reducer,
+        parameters=parameters,
         blocks=tuple(counts.items()),
     )

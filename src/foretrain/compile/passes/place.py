@@ -42,16 +42,23 @@ def _single_ops(block: Block) -> list[Block]:
     return pieces
 
 
-def place(model: Model, schedule: Schedule) -> tuple[tuple[Instance, ...], ...]:
+def place(
+    model: Model, schedule: Schedule, by_products: bool = False
+) -> tuple[tuple[Instance, ...], ...]:
     """Part c·stages + s of the result is what chunk c of stage s holds, in order.
 
     Layers divide evenly where they can; else embedding and head count as a layer each (as large runs with
-    126 layers do); else parts are balanced by their arithmetic.
+    126 layers do); else parts are balanced by their arithmetic. `by_products` shares out the head like a
+    layer, by the size of its matrix products (as nanotron does).
     """
     parts = schedule.stages * schedule.chunks
     instances = [(b, r) for b, block in enumerate(model.blocks) for r in range(block.repeat)]
     if parts == 1:
         return (tuple(instances),)
+    if by_products and schedule.layers is None:
+        counts = _even_shares([_products(model.blocks[b]) for b, _ in instances], parts)
+        if min(counts) > 0:
+            return _cut(instances, instances, counts, 0, len(instances) - 1)
     main = _main(model)
     layers = [i for i in instances if i[0] in main]
     if len(layers) < parts and model.layers >= parts:
@@ -112,6 +119,31 @@ def _counts(model: Model, schedule: Schedule, layers: list[Instance], parts: int
 @lru_cache(maxsize=4096)
 def _work(block: Block) -> float:
     return sum(family(op).flops(op) for op in block.ops) or 1.0
+
+
+@lru_cache(maxsize=4096)
+def _products(block: Block) -> float:
+    return sum(family(op).flops(op) for op in block.ops if op.kind == "linear")
+
+
+def _even_shares(work: list[float], parts: int) -> list[int]:
+    """A part ends with the instance that brings the running total to its share or beyond.
+
+    Parts left over at the end take one instance each from those before them.
+    """
+    share, total, part = sum(work) / parts, 0.0, 0
+    counts = [0] * parts
+    for size in work:
+        total += size
+        counts[part] += 1
+        if part < parts - 1 and total >= share * (part + 1) * (1 - 1e-12):
+            part += 1
+    for empty in range(parts - 1, 0, -1):
+        if not counts[empty]:
+            giver = max((p for p in range(empty) if counts[p] > 1), default=0)
+            counts[giver] -= 1
+            counts[empty] += 1
+    return counts
 
 
 def _balanced(model: Model, layers: list[Instance], parts: int) -> list[int]:

@@ -61,7 +61,7 @@ def recompute(block: BlockProgram, choice: str, logits_copies: float) -> BlockPa
         ready=tuple(ready),
         ready_weight=tuple(ready_weight),
         saved_bytes=_kept(block, redo),
-        forward_workspace=max((_outputs(op) for op in block.ops), default=0.0),
+        forward_workspace=_forward_workspace(block, logits_copies),
         backward_workspace=_redone(block, redo) + _gradients(block, logits_copies),
         boundary_bytes=block.boundary_bytes,
         pooled=_pooled(block),
@@ -113,7 +113,9 @@ def _run(redo: frozenset[int], last: int) -> range:
 
 def _again(item: Item) -> Item:
     if isinstance(item.work, Compute):
-        return Item(Compute(item.work.op, item.work.kernel, is_recomputed=True), item.beside, item.in_pieces)
+        return Item(
+            Compute(item.work.op, item.work.kernel, is_recomputed=True), item.beside, item.in_pieces
+        )
     assert isinstance(item.work, Communication)
     return item
 
@@ -142,12 +144,24 @@ def _outputs(op: OpProgram) -> float:
     return sum(size for _, size in op.outputs)
 
 
+def _forward_workspace(block: BlockProgram, logits_copies: float) -> float:
+    """The largest result on its way, beside what is kept."""
+    sizes = (_outputs(op) + _at_the_loss(op, logits_copies) for op in block.ops)
+    return max(sizes, default=0.0)
+
+
 def _gradients(block: BlockProgram, logits_copies: float) -> float:
-    """The largest pair of gradients alive at once; the loss works on fp32 copies of the logits."""
+    """The largest pair of gradients alive at once. The gradient of the logits takes the place of what is kept."""
     worst = 0.0
     for op in block.ops:
         size = _outputs(op) + sum(s for _, s in op.inputs)
-        if op.kind == "cross_entropy":
-            size += 2.0 * logits_copies * op.inputs[0][1]
-        worst = max(worst, size)
+        worst = max(worst, _at_the_loss(op, logits_copies) or size)
     return worst
+
+
+def _at_the_loss(op: OpProgram, logits_copies: float) -> float:
+    """The logits and their fp32 copies, beside the one that is kept; nothing at other ops."""
+    if op.kind != "cross_entropy":
+        return 0.0
+    logits, kept = op.inputs[0][1], sum(size for _, size in op.saved)
+    return logits + (logits_copies - 1.0) * kept

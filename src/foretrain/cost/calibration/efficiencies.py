@@ -56,6 +56,15 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class SpecialConvolutions:
+    """Convolutions of stride 1 that libraries compute otherwise than the general ones, in these dtypes."""
+
+    dtypes: tuple[str, ...]
+    winograd: float  # gain of 3x3 kernels
+    least_output: int  # … whose output is that large
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """All entries and the constants they share."""
 
@@ -66,6 +75,7 @@ class Table:
     narrow_head: int
     attention_rows: int
     compute_units: int
+    special_convolutions: SpecialConvolutions
     spread: Mapping[str, float]
     unknown_device_spread: float
 
@@ -88,6 +98,7 @@ def read_table(data: Mapping[str, Any]) -> Table:
     for name, given in data["devices"].items():
         base = rows[given["like"]] if "like" in given else {}
         rows[name] = base | {key: value for key, value in given.items() if key != "like"}
+    special = data["special_convolutions"]
     return Table(
         devices={name: _entry(name, row) for name, row in rows.items()},
         substitutes={dtype: tuple(others) for dtype, others in data["substitutes"].items()},
@@ -96,6 +107,9 @@ def read_table(data: Mapping[str, Any]) -> Table:
         narrow_head=data["narrow_head"],
         attention_rows=data["attention_rows"],
         compute_units=data["compute_units"],
+        special_convolutions=SpecialConvolutions(
+            **{**special, "dtypes": tuple(special["dtypes"])},
+        ),
         spread=data["spread"],
         unknown_device_spread=data["unknown_device_spread"],
     )

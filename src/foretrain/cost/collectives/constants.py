@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+from foretrain.loading import load_own_yaml
 
 
 @cache
 def constants() -> dict[str, Any]:
-    import yaml
-
-    text = files("foretrain.cost.calibration").joinpath("collectives.yaml").read_text()
-    data: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    folder = Path(__file__).parents[1] / "calibration"
+    data: dict[str, Any] = load_own_yaml(folder / "collectives.yaml")
     return data

@@ -112,7 +112,11 @@ class InnerOuter(FromProgram):
 
 @dataclass(frozen=True)
 class HierarchicalGossip(FromProgram):
-    """All-reduce inside every domain, its first rank exchanges with neighbour domains, broadcast of all it heard."""
+    """All-reduce inside every domain, its first rank exchanges with neighbour domains, broadcast of all it heard.
+
+    BlueFog calls the three one after another (bluefog/common/nccl_controller.cc). While the first ranks exchange, the
+    others' broadcast kernels wait on their devices: to the work beside it all of this is a collective of the domain.
+    """
 
     graph: str = "exponential2"
     name = "hierarchical_gossip"
@@ -139,6 +143,11 @@ class HierarchicalGossip(FromProgram):
                 [_chain(own, size * n) for own, n in zip(domains, heard.tolist(), strict=True) if n]
             )
         return Program(len(layout), tuple(rounds))
+
+
+def holds_domain(collective: str) -> bool:
+    """Whether kernels of a collective inside the domain wait on every device for what crosses the network."""
+    return collective.startswith("hierarchical_neighbour_all_reduce")
 
 
 def _ring(own: Ints, size: float) -> list[Round]:

@@ -21,6 +21,7 @@ from foretrain.errors import InputError, did_you_mean
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 ONE_PEER = "one_peer_exponential2"
+DRAWN = "edges:"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -136,6 +137,24 @@ def _erdos_renyi(ranks: int, probability: float = 0.5, seed: int = 0) -> Graph:
     return _undirected(ranks, list(zip(low.tolist(), high.tolist(), strict=True)))
 
 
+def _drawn(text: str, ranks: int) -> Graph:
+    """`0>1,1>0,1>2`: who sends to whom; a rank weighs all it hears, itself included, alike."""
+    mixing, faults = np.eye(ranks), []
+    for word in text.split(","):
+        ends = word.strip().split(">")
+        if len(ends) != 2 or not all(end.strip().isdecimal() for end in ends):
+            faults.append(f"{word.strip()!r} is no edge; write for example 0>1.")
+            continue
+        src, dst = int(ends[0]), int(ends[1])
+        if src == dst or max(src, dst) >= ranks:
+            faults.append(f"{word.strip()!r}: ends must be two unlike ranks of 0 to {ranks - 1}.")
+            continue
+        mixing[dst, src] = 1.0
+    if faults:
+        raise InputError("the drawn communication graph is not usable:", faults=faults[:20])
+    return _from_weights(mixing / mixing.sum(axis=1, keepdims=True))
+
+
 def one_peer(ranks: int, iteration: int) -> Graph:
     """Iteration t: everybody sends to i + 2^(t mod ⌈log₂ n⌉) only, and takes the mean of two."""
     return _circulant(ranks, [1 << (iteration % max(1, (ranks - 1).bit_length()))])
@@ -158,16 +177,23 @@ GRAPHS: Mapping[str, Callable[[int], Graph]] = {
 
 @cache
 def graph(name: str, ranks: int) -> Graph:
-    """A graph by name; `one_peer_exponential2@3` is the dynamic one in its iteration 3."""
+    """A graph by name; `one_peer_exponential2@3` is the dynamic one in its iteration 3, `edges:0>1,1>0` is drawn."""
     kind, _, iteration = name.partition("@")
     if kind == ONE_PEER and (not iteration or iteration.isdigit()):
         return one_peer(ranks, int(iteration or 0))
+    if name.startswith(DRAWN):
+        return _whole(_drawn(name.removeprefix(DRAWN), ranks), "drawn")
     if name not in GRAPHS:
-        known = (*GRAPHS, ONE_PEER)
+        known = (*GRAPHS, ONE_PEER, DRAWN + "0>1,1>0")
         raise InputError(f"no communication graph {name!r}.{did_you_mean(name, known)}")
-    found = GRAPHS[name](ranks)
-    if len(np.union1d(found.src, found.dst)) < ranks:
-        raise InputError(f"graph {name!r} leaves a rank of {ranks} alone; take another graph.")
+    return _whole(GRAPHS[name](ranks), name)
+
+
+def _whole(found: Graph, name: str) -> Graph:
+    if len(np.union1d(found.src, found.dst)) < found.ranks:
+        raise InputError(
+            f"graph {name!r} leaves a rank of {found.ranks} alone; take another graph."
+        )
     return found
 
 

@@ -7,7 +7,7 @@ Apart from the algorithms, which know nothing of protocols.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -29,6 +29,7 @@ class Protocol:
     efficiency: float
     families: tuple[str, ...] = ()  # link families it works on, none: all
     to_message_bytes: float = float("inf")
+    is_direct: bool = False  # between domains it asks for network cards that reach device memory
     # link family → buffer at which half the bandwidth is reached, for groups inside a domain
     half_bytes: Mapping[str, float] = field(default_factory=dict)
 
@@ -65,6 +66,7 @@ class Wiring:
     rates: tuple[
         tuple[str, float], ...
     ] = ()  # pattern → bytes/s; empty: `rate` for the default ones
+    delays: tuple[tuple[str, float], ...] = ()  # pattern → seconds that a hop between domains adds
 
 
 @cache
@@ -79,6 +81,7 @@ def protocols(library: str, algorithm: str = "ring") -> tuple[Protocol, ...]:
             efficiency=row["efficiency"],
             families=tuple(row.get("families", ())),
             to_message_bytes=row.get("to_message_bytes", float("inf")),
+            is_direct=row.get("direct", False),
             half_bytes=row.get("half_bytes", {}),
         )
         for name, row in rows.get(algorithm, rows["default"]).items()
@@ -105,11 +108,8 @@ def select(
 ) -> Choice:
     """The pair of algorithm and protocol that the user chose, the library's rule says, or that is fastest."""
     wish = dict(choose).get(name_of(collective), "")
-    able = [
-        a
-        for a in _routed(collective, wiring, library, choose)
-        if bool(wish) or _can(a.name, wiring)
-    ]
+    expect_able(choose, [(collective, wiring)])
+    able = [a for a in _routed(collective, wiring, library, choose) if _can(a.name, wiring)]
     rule = _rule(collective, size, wiring.ranks, library)
     able = [a for a in able if a.name == rule] or able
     best: Choice | None = None
@@ -124,6 +124,24 @@ def select(
     if best is None:
         raise Bug(f"no algorithm carries out {collective!r}.")
     return best
+
+
+def expect_able(choose: Chosen, uses: Sequence[tuple[str, Wiring]]) -> None:
+    """Refuse choices of the user that cannot run on the groups they are for, all at once."""
+    faults: dict[str, None] = {}
+    for collective, wiring in uses:
+        name = name_of(collective)
+        algorithm = dict(choose).get(name, "").partition("/")[0]
+        reason = why_not(algorithm, wiring)
+        if reason is None:
+            continue
+        others = [a.name for a in algorithms_for(name) if why_not(a.name, wiring) is None]
+        faults[
+            f"algorithms.{name}: {algorithm!r} cannot run on a group of {wiring.ranks} ranks: {reason}. "
+            f"Take {' or '.join(others)}, or leave {name} to the library."
+        ] = None
+    if faults:
+        raise InputError("The chosen algorithms are not usable:", faults=faults)
 
 
 def _routed(collective: str, wiring: Wiring, library: str, choose: Chosen) -> list[Algorithm]:
@@ -141,12 +159,26 @@ def _routed(collective: str, wiring: Wiring, library: str, choose: Chosen) -> li
 
 
 def _can(algorithm: str, wiring: Wiring) -> bool:
+    return why_not(algorithm, wiring) is None
+
+
+def why_not(algorithm: str, wiring: Wiring) -> str | None:
+    """Why an algorithm cannot run on a group, None if it can. Only reduction inside switches asks for something."""
     if algorithm not in ("nvls", "nvls_tree"):
-        return True
-    reduces = wiring.has_switch and tuner.reduces_in_switch(wiring.architecture)
+        return None
+    if not wiring.has_switch:
+        return "the devices are not joined by an NVSwitch"
+    if not tuner.reduces_in_switch(wiring.architecture):
+        return f"switches reduce from Hopper on, and the devices are {wiring.architecture}"
     if algorithm == "nvls":
-        return reduces and wiring.domains == 1 and wiring.ranks > 2
-    return reduces and 1 < wiring.domains < wiring.ranks
+        if wiring.domains > 1:
+            return (
+                f"it stays inside one switch, and the group spans {wiring.domains} NVLink domains"
+            )
+        return "two ranks gain nothing from a switch" if wiring.ranks < 3 else None
+    if wiring.domains == 1:
+        return "it joins several NVLink domains, and the group lies in one"
+    return None if wiring.domains < wiring.ranks else "every rank is alone in its NVLink domain"
 
 
 def _rule(collective: str, size: float, ranks: int, library: str) -> str | None:
@@ -178,7 +210,9 @@ def _protocols(
     return tuple(
         p
         for p in every
-        if (not p.families or family in p.families) and message <= p.to_message_bytes
+        if (not p.families or family in p.families)
+        and message <= p.to_message_bytes
+        and not (p.is_direct and wiring.domains > 1 and wiring.transport == "tcp")
     )
 
 
@@ -225,7 +259,7 @@ def _latency(
     latency = protocol.base + steps.inside * hop + steps.between * protocol.between
     if is_ring and protocol.name == "Simple" and collective == "all_reduce":
         latency *= tuner.plateau(size, wiring.ranks, wiring.architecture, count)
-    return latency
+    return latency + steps.between * dict(wiring.delays).get(algorithm.pattern, 0.0)
 
 
 def _bandwidth(

@@ -116,7 +116,8 @@ class _Case:
             case "gemm" | "grouped_gemm":
                 return self._tiled(kernels, flops, self.reached.gemm_share(self.dtype), _gemm_dims)
             case "conv":
-                return self._tiled(kernels, flops, self.reached.conv_share(self.dtype), _conv_dims)
+                share = self.reached.conv_share(self.dtype)
+                return self._tiled(kernels, flops, share, _conv_dims) / self._gain(kernels)
         if self.kind.startswith("attention"):
             return self._attention(kernels, flops)
         return flops / (self._peak() * self.reached.vector)
@@ -142,6 +143,15 @@ class _Case:
         ideal[shaped] *= np.maximum(tiled * rate / nominal, 1.0)
         return ideal
 
+    def _gain(self, kernels: Sequence[Kernel]) -> Floats:
+        """How much faster a convolution's own algorithm is than the general one."""
+        rule = self.known.special_convolutions
+        if self.dtype not in rule.dtypes:
+            return np.ones(len(kernels))
+        pointwise = self.reached.gemm_share(self.dtype) / self.reached.conv_share(self.dtype)
+        gains = {"winograd": rule.winograd, "pointwise": max(1.0, pointwise), "general": 1.0}
+        return np.array([gains[_conv_form(kernel, rule.least_output)] for kernel in kernels])
+
     def _attention(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
         shares = self.reached.attention_shares(self.kind.removeprefix("attention").lstrip("_"))
         share = shares.forward if self.phase == FORWARD else shares.backward
@@ -160,6 +170,18 @@ class _Case:
         visible = kv_seq * np.minimum(flops[shaped] / np.maximum(dense, 1.0), 1.0)
         ideal[shaped] *= (1.0 + shares.half_length / np.maximum(visible, 1.0)) * idle / narrow
         return ideal
+
+
+def _conv_form(kernel: Kernel, least_output: int) -> str:
+    """winograd | pointwise (a matrix product) | general."""
+    if not kernel.shape:
+        return "general"
+    _, _, _, height, width, kernel_h, kernel_w, stride, groups = kernel.shape
+    if stride != 1 or groups != 1:
+        return "general"
+    if (kernel_h, kernel_w) == (3, 3) and min(height, width) >= least_output:
+        return "winograd"
+    return "pointwise" if (kernel_h, kernel_w) == (1, 1) else "general"
 
 
 def _gemm_dims(kernel: Kernel) -> tuple[int, ...]:

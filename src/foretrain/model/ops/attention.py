@@ -7,8 +7,10 @@ Attributes: `causal`, `window` (0: none), `dropout`, `kv_total` (the whole key l
 its share of the work when `kv_seq` is split).
 
 `unfused` materialises the scores and keeps what Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1)
-list; `flash` keeps q, k, v, the output and the log-sum-exp and recomputes scores in backward, which makes
-five products of forward's two (Dao et al. 2022, arXiv 2205.14135).
+list; the fused ones (`flash`, FlashAttention-2 where the device has no other; `flash3`, FlashAttention-3 and later;
+`cudnn`) keep q, k, v, the output and the log-sum-exp and recompute scores in backward, which makes five products
+of forward's two (Dao et al. 2022, arXiv 2205.14135). They differ in speed alone, which is the cost model's
+affair: the kind of kernel says which one it is.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, m
 from foretrain.model.ops.matmul import activation_gemm
 from foretrain.model.precision import Precision
 
-IMPLEMENTATIONS = ("flash", "unfused")
+KINDS = {"flash": "attention", "flash3": "attention_flash3", "cudnn": "attention_cudnn"}
+"""Fused implementations and the kind of kernel each runs."""
+IMPLEMENTATIONS = (*KINDS, "unfused")
 FLASH_BACKWARD = 2.5  # five products in backward for two in forward
 _SOFTMAX_FLOPS = 5.0  # max, subtract, exp, sum, divide
 
@@ -32,17 +36,17 @@ class Attention:
         return _dense_flops(op) * (min(1.0, window / _kv_total(op)) if window else 1.0)
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        if _is_flash(choices):
-            return (_flash(op, precision, FORWARD),)
+        if kind := _fused(choices):
+            return (_flash(op, precision, FORWARD, kind),)
         return _unfused_forward(op, precision, choices)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        if _is_flash(choices):
-            return (_flash(op, precision, INPUT_GRADIENT),)
+        if kind := _fused(choices):
+            return (_flash(op, precision, INPUT_GRADIENT, kind),)
         return _unfused_backward(op, precision, choices)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        if _is_flash(choices):
+        if _fused(choices):
             logsumexp = Tensor(f"{op.name}.logsumexp", ("batch", "seq", "heads"), "fp32")
             return (*op.inputs, *op.outputs, logsumexp)
         scores = ("batch", "heads", "seq", "kv_seq")
@@ -53,14 +57,15 @@ class Attention:
         return (*kept, mask, Tensor(f"{op.name}.dropped", scores))
 
 
-def _is_flash(choices: Choices) -> bool:
+def _fused(choices: Choices) -> str | None:
+    """The kind of kernel of a fused implementation."""
     if choices.attention not in IMPLEMENTATIONS:
         hint = did_you_mean(choices.attention, IMPLEMENTATIONS)
         known = ", ".join(IMPLEMENTATIONS)
         raise ModelError(
             f"unknown attention implementation {choices.attention!r}.{hint} Known: {known}."
         )
-    return choices.attention == "flash"
+    return KINDS.get(choices.attention)
 
 
 def _value_width(op: Op) -> int:
@@ -85,7 +90,7 @@ def _visible(op: Op) -> float:
     return window - window * window / 2  # the triangle, cut off at the window
 
 
-def _flash(op: Op, precision: Precision, phase: str) -> Kernel:
+def _flash(op: Op, precision: Precision, phase: str, kind: str) -> Kernel:
     size = op.size
     query = op.extent(("batch", "seq", "heads"))
     key = op.extent(("batch", "kv_seq", "kv_heads"))
@@ -93,7 +98,7 @@ def _flash(op: Op, precision: Precision, phase: str) -> Kernel:
     once = (query + key) * width * precision.activation_bytes  # q, out and k, v
     backward = phase == INPUT_GRADIENT
     return Kernel(
-        kind="attention",
+        kind=kind,
         phase=phase,
         flops=_dense_flops(op) * _visible(op) * (FLASH_BACKWARD if backward else 1.0),
         # backward reads q, k, v, out and the output's gradient and writes three gradients

@@ -18,7 +18,7 @@ WEIGHT_GRADIENT = "backward_weight"
 class Choices:
     """How the software stack implements ops; the compiler reads it off the Runtime."""
 
-    attention: str = "flash"  # flash | unfused
+    attention: str = "flash"  # flash | flash3 | cudnn | unfused
     fuses_elementwise: bool = True  # bias+GELU, dropout+add, scale+mask+softmax in one pass
 
 
@@ -26,7 +26,7 @@ class Choices:
 class Kernel:
     """One device kernel on local dims: what a cost model needs to time it."""
 
-    kind: str  # gemm | grouped_gemm | attention | conv | embedding | memory
+    kind: str  # gemm | grouped_gemm | attention… | conv | embedding | memory
     phase: str  # FORWARD | INPUT_GRADIENT | WEIGHT_GRADIENT
     flops: float
     bytes: float  # read + written in device memory
@@ -36,7 +36,8 @@ class Kernel:
 
 # Shapes by kind of kernel:
 #   gemm, grouped_gemm  (batch, m, n, k)
-#   attention           (batch, heads, kv_heads, seq, kv_seq, head_dim)
+#   attention…          (batch, heads, kv_heads, seq, kv_seq, head_dim); attention_cudnn and attention_flash3 are
+#                       attention by another implementation
 #   conv                (batch, channel_in, channel_out, height, width, kernel_h, kernel_w, stride, groups)
 #   embedding           (rows, width, lookups)
 #   memory              (elements of the largest tensor,)

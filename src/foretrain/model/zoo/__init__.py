@@ -1,49 +1,34 @@
-"""Named models. One file per family; every family's table is a row of `_FAMILIES`."""
+"""Named models. One file per family with its table `MODELS`, one row per file in `_FAMILIES`."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 
 from foretrain.errors import ModelError, did_you_mean
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
-from foretrain.model.zoo import (
-    bert,
-    deepspeech,
-    dlrm,
-    gnmt,
-    gpt,
-    inception,
-    llama,
-    moe,
-    mpt,
-    resnet,
-    t5,
-    vgg,
-    vit,
-    yolo,
-)
 from foretrain.model.zoo.entry import Entry
 
 __all__ = ["build", "entry", "names", "shape"]
 
-_FAMILIES: tuple[dict[str, Entry], ...] = (
-    gpt.MODELS,
-    llama.MODELS,
-    moe.MODELS,
-    bert.MODELS,
-    mpt.MODELS,
-    t5.MODELS,
-    vit.MODELS,
-    resnet.MODELS,
-    vgg.MODELS,
-    inception.MODELS,
-    yolo.MODELS,
-    gnmt.MODELS,
-    deepspeech.MODELS,
-    dlrm.MODELS,
+# Files in the order in which they are looked through; those after the one that has a name are not loaded.
+_FAMILIES = (
+    "gpt",
+    "llama",
+    "moe",
+    "bert",
+    "mpt",
+    "t5",
+    "vit",
+    "resnet",
+    "vgg",
+    "inception",
+    "yolo",
+    "gnmt",
+    "deepspeech",
+    "dlrm",
 )
-_ENTRIES: dict[str, Entry] = {name: row for table in _FAMILIES for name, row in table.items()}
 _ALIASES = {
     "gpt2-small": "gpt2",
     "gpt3": "gpt3-175b",
@@ -62,16 +47,23 @@ _ALIASES = {
 
 def names() -> tuple[str, ...]:
     """Every model of the zoo."""
-    return tuple(_ENTRIES)
+    return tuple(name for family in _FAMILIES for name in _models(family))
 
 
 def entry(name: str) -> Entry:
     """The row of a model; unknown names are refused with the nearest known ones."""
     key = _ALIASES.get(name.lower(), name.lower())
-    if key not in _ENTRIES:
-        hint = did_you_mean(name, (*_ENTRIES, *_ALIASES)) or " Known: " + ", ".join(_ENTRIES) + "."
-        raise ModelError(f"unknown model {name!r}.{hint}")
-    return _ENTRIES[key]
+    for family in _FAMILIES:
+        if key in _models(family):
+            return _models(family)[key]
+    known = names()
+    hint = did_you_mean(name, (*known, *_ALIASES)) or " Known: " + ", ".join(known) + "."
+    raise ModelError(f"unknown model {name!r}.{hint}")
+
+
+def _models(family: str) -> dict[str, Entry]:
+    table: dict[str, Entry] = import_module(f"{__name__}.{family}").MODELS
+    return table
 
 
 def shape(name: str) -> TransformerShape | None:
@@ -91,4 +83,4 @@ def build(name: str, seq: int | None = None) -> Model:
 
 @cache
 def _build(name: str, seq: int) -> Model:
-    return _ENTRIES[name].build(seq)
+    return entry(name).build(seq)

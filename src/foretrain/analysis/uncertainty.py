@@ -1,0 +1,177 @@
+"""Uncertainty: how far off a step may be, from the spreads of its parts.
+
+A step is kernels, communication and host work in certain shares, and a part that is off by some share of itself
+moves the step by that share of its share. Kernels of one family are timed by one table or formula, so they are
+off together: their deviations add up. Families, communication and host are off independently: they add as roots
+of sums of squares. What no part accounts for (software that differs from its preset, a network that others use,
+what the question left open) adds terms of its own. `cost/calibration/uncertainty.yaml` holds one factor for each
+part and one size for each term, fitted to published runs by `tools/fit_uncertainty.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import exp, sqrt
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.analysis.prediction import STALLS
+from foretrain.analysis.stalls import Stalls, chains
+from foretrain.compile.execution import CHAIN, Communication, Compute, ExecutionGraph
+from foretrain.cost import cost
+from foretrain.cost.collectives.selector import spread as communication_spread
+from foretrain.cost.cost import Costs
+from foretrain.loading import load_own_yaml
+
+Z80 = 1.2815515655446004
+"""Half of a two-sided 80 % interval, in standard deviations of a normal distribution."""
+
+GREATEST = 3.0
+"""of log seconds: beyond a factor of 20 a wider interval says no more"""
+
+WITH_COMPUTE = ("compute", "optimizer", "bubble", "imbalance")
+"""Stalls that are kernels, or waiting for those of others."""
+
+APART = ("conv", "embedding")
+"""Families with a factor of their own; the others share that of `kernels`."""
+
+NAMED = ("runtime", "architecture")
+"""What has a term by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a question says of the run, as far as it decides how sure an answer can be."""
+
+    devices: int = 1
+    nodes: int = 1
+    architecture: str = ""  # of the devices
+    runtime: str = ""  # the preset
+    is_runtime_known: bool = True  # else the preset stands in for it
+    assumed: int = 0  # settings that had to be filled in
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What decides how sure a step is.
+
+    `parts` are relative standard deviations as the cost models state them, `terms` 0, 1, counts or shares.
+    """
+
+    parts: Mapping[str, float]
+    terms: Mapping[str, float]
+    named: Mapping[str, str]  # the runtime and the devices' architecture
+    measured_share: float
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of the step."""
+        scale = scales()
+        found = {**self.parts, **self.terms, **{term_of(n, scale): 1.0 for n in self.named.items()}}
+        return sqrt(sum((scale.get(name, 0.0) * value) ** 2 for name, value in found.items()))
+
+    def interval(self, step_seconds: float) -> tuple[float, float]:
+        """What the step lies in with a probability of 80 %."""
+        factor = exp(min(Z80 * self.spread, GREATEST))
+        return step_seconds / factor, step_seconds * factor
+
+
+def term_of(named: tuple[str, str], scale: Iterable[str]) -> str:
+    """The term of a runtime or architecture; those without runs to tell share one."""
+    kind, name = named
+    own = f"{kind} {name}"
+    return own if own in scale else f"{kind} other"
+
+
+@cache
+def scales() -> Mapping[str, float]:
+    """Factors on parts and sizes of terms, as fitted; `runtime NAME` is the term of that runtime."""
+    path = Path(cost.__file__).parent / "calibration" / "uncertainty.yaml"
+    data = load_own_yaml(path)
+    own = {f"{kind} {name}": size for kind in NAMED for name, size in data[kind].items()}
+    return {**data["parts"], **data["terms"], **own}
+
+
+def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: Known) -> Trust:
+    """Parts and terms of a step, read off the busiest rank class."""
+    busiest = _busiest(graph, costs)
+    step = float(stalls.by_class[busiest].sum())
+    named = {"runtime": known.runtime, "architecture": known.architecture}
+    if step <= 0.0:
+        return Trust({}, {"model": 1.0}, named, 0.0)
+    share = dict(zip(STALLS, (stalls.by_class[busiest] / step).tolist(), strict=True))
+    with_compute = sum(share[name] for name in WITH_COMPUTE)
+    seconds, deviation, measured, linked = _kernels(graph, costs, busiest)
+    total = sum(seconds.values())
+    alike = {name: with_compute * deviation[name] / total for name in seconds} if total else {}
+    moving = communication_spread()
+    covered = measured / total if total else 0.0
+    return Trust(
+        parts={
+            **{name: alike.pop(name, 0.0) for name in APART},
+            "kernels": sqrt(sum(value * value for value in alike.values())),
+            "interconnect": moving * share["interconnect"],
+            "network": moving * share["network"],
+            "host": share["host"],
+            "data": share["prep"] + share["fetch"],
+        },
+        terms={
+            "model": 1.0,
+            "unmeasured_kernels": with_compute * (1.0 - covered),
+            "several_devices": float(known.devices > 1),
+            "several_nodes": float(known.nodes > 1),
+            "unknown_runtime": float(not known.is_runtime_known),
+            "assumed": sqrt(known.assumed),
+        },
+        named=named,
+        measured_share=min(1.0, with_compute * covered + share["interconnect"] * linked),
+    )
+
+
+def _busiest(graph: ExecutionGraph, costs: Costs) -> int:
+    """The rank class whose chain has most to do."""
+    task, owner = chains(graph)
+    busy = np.bincount(owner, costs.seconds[task] * (costs.route[task] < 0), graph.fold.classes)
+    return int(np.argmax(busy))
+
+
+def _kernels(
+    graph: ExecutionGraph, costs: Costs, rank_class: int
+) -> tuple[dict[str, float], dict[str, float], float, float]:
+    """By family seconds and deviations on a chain; measured kernel seconds; measured share of communication."""
+    count = _counts(graph, rank_class)
+    seconds: dict[str, float] = {}
+    deviation: dict[str, float] = {}
+    measured = moving = moving_measured = 0.0
+    for index in np.flatnonzero(count).tolist():
+        work, times = graph.items[index].work, float(count[index])
+        rests = times * float(costs.item_measured[rank_class, index])
+        spent = times * float(costs.item_seconds[rank_class, index])
+        if isinstance(work, Compute):
+            name = family(work.kernel.kind)
+            seconds[name] = seconds.get(name, 0.0) + spent
+            off = times * float(costs.item_spread[rank_class, index])
+            deviation[name] = deviation.get(name, 0.0) + off
+            measured += rests
+        elif isinstance(work, Communication):
+            moving += spent
+            moving_measured += rests
+    return seconds, deviation, measured, moving_measured / moving if moving else 0.0
+
+
+def family(kind: str) -> str:
+    """`attention_cudnn` is a kind of attention."""
+    return "attention" if kind.startswith("attention") else kind
+
+
+def _counts(graph: ExecutionGraph, rank_class: int) -> NDArray[np.float64]:
+    """How often each item stands on the main chain of a rank class."""
+    task, owner = chains(graph)
+    mine = task[(owner == rank_class) & (graph.task_kind[task] == CHAIN)]
+    shapes = np.bincount(graph.task_shape[mine], minlength=len(graph.shape_ptr) - 1)
+    times = np.repeat(shapes, np.diff(graph.shape_ptr))
+    return np.bincount(graph.shape_items, times, len(graph.items)).astype(np.float64)

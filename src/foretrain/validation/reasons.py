@@ -1,0 +1,60 @@
+"""Why a prediction may be far off: what stands out in its own document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+NOTABLE = 0.15
+"""share of a step from which a stall is worth naming"""
+RELIES = 0.5
+"""share of kernels and communication from which a prediction rests on measured tables"""
+DECIDING = ("plan.", "batch.", "precision", "runtime not given")
+"""Assumptions that can change a step by much; the others fill in details."""
+
+
+def likely_reason(prediction: Mapping[str, Any], case: Mapping[str, Any], is_inside: bool) -> str:
+    """Most telling first; never empty."""
+    return "; ".join(_reasons(prediction, case, is_inside))
+
+
+def _reasons(
+    prediction: Mapping[str, Any], case: Mapping[str, Any], is_inside: bool
+) -> Iterator[str]:
+    if not prediction.get("fits", True):
+        yield "said not to fit"
+    missing = _missing(prediction.get("assumptions") or ())
+    if missing:
+        yield f"not given: {missing}"
+    warnings: Sequence[str] = prediction.get("warnings") or ()
+    if warnings:
+        yield str(warnings[0]).rstrip(".")
+    yield _share(prediction)
+    stated = [str(line).partition(":")[0] for line in case.get("assumed") or ()]
+    if stated:
+        yield f"inferred by whoever published it: {', '.join(stated[:2])}"
+    if not is_inside:
+        yield "outside its interval"
+
+
+def _missing(assumptions: Sequence[str]) -> str:
+    names = [
+        line.partition(" not given")[0]
+        for line in assumptions
+        if line.startswith(DECIDING) and "not given" in line
+    ]
+    return ", ".join(name.removeprefix("plan.") for name in names[:3])
+
+
+def _share(prediction: Mapping[str, Any]) -> str:
+    """The greatest stall, or that it is kernels and how well those are known."""
+    stalls: Mapping[str, float] = prediction.get("stalls") or {}
+    step = float(prediction.get("step_seconds") or 0.0)
+    others = {name: s / step for name, s in stalls.items() if name != "compute" and step > 0.0}
+    if others:
+        name = max(others, key=lambda key: others[key])
+        if others[name] >= NOTABLE:
+            return f"{name} is {100 * others[name]:.0f} % of the step"
+    if float(prediction.get("measured_share") or 0.0) < RELIES:
+        return "kernels, which rest on data sheets"
+    return "kernels"

@@ -160,6 +160,10 @@ Weights instead of gradients may go earlier (`synchronises_at`): `gradient` when
 communicating) from the forward pass on, so that the whole step hides it; `adapted` (adapt then combine) when backward has the
 gradient and the weight is stepped. With whom (`synchronises`) is a collective: see [collectives](collectives.md).
 
+In a neighbour exchange a rank sends as soon as it is ready and waits, before its update, only for those that send to it (in
+a hierarchical one, a domain for the domains it hears): a slow rank holds up its neighbours and nobody else in that step.
+Ranks that send over unlike links then end at unlike times, and are simulated apart.
+
 Through sockets (Ethernet) NCCL cannot use LL128 between nodes, and every hop between nodes takes a TCP message, 50 us,
 of which its tuner knows nothing when it chooses.
 

@@ -59,6 +59,10 @@ LIKE = {
     "h20-sxm5-96gb": "h200-sxm5-141gb",
     "v100-sxm2-16gb": "v100-sxm2-32gb",
 }
+STAGED = {"l4": ("pcie4", 31.5e9), "a10g": ("pcie4", 31.5e9)}
+"""Cloud machines whose devices do not reach each other's memory: NCCL goes through the host's."""
+STAGED_FROM = 1 << 16, 50e-6
+"""Messages below 8 MiB were not measured: down to this size time is taken as that latency and the first rate."""
 FAMILY = {name: family for name, _, _, family in SYSTEMS.values()}
 KINDS = ("nvlink", "pcie")
 BUS = {name: int(kind.startswith("pcie")) for name, kind, _, _ in SYSTEMS.values()}
@@ -160,6 +164,18 @@ def param() -> Campaign:
     return Campaign("param", "param", "param-4xV100", found)
 
 
+def staged() -> Campaign:
+    """All-gathers that ran with nothing beside them. Sizes are the gathered buffer in MiB."""
+    found: dict[Point, list[float]] = defaultdict(list)
+    for row in _rows("mist_bandwidth_interference.csv"):
+        size, others = float(row["g2g_allgather_out_MB"]), ("gemm_n", "c2g_MB", "g2c_MB")
+        alone = size > 0 and all(float(row[other]) == 0 for other in others)
+        if alone and row["device"] in STAGED and row["inter"] == "1":
+            point = (row["device"], int(row["intra"]), "all_gather", round(size * 2**20))
+            found[point].append(float(row["latency_ms"]) * 1e-3)
+    return Campaign("staged", "nccl-tests", "mist-all-gather", found)
+
+
 def campaigns() -> list[Campaign]:
     return [intranode(), all_reduce("v100"), param()]
 
@@ -170,6 +186,8 @@ SOURCES = {
     "all-reduce-2-to-8": "nccl-tests all-reduce on 2 to 8 V100 of one node, 1 MB to 1 GB",
     "param-4xV100": "Lin et al., DLRM performance model, analysis/notebooks/comm_bench.ipynb (blob cf1acc20): PARAM "
     "collectives on 4 V100 of a DGX-1, read off the plots (about 1.5 %)",
+    "mist-all-gather": "Mist artifact (Zhu et al., EuroSys 2025), bandwidth and interference profiles: all-gathers alone "
+    "in one node, 8 to 512 MiB; below at 50 us and the rate of the smallest",
 }
 
 
@@ -326,13 +344,31 @@ def noise(campaign: Campaign, wanted: Iterable[Point]) -> Floats:
     return np.array([found.get(p, 2**0.5 * float(np.mean(alike[p[:2]]))) for p in wanted])
 
 
+def led_down(campaign: Campaign) -> dict[Curve, tuple[Floats, Floats]]:
+    """Medians as they are, rising, and a first knot at the rate of the smallest size measured."""
+    found = {}
+    least, latency = STAGED_FROM
+    for curve, known in campaign.curves.items():
+        sizes = np.array(sorted(known), dtype=np.float64)
+        times = rising(np.array([campaign.medians[(*curve, int(size))] for size in sizes]))
+        first = latency + (times[0] - latency) * least / sizes[0]
+        sizes, times = np.concatenate([[least], sizes]), np.concatenate([[first], times])
+        # straight in bytes from there to the first size: one knot more between them, for curves are so in log-log
+        middle = np.sqrt(sizes[0] * sizes[1])
+        between = latency + (times[1] - latency) * middle / sizes[1]
+        sizes, times = np.insert(sizes, 1, middle), np.insert(times, 1, between)
+        kept = knots(np.log(sizes), np.log(times))
+        found[curve] = sizes[kept], times[kept]
+    return found
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 
 def document() -> dict[str, object]:
     rows = []
-    for campaign in campaigns():
-        found = completed(campaign, list(campaign.medians))
+    parts = [(one, completed(one, list(one.medians))) for one in campaigns()]
+    for campaign, found in [*parts, (staged(), led_down(staged()))]:
         rows += [
             {
                 "device": device,
@@ -345,7 +381,8 @@ def document() -> dict[str, object]:
             }
             for (device, ranks, collective), (sizes, times) in found.items()
         ]
-    devices = {n: {"interconnect": k, "bandwidth": b} for n, k, b, _ in SYSTEMS.values()}
+    joined = {n: (k, b) for n, k, b, _ in SYSTEMS.values()} | STAGED
+    devices = {n: {"interconnect": k, "bandwidth": b} for n, (k, b) in joined.items()}
     about = "Knots of measured collectives; written by tools/distil_collectives.py, do not edit."
     return {"about": about, "sources": SOURCES, "devices": devices, "like": LIKE, "curves": rows}
 

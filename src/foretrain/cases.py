@@ -13,14 +13,15 @@ from typing import Any
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import CaseError, ForetrainError, InputError
 from foretrain.forecast import Question, answer
-from foretrain.model.case import model_from_case
+from foretrain.model.case import as_trained, model_from_case
+from foretrain.model.graph import Model
 from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.runtime import Runtime
-from foretrain.runtime.from_case import is_known, runtime_from_case
+from foretrain.runtime.from_case import is_known, runtime_from_case, task_of
 
 _SCHEDULES = {
     "1f1b": "1f1b",
@@ -29,6 +30,8 @@ _SCHEDULES = {
     "zb-h1": "zb-h1",
     "dualpipe": "zb-h1",
 }
+
+MASKED = 0.15  # share of tokens that BERT masks (Devlin et al. 2018)
 
 
 def question_from_case(case: Mapping[str, Any]) -> Question:
@@ -80,8 +83,8 @@ class _Reader:
         self.assumptions += assumed
         self.warnings += warned
         cluster = self._cluster()
-        model, assumed_model = model_from_case(case["model"], case.get("seq_len"))
-        self.assumptions += assumed_model
+        stack = self._attending(stack, cluster)
+        model = self._model(stack)
         words = self._words(cluster.device_count, stack)
         micro, total = self._batch(words)
         plan = Plan.of(words, devices=cluster.device_count, runtime=stack, micro_batch=micro)
@@ -102,6 +105,43 @@ class _Reader:
             warnings=tuple(self.warnings),
             is_runtime_known=is_known(case.get("runtime")),
         )
+
+    def _attending(self, stack: Runtime, cluster: Cluster) -> Runtime:
+        """The stack as these devices run it where the case leaves attention open: fused kernels are for 16-bit
+        numbers on devices of Ampere's time and later (FlashAttention README), those that know bf16."""
+        is_able = all(device.peak("bf16") for device in cluster.devices)
+        if self.options.get("attention") is not None or stack.attention == "unfused":
+            return stack
+        if is_able and self.case.get("precision") not in ("fp32", "tf32"):
+            return stack
+        self.assumptions.append(
+            "attention: unfused, for fused kernels need 16 bits and a device with bf16."
+        )
+        return replace(stack, attention="unfused")
+
+    def _model(self, stack: Runtime) -> Model:
+        length = self._length()
+        predictions = self.options.get("max_predictions")
+        if predictions is None and stack.gathers_masked and length:
+            predictions = ceil(MASKED * length)
+        described = self.case["model"]
+        if not stack.has_dropout and "zoo" not in described:
+            described = {"dropout": 0.0, **described}
+        data, assumed = as_trained(described, length, predictions)
+        model, assumed_model = model_from_case(data, length)
+        self.assumptions += [*assumed, *assumed_model]
+        return model
+
+    def _length(self) -> int | None:
+        """Tokens per sample, or their mean where the software sorts samples by length instead of padding them."""
+        stated: int | None = self.case.get("seq_len")
+        task = task_of(self.options)
+        if stated is None or stated not in task:
+            return stated
+        self.assumptions.append(
+            f"{stated} tokens at most, {task[stated]} in the mean of a sorted batch."
+        )
+        return task[stated]
 
     def _known(self, key: str, default: str) -> str:
         value = self.case.get(key)

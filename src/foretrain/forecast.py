@@ -26,7 +26,7 @@ from foretrain.analysis.uncertainty import Known, trust
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile import ExecutionGraph, compile_step
 from foretrain.cost.collectives import chosen
-from foretrain.cost.compute import ComputeModel, Roofline
+from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.cost import Costs, cost_graph
 from foretrain.cost.network import Network, network_of
 from foretrain.cost.pace import kernel_seconds
@@ -165,7 +165,7 @@ def compile_question(
         question.runtime,
         network_for(question),
         is_folded=is_folded,
-        pace=partial(kernel_seconds, question.cluster, compute or Roofline()),
+        pace=partial(kernel_seconds, question.cluster, compute or Calibrated()),
     )
 
 
@@ -178,7 +178,7 @@ def cost_question(
         question.cluster,
         question.runtime,
         network_for(question),
-        compute or Roofline(),
+        compute or Calibrated(),
         question.workload.data,
     )
 

@@ -172,6 +172,7 @@ def _prediction() -> dict[str, Any]:
         {
             "stage": {"type": "integer"},
             "peak_bytes": number,
+            "allocated_bytes": number,
             "by_kind": kinds,
             "moment": {"type": "string"},
         }
@@ -179,6 +180,8 @@ def _prediction() -> dict[str, Any]:
     memory = _object(
         {
             "peak_bytes": number,
+            "allocated_bytes": number,
+            "total_bytes": number,
             "capacity_bytes": number,
             "peak_stage": {"type": "integer"},
             "moment": {"type": "string"},

@@ -13,8 +13,8 @@ from foretrain.errors import ClusterError
 
 ASK = {
     "plan": "dp8",
-    "batch": 64,
-    "micro_batch": 8,
+    "batch": 1024,
+    "micro_batch": 128,
     "precision": "fp16",
     "optimizer": "sgd",
     "runtime": "ddp",

@@ -208,6 +208,17 @@ def test_one_rank_costs_nothing_and_what_is_not_measured_is_not_answered():
         curves.seconds("h100-sxm5-80gb", 0, "all_reduce", MB)
 
 
+def test_what_is_not_measured_follows_from_its_other_half():
+    """An all-reduce over rings is a reduce-scatter and an all-gather: V100 has the one, L4 the other."""
+    whole = curves.seconds("v100-sxm2-16gb", 8, "all_reduce", 512 * MB)
+    for half in ("all_gather", "reduce_scatter"):
+        assert curves.seconds("v100-sxm2-16gb", 8, half, 512 * MB) == whole / 2
+    half = curves.seconds("l4", 4, "all_gather", 512 * MB)
+    assert half == pytest.approx(90.46e-3, rel=0.02)  # Mist's profile: 5.5 GiB/s through the host
+    assert curves.seconds("l4", 4, "all_reduce", 512 * MB) == 2 * half
+    assert curves.seconds("l4", 4, "all_to_all", 512 * MB) is None
+
+
 def test_one_size_or_many_are_the_same():
     sizes = np.geomspace(100, 1e10, 50)
     many = curves.seconds_of("a100-sxm4-80gb", 5, "reduce_scatter", sizes)

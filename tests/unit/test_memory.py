@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from foretrain.analysis.operators import executed_flops
 from foretrain.analysis.prediction import MEMORY_KINDS
 from foretrain.cluster.cluster import Cluster
-from foretrain.forecast import answer, ask
+from foretrain.compile.execution import FORWARD
+from foretrain.compile.passes.place import _even_shares
+from foretrain.forecast import answer, ask, compile_question
 from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
@@ -49,10 +52,30 @@ def test_kinds_add_up_to_the_peak_on_every_stage(plan):
     assert memory.by_stage[memory.peak_stage].peak_bytes == memory.peak_bytes
 
 
-def test_slack_and_context_are_on_top():
+def test_the_allocator_loses_a_share_of_what_comes_and_goes_and_the_context_is_beside_it():
     lean = predicted("gpt", "dp8", **LEAN).memory
     slack = predicted("gpt", "dp8", context_bytes=1e9, fragmentation=0.1).memory
-    assert slack.peak_bytes == pytest.approx(1.1 * lean.peak_bytes + 1e9)
+    assert lean.allocated_bytes == lean.peak_bytes == lean.total_bytes
+    assert slack.allocated_bytes == lean.peak_bytes
+    lost = 0.1 * lean.by_kind["activations"]
+    assert slack.peak_bytes == pytest.approx(lean.peak_bytes + lost)
+    assert slack.total_bytes == slack.peak_bytes + 1e9
+    assert slack.by_stage[0].allocated_bytes == slack.allocated_bytes
+
+
+def test_what_fits_the_allocator_may_not_fit_beside_the_context():
+    lean = predicted("gpt", "dp8", **LEAN).memory
+    left = lean.capacity_bytes - lean.peak_bytes
+    assert predicted("gpt", "dp8", fragmentation=0.0, context_bytes=left * 0.999).fits
+    assert not predicted("gpt", "dp8", fragmentation=0.0, context_bytes=left * 1.001).fits
+
+
+def test_exchanges_on_a_stream_of_their_own_cost_the_allocator_more():
+    options = {"context_bytes": 0.0, "fragmentation": 0.1, "exchange_fragmentation": 0.2}
+    for plan, share in (("dp8", 0.1), ("tp2 dp4", 0.3)):
+        memory = predicted("gpt", plan, **options).memory
+        lost = memory.peak_bytes - memory.allocated_bytes
+        assert lost == pytest.approx(share * memory.by_kind["activations"])
 
 
 def test_the_first_stage_of_1f1b_holds_most_and_gpipe_holds_all():
@@ -111,3 +134,118 @@ def test_what_does_not_fit_says_so():
     p = answer(ask("gpt3-175b", on=NODE, plan="tp8", batch=1))
     assert not p.fits
     assert p.memory.peak_bytes > p.memory.capacity_bytes
+
+
+def test_a_reducer_with_buckets_of_its_own_holds_every_gradient_twice():
+    model = tiny_model("gpt")
+    plain = predicted("gpt", "dp8", **LEAN).memory
+    twice = predicted("gpt", "dp8", reducer_copies=1.0, **LEAN).memory
+    assert twice.peak_bytes - plain.peak_bytes == pytest.approx(2.0 * model.parameters)
+    alone = Cluster.of(NODE).first(1)
+    one, same = (
+        predicted("gpt", "", on=alone, reducer_copies=b, **LEAN).memory for b in (0.0, 1.0)
+    )
+    assert same.peak_bytes == one.peak_bytes  # nobody to reduce with
+
+
+def test_buckets_are_no_larger_than_the_gradients():
+    model = tiny_model("gpt")
+    options = {"staging_buckets": 2.0, "gradient_bytes": 2.0, **LEAN}
+    small = predicted("gpt", "dp8", bucket_bytes=1e6, **options).memory
+    large = predicted("gpt", "dp8", bucket_bytes=1e12, **options).memory
+    assert small.by_kind["buffers"] == pytest.approx(2e6)
+    assert large.by_kind["buffers"] == pytest.approx(2 * 2.0 * model.parameters)
+
+
+def test_gradients_reduced_after_backward_are_whole_until_then():
+    """ZeRO-2 without overlap: all gradients meet the update unsplit, when no activation is left."""
+    options = {"overlaps_gradients": False, "gradient_bytes": 4.0, **LEAN}
+    memory = predicted("llama", "dp8 zero2", batch=8, **options).memory
+    size = 4.0 * tiny_model("llama").parameters
+    assert memory.by_kind["gradients"] == pytest.approx(size / 8)
+    assert memory.moment == "update"
+    assert memory.by_kind["activations"] == pytest.approx(size * 7 / 8)
+    beside = predicted("llama", "dp8 zero2", batch=8, **{**options, "overlaps_gradients": True})
+    assert beside.memory.moment != "update"
+    assert beside.memory.peak_bytes < memory.peak_bytes
+
+
+def test_a_fully_sharded_block_is_whole_while_it_is_at_work():
+    """Weights of two blocks (one ahead), gradients of one as made and as reduced; the head is the largest."""
+    memory = predicted("llama", "dp8 zero3", gradient_bytes=4.0, overlaps_gradients=True, **LEAN)
+    blocks = {b.name: b for b in tiny_model("llama").blocks}
+    sizes = sorted((sum(o.parameters for o in b.ops) for b in blocks.values()), reverse=True)
+    held = 2.0 * (2 * sizes[0]) + (2.0 + 4.0) * sizes[0]  # layers repeat: the second is as large
+    assert memory.memory.by_kind["buffers"] == pytest.approx(held)
+
+
+def test_each_fp32_copy_of_the_logits_counts_once_they_are_what_peaks():
+    six, seven = (predicted("llama", "dp8", logits_copies=n, **LEAN).memory for n in (6.0, 7.0))
+    logits = tiny_model("llama").seq_len * 2048  # positions by vocabulary
+    assert seven.peak_bytes - six.peak_bytes == pytest.approx(4.0 * logits)
+
+
+def test_low_precision_gemms_may_keep_what_they_read():
+    def kept(precision, **options):
+        question = ask(
+            tiny_model("llama"), on=NODE, plan="dp8", batch=8, micro_batch=1, precision=precision,
+            runtime_options={**LEAN, **options},
+        )  # fmt: skip
+        return answer(question).memory.by_kind["activations"]
+
+    whole, quantised = (kept("fp8", keeps_quantised=k) for k in (False, True))
+    # ln1, ln2 and the gated activation are read by GEMMs alone; what attention gives it keeps as it is
+    per_token = 4 * (1024 + 1024 + 2816)  # four layers; the head stays in 16 bit
+    assert whole - quantised == pytest.approx(tiny_model("llama").seq_len * per_token)
+    assert kept("bf16", keeps_quantised=True) == kept("bf16", keeps_quantised=False)
+
+
+def test_a_split_master_copy_may_be_the_weight_itself():
+    size = tiny_model("llama").parameters / 8
+    for shards_master, weight, state in ((False, 2.0, 12.0), (True, 4.0, 8.0)):
+        held = predicted("llama", "dp8 zero3", shards_master=shards_master, **LEAN).memory.by_kind
+        assert held["weights"] == pytest.approx(weight * size)
+        assert held["optimizer"] == pytest.approx(state * size)
+
+
+def kept_by_layers(**options):
+    """Bytes per token that one of the four layers keeps."""
+    question = ask(
+        tiny_model("llama"), on=Cluster.of(NODE).first(1), batch=1, micro_batch=1,
+        plan="recompute=selective", runtime_options={**LEAN, **options},
+    )  # fmt: skip
+    graph = compile_question(question)
+    forward = graph.task_memory[graph.task_phase == FORWARD].sum()
+    head = 2.0 * 1024 * 2 + 4.0 * 2048 + 8.0  # norm and its input, probabilities, ids
+    return (forward / question.workload.seq_len - head) / 4
+
+
+def test_selective_recomputation_of_products_keeps_every_second_one_and_attention():
+    """Of q, k, v, proj, gate, up, fc2 the first, third, fifth and seventh; the block's input; attention's result
+    with its log-sum-exp (fp32, per head)."""
+    hidden, keys, ffn, heads = 1024, 256, 2816, 8
+    expected = 2.0 * (hidden + hidden + keys + hidden + ffn + hidden) + 4.0 * heads
+    assert kept_by_layers(selective="products") == pytest.approx(expected)
+    assert kept_by_layers(selective="attention") > 2 * expected
+
+
+def test_selective_recomputation_of_products_repeats_a_third_of_the_products():
+    question = ask(
+        tiny_model("llama"), on=Cluster.of(NODE).first(1), batch=1, plan="recompute=selective",
+        runtime_options={"selective": "products"},
+    )  # fmt: skip
+    done, again = executed_flops(compile_question(question))
+    hidden, keys, ffn = 1024, 256, 2816
+    products = 4 * (hidden * (keys + hidden) + hidden * ffn)  # k, proj and up of four layers
+    vector = 0.01 * products
+    seq = question.workload.seq_len
+    assert again == pytest.approx(2.0 * seq * products, abs=2.0 * seq * vector)
+    assert done > 9 * again
+
+
+def test_a_part_ends_with_the_block_that_fills_its_share():
+    """nanotron adds up the cost of blocks and opens the next stage after the one that reaches its share."""
+    assert _even_shares([0.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2) == [4, 2]  # the third brings 3 > 2.5
+    assert _even_shares([0.0, 1.0, 1.0, 1.0, 1.0], 2) == [3, 2]  # exactly half
+    assert _even_shares([1.0, 1.0, 8.0], 3) == [1, 1, 1]  # nobody goes empty
+    assert _even_shares([1.0, 1.0, 1.0, 1.0, 20.0], 4) == [2, 1, 1, 1]

@@ -63,7 +63,9 @@ def scored(predicted: float, measured: float, **more: Any) -> Scored:
 
 
 def test_a_half_does_not_depend_on_what_was_measured() -> None:
-    changed = case(id="h/2", group="h", measured={"step_time_s": 5.0}, quality="low", caveats="x", source="y")
+    changed = case(
+        id="h/2", group="h", measured={"step_time_s": 5.0}, quality="low", caveats="x", source="y"
+    )
     assert half_of(changed) == half_of(case())
 
 
@@ -139,7 +141,7 @@ def test_reasons_name_what_stands_out() -> None:
     }
     text = likely_reason(document, case(assumed=["precision: not printed"]), is_inside=False)
     assert text == (
-        "said not to fit; not given: recompute; no such units; network is 40 % of the step; "
+        "said not to fit; not given: recompute; network is 40 % of the step; no such units; "
         "inferred by whoever published it: precision; outside its interval"
     )
 

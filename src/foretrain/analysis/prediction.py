@@ -31,9 +31,10 @@ class StageMemory:
     """Peak of one pipeline stage on one device; `by_kind` sums to `peak_bytes`."""
 
     stage: int
-    peak_bytes: float
+    peak_bytes: float  # what the allocator holds (PyTorch: max_memory_reserved)
     by_kind: Mapping[str, float]
     moment: str  # what was running at the peak
+    allocated_bytes: float = 0.0  # what tensors take of it (max_memory_allocated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,17 @@ class Memory:
     by_stage: tuple[StageMemory, ...]
     peak_stage: int
     moment: str
+    allocated_bytes: float = 0.0
+    context_bytes: float = 0.0  # outside the allocator: driver context, libraries, communicators
+
+    @property
+    def total_bytes(self) -> float:
+        """What the device shows as taken (nvidia-smi)."""
+        return self.peak_bytes + self.context_bytes
 
     @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.capacity_bytes
+        return self.total_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,8 @@ class Prediction:
             "fits": self.fits,
             "memory": {
                 "peak_bytes": self.memory.peak_bytes,
+                "allocated_bytes": self.memory.allocated_bytes,
+                "total_bytes": self.memory.total_bytes,
                 "capacity_bytes": self.memory.capacity_bytes,
                 "peak_stage": self.memory.peak_stage,
                 "moment": self.memory.moment,
@@ -252,6 +262,7 @@ class Prediction:
                     {
                         "stage": stage.stage,
                         "peak_bytes": stage.peak_bytes,
+                        "allocated_bytes": stage.allocated_bytes,
                         "by_kind": dict(stage.by_kind),
                         "moment": stage.moment,
                     }

@@ -99,6 +99,7 @@ class _Assembly:
         self.total = 0
         for stage, (program, order) in enumerate(zip(programs, orders, strict=True)):
             self.layouts.append(self._lay_out(stage, program, order))
+        self.hearing = self._hearing()
 
     def _stream(self, rank_class: int, name: str) -> int:
         return self.stream_numbers.setdefault((rank_class, name), len(self.stream_numbers))
@@ -232,6 +233,8 @@ class _Assembly:
             task = self._tail_template(template)
             for rank_class in members:
                 self._join(self._chain_end(rank_class), np.array([task]))
+                for heard in self.hearing.get(rank_class, ()):
+                    self._join(np.array([heard]), np.array([task]))
             placed.append((members, task))
         return placed
 
@@ -263,12 +266,27 @@ class _Assembly:
             start = self._tail_template(template)
             for position, rank_class in enumerate(classes):
                 first = np.array([start + template.first[position]])
-                for tail in data_tails.get(rank_class, ()):
+                waited = (*data_tails.get(rank_class, ()), *self.hearing.get(rank_class, ()))
+                for tail in waited:
                     self._join(np.array([tail]), first)
                 for placed in barriers:
                     for members, task in placed:
                         if rank_class in members:
                             self._join(np.array([task]), first)
+
+    def _hearing(self) -> dict[int, list[int]]:
+        """Last sends of neighbours that each class needs before its update (stream order covers earlier ones)."""
+        last: dict[tuple[int, int], int] = {}
+        for layout in self.layouts:
+            for number, template in enumerate(layout.templates):
+                steps = np.flatnonzero(layout.which == number)
+                for (position, stream), row in template.heard.items() if len(steps) else ():
+                    key = (layout.classes[position], stream)
+                    last[key] = max(last.get(key, -1), int(layout.base[steps[-1]] + row))
+        found: dict[int, list[int]] = {}
+        for (rank_class, _), task in last.items():
+            found.setdefault(rank_class, []).append(task)
+        return found
 
     def _last_on_streams(self, names: tuple[str, ...]) -> dict[int, list[int]]:
         """Last task of each class on streams beside the chain."""

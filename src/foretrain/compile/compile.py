@@ -80,7 +80,14 @@ class _Compilation:
             sizes=self.sizes,
             spoken=self._spoken(),
             precision=workload.precision,
-            choices=Choices(runtime.attention, runtime.fuses_elementwise),
+            choices=Choices(
+                attention=runtime.attention,
+                fuses_elementwise=runtime.fuses_elementwise,
+                keeps_quantised=runtime.keeps_quantised,
+                fuses_norms=runtime.fuses_elementwise or runtime.fuses_norms,
+                groups_experts=runtime.groups_experts,
+                channels_last=runtime.channels_last,
+            ),
             runtime=runtime,
         )
         self.drops = self._weights_counted_once()
@@ -205,7 +212,9 @@ class _Compilation:
         full_key = (*key, choice.recompute)
         block_pass = self.passes.get(full_key)
         if block_pass is None:
-            block_pass = recompute(program, choice.recompute, self.runtime.logits_copies)
+            block_pass = recompute(
+                program, choice.recompute, self.runtime.logits_copies, self.runtime.selective
+            )
             self.passes[full_key] = block_pass
         return _Placed(block_pass, "activations" in choice.offload), program.outgoing
 

@@ -72,6 +72,21 @@ class Communication:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens(Communication):
+    """An all-to-all of tokens for `copies` experts each, sent once to wherever several of them are."""
+
+    copies: int = 1
+
+    def sent(self, places: int) -> float:
+        """Bytes as if each token went once to every one of so many places that has an expert for it.
+
+        Of `copies` experts, each as likely at any place, `places · (1 - (1 - 1/places)^copies)` places have some.
+        """
+        hit = places * (1.0 - (1.0 - 1.0 / places) ** self.copies)
+        return self.bytes * min(1.0, hit / self.copies)
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """Bytes between device and host memory."""
 

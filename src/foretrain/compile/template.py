@@ -27,6 +27,7 @@ from foretrain.compile.execution import (
 )
 from foretrain.compile.passes.fold import Fold
 from foretrain.compile.segment import Async, Segment
+from foretrain.errors import Bug
 
 Ints = NDArray[np.int32]
 
@@ -50,6 +51,9 @@ class Template:
     last: list[int] = field(default_factory=list)
     lead: list[int] = field(default_factory=list)
     sends: list[int] = field(default_factory=list)
+    heard: dict[tuple[int, int], int] = field(
+        default_factory=dict
+    )  # (class position, another's stream) → its last row that the class needs before the update
     has_company: bool = False
 
     @property
@@ -198,8 +202,10 @@ class _Weaving:
         number = int(self.segment.chain[low])
         work = self.weaver.items[number].work
         assert isinstance(work, Communication)
+        if (work.group, work.collective) in self.weaver.fold.parties:
+            raise Bug(f"{work.collective} on a chain: nothing there waits for neighbours alone.")
         shape = self.weaver.shapes.number(self.segment.chain[low : low + 1])
-        for members in self._groups(work):
+        for members in self._movers(work).values():
             leads = [self._launch(shape, position) for position in members]
             streams = tuple(self.weaver.stream(self.classes[p], "compute") for p in members)
             row = self._row(COLLECTIVE, shape, self.classes[members[0]], streams)
@@ -216,14 +222,14 @@ class _Weaving:
             self.out.first[position] = row
         self.previous[position] = row
 
-    def _groups(self, work: Communication) -> list[list[int]]:
-        """Positions of this stage's classes that take part together."""
+    def _movers(self, work: Communication) -> dict[int, list[int]]:
+        """Positions of this stage's classes that move together, by their class of group or party."""
         fold = self.weaver.fold
         found: dict[int, list[int]] = {}
         for position, rank_class in enumerate(self.classes):
-            group = fold.group_class(work.group, rank_class)
-            found.setdefault(group, []).append(position)
-        return list(found.values())
+            mover = fold.mover_class(work.group, work.collective, rank_class)
+            found.setdefault(mover, []).append(position)
+        return found
 
     def _issue(self, pending: list[Async], at: int) -> list[Async]:
         while pending and pending[0].after <= at:
@@ -234,12 +240,13 @@ class _Weaving:
         work = self.weaver.items[entry.item].work
         shape = self.weaver.shapes.number(np.array([entry.item], dtype=np.int32))
         if isinstance(work, Communication):
-            groups, kind = self._groups(work), COLLECTIVE
+            groups, kind = self._movers(work), COLLECTIVE
         else:
-            groups, kind = [[p] for p in range(len(self.classes))], COPY
-        for members in groups:
+            groups, kind = {p: [p] for p in range(len(self.classes))}, COPY
+        rows: dict[int, int] = {}
+        for mover, members in groups.items():
             streams = tuple(self.weaver.stream(self.classes[p], entry.stream) for p in members)
-            row = self._row(kind, shape, self.classes[members[0]], streams)
+            row = rows[mover] = self._row(kind, shape, self.classes[members[0]], streams)
             for position in members:
                 if self.previous[position] >= 0:
                     self.out.edges.append((self.previous[position], row))
@@ -247,6 +254,20 @@ class _Weaving:
                     self.out.at_start.append((position, row))
                 if entry.before is not None:
                     self.waits.setdefault(entry.before, []).append((position, row))
+
+        if isinstance(work, Communication):
+            for mover, members in groups.items():
+                heard = self.weaver.fold.heard(work.group, work.collective, mover)
+                self._hear(entry, members, [rows[other] for other in heard])
+
+    def _hear(self, entry: Async, members: list[int], rows: list[int]) -> None:
+        """What neighbours send is needed where one's own exchange is, but does not hold up one's own sends."""
+        for position in members:
+            for row in rows:
+                if entry.before is not None:
+                    self.waits.setdefault(entry.before, []).append((position, row))
+                else:
+                    self.out.heard[position, self.out.streams[row][0]] = row
 
     def _send(self, number: int) -> None:
         work = self.weaver.items[number].work

@@ -281,16 +281,14 @@ def _memory_is_given_back(graph: ExecutionGraph) -> None:
 
 
 def _collectives_join_their_groups(graph: ExecutionGraph) -> None:
-    """The streams of a collective are those of exactly the rank classes of its group class."""
+    """The streams of a collective are those of exactly the rank classes of its group (or party) class."""
     for task in np.flatnonzero(graph.task_kind == COLLECTIVE).tolist():
         work = _communication(graph.shape(int(graph.task_shape[task]))[0])
-        found = graph.fold.groups.get(work.group)
-        _require(found is not None, f"collective {task} over an unknown group {work.group}")
-        if found is None:
-            return
-        group = graph.fold.group_class(work.group, int(graph.task_class[task]))
+        is_known = work.group in graph.fold.groups
+        _require(is_known, f"collective {task} over an unknown group {work.group}")
+        group = graph.fold.mover_class(work.group, work.collective, int(graph.task_class[task]))
         joined = tuple(sorted(graph.streams[s][0] for s in _streams(graph, task)))
-        wanted = found.members[group]
+        wanted = graph.fold.movers(work.group, work.collective).members[group]
         _require(
             joined == wanted, f"{_told(graph, task)} joins classes {joined}, its group is {wanted}"
         )

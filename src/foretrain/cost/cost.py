@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,14 @@ from foretrain.compile.passes.fold import Use
 from foretrain.cost import interference
 from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
+from foretrain.cost.compute.boards import latest, slowest
 from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
 from foretrain.cost.interference import slowdown
+from foretrain.cost.launching import host_seconds
 from foretrain.cost.network import Charge, EngineRoutes, Network, Routes, charge, routes_of
 from foretrain.errors import Bug
+from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
 
@@ -149,6 +153,13 @@ class _Costing:
             kernels = [work.kernel for work in works if isinstance(work, Compute)]
             answer = self.compute.seconds(kernels, self.cluster.devices[kind])
             columns = np.zeros((3, len(self.graph.items)))
+            tensors = _tensors(kernels)
+            issued = tensors * self.runtime.kernels_per_tensor
+            delay = self.runtime.jitter_seconds * latest(self.cluster.device_count)
+            seconds = np.where(tensors > 0, 0.0, answer.seconds * self.runtime.kernel_pace)
+            seconds += issued * self.runtime.host_seconds_per_kernel + (tensors > 0) * delay
+            seconds *= slowest(self.cluster.devices[kind].name, self.cluster.device_count)
+            answer = replace(answer, seconds=seconds)
             columns[0, self.kernel_ids] = answer.seconds
             columns[1, self.kernel_ids] = np.where(answer.measured, answer.seconds, 0.0)
             columns[2, self.kernel_ids] = answer.spread * answer.seconds
@@ -176,7 +187,7 @@ class _Costing:
                     charged.is_network,
                 )
                 kernel = seconds[index] * self._hiding(item)
-                exposed = self._beside(kernel, hidden, rank_class, is_network)
+                exposed = self._beside(kernel, hidden, rank_class, charged, item.beside.purpose)
                 total[index] += exposed
                 parts[NETWORK if is_network else INTERCONNECT, index] += exposed
             elif isinstance(item.work, Communication):
@@ -196,12 +207,17 @@ class _Costing:
         ranks = self.graph.fold.groups[item.beside.group].groups.shape[1]
         return 1.0 - 1.0 / float(ranks)
 
-    def _beside(self, kernel: float, moving: float, rank_class: int, is_network: bool) -> float:
+    def _beside(
+        self, kernel: float, moving: float, rank_class: int, charged: Charge, purpose: str
+    ) -> float:
         """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
         if not self.runtime.overlap_slows:
             return max(0.0, moving - kernel)
+        share = self.runtime.exchange_share
+        if purpose == "tensor" and 0.0 < share < 1.0 and not charged.is_network:
+            return interference.pair(kernel, moving, 1.0 / (1.0 - share), 1.0) - kernel
         device = self.cluster.devices[int(self.devices[rank_class])]
-        table = interference.factors(device, is_network)
+        table = interference.factors(device, charged.is_network)
         kernel_slowed = float(table[interference.COMPUTE, interference.COLLECTIVE])
         moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
         return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
@@ -221,7 +237,7 @@ class _Costing:
 
     def _charge(self, work: Communication, rank_class: int) -> Charge:
         fold = self.graph.fold
-        key = (work, fold.group_class(work.group, rank_class))
+        key = (work, fold.mover_class(work.group, work.collective, rank_class))
         found = self._charges.get(key)
         if found is None:
             found = charge(self.network, fold, self.routes, *key, self.runtime.library)
@@ -322,7 +338,7 @@ class _Costing:
         owner = np.repeat(np.arange(len(shapes)), lengths)
         rank_class = np.repeat(classes, lengths)
         device = items[rank_class, item]
-        host = self._host_seconds()
+        host = host_seconds(graph, self.cluster, self.runtime)
         chains = chain_summaries(ptr, device, host[item])
         table: dict[str, NDArray[np.float64]] = {
             "seconds": chains.device,
@@ -365,17 +381,11 @@ class _Costing:
             "holds_domain": holds,
         }
 
-    def _host_seconds(self) -> Floats:
-        kernel, collective = (
-            self.runtime.host_seconds_per_kernel,
-            self.runtime.host_seconds_per_collective,
-        )
-        return np.array([
-            (kernel if isinstance(item.work, Compute) else collective)
-            + (collective if item.beside is not None else 0.0)
-            for item in self.graph.items
-        ])  # fmt: skip
-
 
 def _summed(owner: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(owner, weights=values, minlength=count).astype(np.float64)
+
+
+def _tensors(kernels: Sequence[Kernel]) -> Floats:
+    """For how many tensors the host issues kernels while the device waits, where a kernel stands for that."""
+    return np.array([k.shape[0] if k.kind == LAUNCHES else 0.0 for k in kernels])

@@ -161,13 +161,19 @@ class Table:
 
         Between measured counts of ranks log(seconds / share) is a straight line in log2(ranks), where share
         is the part of the buffer that crosses a port (nccl-tests' bus bandwidth factor). Beyond the largest
-        count see `_beyond`. Below the smallest count there is no answer.
+        count see `_beyond`. Below the smallest count there is no answer. A gather or scatter that nobody measured
+        is half of a measured all-reduce, which is the one after the other over the same rings, and the other way.
         """
         if ranks < 1:
             raise Bug(f"a group of {ranks} ranks.")
         asked = np.asarray(sizes, dtype=np.float64)
         name = self._measured_name(device, collective)
         counts = self._counts.get((name, collective), ())
+        if not counts and collective in HALVES:
+            other, times = HALVES[collective]
+            if self._counts.get((self._measured_name(device, other), other)):
+                found = self.seconds_of(device, ranks, other, sizes)
+                return None if found is None else found * times
         if not counts or 1 < ranks < counts[0]:
             return None
         if ranks == 1:
@@ -246,6 +252,12 @@ class Table:
 
 
 RINGS = ("all_gather", "all_gather_base", "reduce_scatter")
+HALVES = {
+    "all_gather": ("all_reduce", 0.5),
+    "reduce_scatter": ("all_reduce", 0.5),
+    "all_reduce": ("all_gather", 2.0),
+}
+"""An all-reduce over rings is a reduce-scatter and an all-gather (Patarasuk & Yuan 2009)."""
 
 
 def share(collective: str, ranks: int) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.fabric import Routes
+from foretrain.compile.passes.fold import Parties
 from foretrain.cost.collectives.base import Algorithm, Floats, Flows, Ints
 from foretrain.cost.collectives.cabling import (
     MOST_RINGS,
@@ -63,6 +64,21 @@ class Laying:
             dst=np.concatenate([part.dst for part in parts]),
             weight=np.concatenate([part.weight for part in parts]),
         )
+
+    def parties(self, algorithm: Algorithm, groups: Ints) -> Parties | None:
+        """Who sends by itself, and who hears whom; None where all members of a group move together."""
+        if algorithm.senders == "all":
+            return None
+        of = np.arange(len(self.domain_of))
+        if algorithm.senders == "domains":
+            group = np.zeros_like(of)
+            group[groups] = np.arange(len(groups))[:, None]
+            homes = np.stack([group, self.domain_of], axis=1)
+            of = np.unique(homes, axis=0, return_inverse=True)[1].ravel()
+        flows = self.flows(algorithm, groups)
+        pairs = np.unique(np.stack([of[flows.src], of[flows.dst]]), axis=1)
+        src, dst = pairs[:, pairs[0] != pairs[1]]
+        return Parties(of, src, dst)
 
     def _along(
         self, algorithm: Algorithm, groups: Ints, rows: Ints, homes: Ints, share: float

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
-from foretrain.compile.execution import Communication, Communicator
+from foretrain.compile.execution import Communication, Communicator, Tokens
 from foretrain.compile.passes.bucket import FromBuffer
-from foretrain.compile.passes.fold import Colors, Fold, Loads, Use
+from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collectives import Chosen, algorithms_for, name_of
 from foretrain.cost.collectives.base import Algorithm, Ints
@@ -28,6 +28,7 @@ from foretrain.cost.collectives.selector import (
     expect_able,
     link_efficiency,
     protocols,
+    reported_latency,
     select,
 )
 from foretrain.cost.curves import alone_seconds
@@ -35,7 +36,7 @@ from foretrain.cost.laying import Laying
 
 Floats = NDArray[np.float64]
 FAST_FAMILIES = ("nvlink", "xgmi")
-Flow = tuple[Communicator, str, int]  # communicator, pattern, group class
+Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or party
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -114,6 +115,9 @@ class Network:
         self.architecture = nodes[0].devices[0].architecture
         self.has_switch = all(node.interconnect.topology == "nvswitch" for node in nodes)
         self.transport = "tcp" if cluster.network.kind.startswith("ethernet") else ""
+        self.reported = (
+            reported_latency(cluster.network.kind) if library.startswith("nccl") else 0.0
+        )
         self.laying = Laying(cluster, capacity)
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
@@ -136,6 +140,9 @@ class Network:
         patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
+    def parties(self, collective: str, groups: Ints) -> Parties | None:
+        return self.laying.parties(self.algorithms(collective)[0], groups)
+
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
         flows = self.laying.flows(algorithm, groups)
         routes = self.cluster.topology.routes(flows.src, flows.dst)
@@ -145,7 +152,9 @@ class Network:
             # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
             # both are short against the compute between them. Sends get a lane of their own there.
             link = np.where(self.is_network[link], link, link + self.links)
-        return Loads(group=flows.group[owner], link=link, weight=flows.weight[owner] * routes.share)
+        parties = self.laying.parties(algorithm, groups)
+        mover = flows.group if parties is None else parties.of[flows.src]
+        return Loads(group=mover[owner], link=link, weight=flows.weight[owner] * routes.share)
 
 
 @lru_cache(maxsize=32)
@@ -160,21 +169,23 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     if network.choose:
         expect_able(network.choose, _chosen_uses(network, fold, uses))
     number: dict[Flow, int] = {}
-    links, flows, weights, own, delays = [], [], [], [], []
+    links, flows, weights, own, crowd, delays = [], [], [], [], [], []
     for communicator, collective in uses:
-        found = fold.groups[communicator]
+        found, movers = fold.groups[communicator], fold.movers(communicator, collective)
+        home = found.group_class[found.group_of[movers.first]]  # the groups that parties are of
         for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
             if (communicator, algorithm.pattern, 0) in number:
                 continue
             first = len(number)
-            for group_class in range(len(found.examples)):
-                number[communicator, algorithm.pattern, group_class] = first + group_class
+            for mover_class in range(len(movers.examples)):
+                number[communicator, algorithm.pattern, mover_class] = first + mover_class
             loads = network.pattern_loads(algorithm, found.groups)
-            own.append(_own_rate(network, loads)[found.examples])
-            delays.append(network.laying.delays(algorithm, found.groups[found.examples]))
+            own.append(_own_rate(network, loads, len(movers.group_class))[movers.examples])
+            delays.append(network.laying.delays(algorithm, found.groups[found.examples])[home])
             links.append(loads.link)
-            flows.append(first + found.group_class[loads.group])
+            flows.append(first + movers.group_class[loads.group])
             weights.append(loads.weight)
+            crowd.append(_crowd_rate(network, loads, movers.group_class, home))
     if not number:
         none = np.zeros(0, dtype=np.int32)
         empty = np.zeros(0)
@@ -183,31 +194,29 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
             {}, start, none, empty, empty, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0,
             none.astype(np.int64),
         )  # fmt: skip
-    crowd = np.concatenate([
-        _crowd_rate(network, *pattern) for pattern in zip(links, flows, weights, strict=True)
-    ])  # fmt: skip
     columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
-    known = (np.concatenate(own), crowd, np.concatenate(delays))
+    known = (np.concatenate(own), np.concatenate(crowd), np.concatenate(delays))
     return _constraints(network, number, *known, *columns)
 
 
-def _own_rate(network: Network, loads: Loads) -> Floats:
+def _own_rate(network: Network, loads: Loads, count: int) -> Floats:
     """Rate of every group of one pattern when it runs alone."""
     links = len(network.capacity)
     keys, inverse = np.unique(loads.group * links + loads.link, return_inverse=True)
     total = np.bincount(inverse, weights=loads.weight)
-    rate = np.full(int(loads.group.max()) + 1, np.inf)
+    rate = np.full(count, np.inf)
     np.minimum.at(rate, keys // links, network.capacity[keys % links] / total)
     return rate
 
 
-def _crowd_rate(network: Network, link: Ints, flow: Ints, weight: Floats) -> Floats:
-    """Rate of each flow of one pattern when all groups of the communicator move at once."""
-    total = np.bincount(link, weights=weight, minlength=len(network.capacity))
-    first = int(flow.min())
-    rate = np.full(int(flow.max()) - first + 1, np.inf)
-    np.minimum.at(rate, flow - first, network.capacity[link] / total[link])
-    return rate
+def _crowd_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -> Floats:
+    """Rate of each class of one pattern when all groups of the communicator move at once: a library chooses for
+    a group, so all parties of one are told that of the slowest."""
+    total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
+    rate = np.full(int(home.max()) + 1, np.inf)
+    group_class = home[mover_class[loads.group]]
+    np.minimum.at(rate, group_class, network.capacity[loads.link] / total[loads.link])
+    return rate[home]
 
 
 def _constraints(
@@ -285,42 +294,48 @@ def charge(
     fold: Fold,
     routes: Routes,
     work: Communication,
-    group_class: int,
+    mover_class: int,
     library: str,
 ) -> Charge:
-    """What a collective costs the groups of one class."""
-    found = fold.groups[work.group]
-    members = found.groups[found.examples[group_class]]
-    patterns = {a.pattern: None for a in network.algorithms(work.collective)}
-    rates = tuple(
-        (p, float(routes.crowd_rate[routes.number[work.group, p, group_class]])) for p in patterns
-    )
-    delays = tuple(
-        (p, float(routes.delay[routes.number[work.group, p, group_class]])) for p in patterns
-    )
+    """What a collective costs the groups of one class, or the parties that move by themselves."""
+    found, movers = fold.groups[work.group], fold.movers(work.group, work.collective)
+    members = found.groups[found.group_of[movers.first[mover_class]]]
+    patterns = dict.fromkeys(a.pattern for a in network.algorithms(work.collective))
+    able = {p: routes.number[work.group, p, mover_class] for p in patterns}
+    rates = tuple((p, float(routes.crowd_rate[number])) for p, number in able.items())
+    delays = tuple((p, network.reported + float(routes.delay[n])) for p, n in able.items())
     wiring = replace(_wiring(network, members), rate=rates[0][1], rates=rates, delays=delays)
     collective = network.laying.named(work.collective)
+    if isinstance(work, Tokens):
+        places = wiring.domains if wiring.domains > 1 else len(members)
+        work = Communication(work.collective, work.sent(places), work.group, work.purpose)
     choice = select(collective, work.bytes, wiring, library, network.choose)
-    route = routes.number[work.group, choice.pattern, group_class]
+    route = able[choice.pattern]
     is_measured = False
-    if wiring.domains == 1 and library == "nccl" and not network.choose:
+    if wiring.domains == 1 and library.startswith("nccl") and not network.choose:
         modelled = choice
         choice = _measured(network, work, members, choice, float(routes.own_rate[route]))
         is_measured = choice is not modelled
-    waits = _waits(network, work, choice, wiring, library, int(members[0]))
+    moving = np.flatnonzero(movers.group_of == movers.examples[mover_class])
+    waits = _waits(network, work, choice, wiring, library, moving)
     choice = replace(choice, latency=choice.latency + waits)
     rate = float(routes.rate[route])
+    if np.isinf(rate):  # a party that only hears
+        choice = replace(choice, volume=0.0)
     crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
-    is_network = bool(routes.is_network[route])
-    return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_network, is_measured)
+    is_far = bool(routes.is_network[route])
+    return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_far, is_measured)
 
 
 def _waits(
-    network: Network, work: Communication, choice: Choice, wiring: Wiring, library: str, rank: int
+    network: Network, work: Communication, choice: Choice, wiring: Wiring, library: str, ranks: Ints
 ) -> float:
     """Seconds that a library's tuner does not know of when it chooses. Its latencies are those of network cards that
     reach device memory; through the sockets of a host every hop takes a TCP message."""
-    seconds = _fusion(work, network.cluster.device(rank)) if isinstance(work, FromBuffer) else 0.0
+    seconds = 0.0
+    if isinstance(work, FromBuffer):  # those that move together begin when the slowest has copied
+        kinds = np.unique(np.asarray(network.cluster.device_kind)[ranks]).tolist()
+        seconds = max(_fusion(work, network.cluster.devices[kind]) for kind in kinds)
     if network.transport == "tcp" and wiring.domains > 1:
         known = next(p for p in protocols(library, choice.algorithm) if p.name == choice.protocol)
         able = network.algorithms(work.collective)

@@ -32,6 +32,7 @@ FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
         "biases": "none",
     },
 }  # fmt: skip
+SQUAD_TOKENS = 384
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _FIELDS = tuple(field.name for field in fields(TransformerShape))
 # Fields a case need not give: their absence is a statement ("no experts"), not a gap.
@@ -56,6 +57,20 @@ def model_from_case(
     return transformer(
         shape, seq, name or _label(data, shape), "described by its shape"
     ), assumptions
+
+
+def as_trained(
+    data: Mapping[str, Any], seq: int | None, predictions: int | None
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """A BERT as its task has it, with what that assumes: `predictions` are the masked tokens its head sees, None
+    where that is all positions. 384 tokens are SQuAD's (Devlin et al. 2018, run_squad), pre-training has 128 or 512."""
+    if not str(data.get("zoo", "")).startswith("bert") or "head" in data:
+        return data, ()
+    if seq == SQUAD_TOKENS:
+        return {**data, "head": "span"}, (
+            f"{seq} tokens: fine-tuned to find answers, as on SQuAD.",
+        )
+    return (data if predictions is None else {**data, "predicted_positions": predictions}), ()
 
 
 def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | None) -> Model:
@@ -114,6 +129,8 @@ def _imply(merged: dict[str, Any], given: Mapping[str, Any], family: str, notes:
     if family == "gpt":
         # GPT-2, GPT-3 and Megatron train with dropout 0.1; later GPT-likes (BLOOM, Nemotron) with none.
         merged.setdefault("dropout", 0.1 if merged["position"] == "learned" else 0.0)
+        if merged["hidden_act"] == "gelu" and merged["position"] == "learned":
+            merged["hidden_act"] = "gelu-tanh"  # GPT-2's; matters where nothing is fused
         merged.setdefault("embedding_norm", merged["position"] == "alibi")  # BLOOM
         if merged["position"] == "rope":  # Nemotron-4: no linear biases, layer norm keeps its own
             merged.setdefault("biases", "none")

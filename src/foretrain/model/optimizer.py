@@ -13,6 +13,7 @@ from foretrain.loading import load_own_yaml
 from foretrain.model.precision import Precision
 
 MASTER_BYTES = 4.0  # master weights are fp32
+MOMENT_BYTES = 4.0  # and so are moments
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,24 @@ class Precision:
     weight_bytes: float
     gradient_bytes: float
     has_master_weights: bool  # an fp32 copy beside the working weights
+    cast_reads: float = 1.0  # passes over a tensor to bring it into the GEMM's format
+
+    @property
+    def quantises(self) -> bool:
+        """Whether GEMMs read their operands in a narrower format than activations are kept in."""
+        return self.gemm_input_bytes < self.activation_bytes
+
+    @property
+    def wide(self) -> Precision:
+        """The same where GEMMs stay in the format of activations, as attention does."""
+        return _wide(self) if self.quantises else self
 
     def element_bytes(self, element: str) -> float:
         match element:
             case "activation":
                 return self.activation_bytes
+            case "gemm_input":
+                return self.gemm_input_bytes
             case "weight":
                 return self.weight_bytes
             case "fp32":
@@ -38,6 +51,13 @@ class Precision:
             case "mask":
                 return 1.0
         raise ModelError(f"unknown element type {element!r}.")
+
+
+@cache
+def _wide(precision: Precision) -> Precision:
+    return replace(
+        precision, matmul=precision.attention, gemm_input_bytes=precision.activation_bytes
+    )
 
 
 @cache

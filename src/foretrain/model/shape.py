@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from foretrain.errors import ModelError
 
 ACTIVATIONS = (
-    "gelu", "relu", "squared-relu", "silu", "silu-gated", "gelu-gated", "relu-gated",
+    "gelu", "gelu-tanh", "relu", "squared-relu", "silu", "silu-gated", "gelu-gated", "relu-gated",
 )  # fmt: skip
 NORMS = ("layernorm", "rmsnorm")
 POSITIONS = ("learned", "rope", "alibi", "relative", "none")
 BIASES = ("all", "qkv", "none")
 PLACEMENTS = ("pre", "post", "parallel")
-HEADS = ("lm", "mlm")
+HEADS = ("lm", "mlm", "span")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class TransformerShape:
 
     `biases`: in all linear layers, in q, k and v only, or in none. `placement`: norm before each branch
     (GPT-2), after it (BERT), or attention and MLP side by side (GPT-J, Falcon). `sliding_window_every` n: every
-    n-th layer attends within the window, the others to everything. `capacity_factor` pads expert slots.
+    n-th layer attends within the window, the others to everything. `capacity_factor` pads expert slots. `head`:
+    next token, masked tokens, or the ends of an answer; `predicted_positions`: those a masked head sees, None all.
     """
 
     hidden_size: int
@@ -50,6 +51,7 @@ class TransformerShape:
     qk_norm: bool = False
     type_vocab_size: int = 0
     head: str = "lm"
+    predicted_positions: int | None = None
     num_experts: int | None = None
     num_experts_per_tok: int | None = None
     moe_intermediate_size: int | None = None
@@ -125,6 +127,7 @@ _POSITIVE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "num_key_value_heads",
     "intermediate_size", "head_dim", "moe_intermediate_size", "num_experts_per_tok",
     "sliding_window_every", "q_lora_rank", "kv_lora_rank", "max_position_embeddings",
+    "predicted_positions",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from foretrain.model.sketch import Sketch, view, weight
 
 X = Tensor("x", ("batch", "seq", "hidden"))
 TOKENS = ("batch", "seq", "hidden")
+SPAN_ENDS = 2  # where an answer starts and ends
 
 
 def transformer(shape: TransformerShape, seq: int, name: str, source: str = "") -> Model:
@@ -25,7 +26,8 @@ def transformer(shape: TransformerShape, seq: int, name: str, source: str = "") 
         Block(label, block.ops, block.inputs, block.outputs, repeat, block.sizes)
         for label, block, repeat in _layers(shape, seq)
     ]
-    tied = (("embedding.tokens.weight", "head.logits.weight"),) if shape.tie_word_embeddings else ()
+    is_tied = shape.tie_word_embeddings and shape.head != "span"
+    tied = (("embedding.tokens.weight", "head.logits.weight"),) if is_tied else ()
     blocks = (_embedding(shape, seq), *layers, _head(shape, seq))
     return Model(name, blocks, seq, tied, source)
 
@@ -296,14 +298,17 @@ def _head(shape: TransformerShape, seq: int) -> Block:
         h = _norm(s, shape, "final_norm", h, "final_norm")
     if shape.head == "mlm":
         h = _masked_head(s, shape, h)
-    logits = s.linear("logits", h, "logits", ("batch", "seq", "vocab"), shape.head == "mlm")
-    labels = Tensor("labels", ("batch", "seq"), "index")
-    s.op("loss", "cross_entropy", [logits, labels], [Tensor("loss", ("batch", "seq"), "fp32")])
+    sizes = {"vocab": SPAN_ENDS} if shape.head == "span" else None
+    places = h.dims[:2]
+    logits = s.linear("logits", h, "logits", (*places, "vocab"), shape.head != "lm", sizes)
+    labels = Tensor("labels", places, "index")
+    s.op("loss", "cross_entropy", [logits, labels], [Tensor("loss", places, "fp32")], (), sizes)
     return s.block("head", [X], [])
 
 
 def _masked_head(s: Sketch, shape: TransformerShape, x: Tensor) -> Tensor:
-    """BERT's pooler with next-sentence classes, and the transform before the logits."""
+    """BERT's pooler with next-sentence classes, and the transform before the logits, of all positions or of those
+    alone whose tokens are to be predicted."""
     first = s.op(
         "first_token", "memory", [x], [Tensor("first", ("batch", "hidden"))], reduces=False
     )
@@ -311,6 +316,12 @@ def _masked_head(s: Sketch, shape: TransformerShape, x: Tensor) -> Tensor:
     pooled = s.elementwise("pooler_act", "tanh", [pooled], "pooled")
     pooled = view(pooled, "batch", "hidden")
     s.linear("next_sentence", pooled, "next_sentence", ("batch", "classes"), True, {"classes": 2})
-    h = s.linear("transform", x, "transform", ("batch", "seq", "hidden_out"), True)
+    places = ("batch", "seq")
+    if shape.predicted_positions:
+        places = ("batch", "predicted")
+        s.sizes["predicted"] = shape.predicted_positions
+        masked = Tensor("masked", (*places, "hidden"))
+        x = s.op("predicted", "memory", [x], [masked], reduces=False)
+    h = s.linear("transform", x, "transform", (*places, "hidden_out"), True)
     h = s.elementwise("transform_act", shape.hidden_act, [h], "transform_act")
-    return _norm(s, shape, "transform_norm", view(h, *TOKENS), "transform_norm")
+    return _norm(s, shape, "transform_norm", view(h, *places, "hidden"), "transform_norm")

@@ -131,13 +131,15 @@ def _memory_title(prediction: Prediction) -> str:
 
 def _memory(prediction: Prediction, width: int) -> Grid:
     memory = prediction.memory
-    whole = max(memory.capacity_bytes, memory.peak_bytes, 1.0)
+    whole = max(memory.capacity_bytes, memory.total_bytes, 1.0)
     cells = bar_width(width, 36)
     kinds = [(kind, memory.by_kind.get(kind, 0.0)) for kind in words.kinds(prediction)]
+    if memory.context_bytes:
+        kinds.append(("driver, libraries", memory.context_bytes))
     if memory.fits:
-        kinds.append(("free", memory.capacity_bytes - memory.peak_bytes))
+        kinds.append(("free", memory.capacity_bytes - memory.total_bytes))
     else:
-        kinds.append(("missing", memory.peak_bytes - memory.capacity_bytes))
+        kinds.append(("missing", memory.total_bytes - memory.capacity_bytes))
     rows: list[tuple[Cell, ...]] = []
     for kind, size in kinds:
         style = {"free": "dim", "missing": "bold red"}.get(kind, "blue")

@@ -59,12 +59,12 @@ def _lines(prediction: Prediction, width: int, detail: int) -> Iterator[str]:
     for title, body in sections(prediction, width, detail):
         yield ""
         yield from _wrapped(title, width)
-        for line in _block([_drawn_part(part) for part in body], width):
+        for line in _block([_drawn_part(part, width - INDENT) for part in body], width):
             yield " " * INDENT + line
 
 
-def _drawn_part(part: Part) -> list[str]:
-    return _table(part) if isinstance(part, Grid) else [_narrow(part[0])]
+def _drawn_part(part: Part, width: int) -> list[str]:
+    return _table(part, width) if isinstance(part, Grid) else [_narrow(part[0])]
 
 
 def _block(parts: list[list[str]], width: int) -> list[str]:
@@ -76,10 +76,14 @@ def _block(parts: list[list[str]], width: int) -> list[str]:
     return [line.ljust(longest) for line in lines]
 
 
-def _table(grid: Grid) -> list[str]:
+def _table(grid: Grid, width: int) -> list[str]:
     rows = [grid.head] if grid.head else []
     rows += [tuple(text for text, _ in row) for row in grid.rows]
     widths = [max(len(_narrow(text)) for text in column) for column in zip(*rows, strict=True)]
+    room = width - sum(widths[:-1]) - grid.gap * (len(widths) - 1)
+    if widths and widths[-1] > room > 0 and grid.columns[-1] == "w":
+        widths[-1] = room
+        rows = [folded for row in rows for folded in _folded(row, room)]
     gap = " " * grid.gap
     return [
         gap.join(
@@ -88,6 +92,13 @@ def _table(grid: Grid) -> list[str]:
         )
         for row in rows
     ]
+
+
+def _folded(row: tuple[str, ...], room: int) -> Iterator[tuple[str, ...]]:
+    """A row whose last cell takes as many lines as it needs."""
+    blank = ("",) * (len(row) - 1)
+    for number, line in enumerate(_wrapped(row[-1], room)):
+        yield (*(blank if number else row[:-1]), line.rstrip())
 
 
 def _narrow(text: str) -> str:

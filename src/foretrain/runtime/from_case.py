@@ -23,6 +23,7 @@ def runtime_from_case(
     """
     given = options or {}
     preset, warnings = _preset(name)
+    preset = _told(preset, given)
     faults = list(_unusable(given))
     if faults:
         raise RuntimePresetError("runtime_options cannot be used:", faults=faults)
@@ -34,6 +35,12 @@ def runtime_from_case(
 def is_known(name: str | None) -> bool:
     """Whether a preset is meant by this name, rather than the nearest or the generic one taken for it."""
     return bool(name) and names().get(folded(str(name)), FALLBACK) != FALLBACK
+
+
+def task_of(options: Mapping[str, Any]) -> Mapping[int, int]:
+    """Full length to mean length of a task's samples, where software does not pad them."""
+    found: Mapping[int, int] = preset_file()["lengths"].get(str(options.get("task")), {})
+    return found
 
 
 def nearest(name: str) -> str:
@@ -56,6 +63,14 @@ def _preset(name: str | None) -> tuple[Runtime, list[str]]:
     return presets()[taken], [
         f"runtime {name!r} is not known; the preset {taken!r} stands in for it."
     ]
+
+
+def _told(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
+    """The stack that a switch gives away, where it is more than the preset's name says."""
+    for key, stands_for in preset_file()["tells"].items():
+        if options.get(key) is not None and preset.name in stands_for:
+            return presets()[stands_for[preset.name]]
+    return preset
 
 
 def _changes(preset: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,13 +24,32 @@ class Runtime:
     # kernels
     attention: str = "flash"  # flash | flash3 | cudnn | unfused
     fuses_elementwise: bool = True
+    fuses_norms: bool = True  # RMS norms are one kernel even where element-wise work is not fused
+    has_dropout: bool = (
+        True  # transformers of a case that gives none are trained with their family's
+    )
+    channels_last: bool = True  # feature maps; if not, 16-bit convolutions transpose what they read
+    gathers_masked: bool = False  # masked-LM heads see the predicted positions alone
+    kernel_pace: float = 1.0  # time of its kernels over that of the best ones measured alone
+    fuses_casts: bool = (
+        False  # operands of low-precision GEMMs are cast by the kernels that make them
+    )
+    groups_experts: bool = True  # products of experts in one launch, their activation fused
     # host
     host_seconds_per_kernel: float = 0.0  # CPU time to issue one kernel
     host_seconds_per_collective: float = 0.0
+    jitter_seconds: float = 0.0  # spread of what delays a host in a step; all wait for the latest
+    update_passes: float = 1.0  # traffic of the update over that of a fused one
+    kernels_per_tensor: float = (
+        0.0  # issued for a weight and each fp32 value kept of it once the host has its gradients
+    )
     uses_cuda_graphs: bool = False
     host_blocks_on_pipeline: bool = False  # waits for a received activation before issuing more
+    # while it polls the network for pipeline transfers, a host is late at a tensor-parallel collective by so much
+    # on average; now one host of the group is late, now another, so their delays add up
+    host_delay_on_network: float = 0.0
     # communication
-    library: str = "nccl"  # nccl | gloo | mpi
+    library: str = "nccl"  # nccl | nccl-pods | gloo | mpi
     algorithms: tuple[tuple[str, str], ...] = ()  # collective → algorithm[/protocol]
     priorities: tuple[
         tuple[str, float], ...
@@ -43,18 +62,28 @@ class Runtime:
     synchronises_at: str = "gradient"
     overlap_slows: bool = True  # kernels and what moves beside them slow each other
     overlaps_gradients: bool = True  # gradient buckets are reduced while backward runs
+    overlaps_scatters: bool = True  # … also where each is reduced to the rank that owns it
     bucket_bytes: float = 25e6
     first_bucket_bytes: float = 1e6
+    reduces_blocks: bool = False  # a block's gradients go together, whatever their size
     overlaps_parameter_gather: bool = False  # sharded weights are gathered under the next forward
     exchanges_in_pieces: bool = (
         False  # tensor-parallel gathers and reductions run beside their GEMM
+    )
+    exchange_share: float = (
+        0.0  # of a device's compute units, taken by such exchanges; 0: as by any collective
     )
     overlaps_tensor_backward: bool = False  # input-gradient reduction runs beside the weight GEMM
     overlaps_pipeline: bool = True  # sends run beside the next micro-batch
     regathers_sequence: bool = True  # saves sequence shards and gathers them again in backward
     scatters_pipeline: bool = False  # sends 1/tp of a replicated boundary, gathers on arrival
     clips_gradients: bool = False  # a global gradient norm joins all ranks before the update
+    adds_gradients: bool = False  # kernels of their own add a micro-batch's gradients to the buffer
+    copies_gathered: bool = False  # each rank's part of a gathered weight is copied to its place
     prefetched_blocks: int = 1  # fully sharded weights gathered ahead
+    sends_tokens_once: bool = (
+        False  # to a node, or inside one to a device, however many experts they have there
+    )
     expert_overlap: float = 0.0  # share of expert all-to-all hidden under other work
     # a background thread that fuses tensors by time, and the agreement of ranks it asks for
     cycle_seconds: float = 0.0  # how often it looks; 0: none, buckets fill up
@@ -66,12 +95,16 @@ class Runtime:
     gradient_bytes: float | None = (
         None  # per element in the accumulation buffer; None = as the precision
     )
-    reducer_bytes: float = 0.0  # per element in buckets beside the gradients, where replicas are
-    fresh_gradient_bytes: float = 0.0  # per element, of one micro-batch until it is added up
+    reducer_copies: float = 0.0  # of every gradient as backward makes it, in buckets that stay …
+    staging_buckets: float = 0.0  # … or how many buckets there are besides
+    shards_master: bool = False  # fully sharded weights are the master copy, cast when gathered
+    keeps_quantised: bool = False  # low-precision GEMMs keep their input as they read it
     context_bytes: float = 0.0  # driver context, communication buffers, libraries
-    fragmentation: float = 0.0  # share of what comes and goes that the allocator keeps on top
+    fragmentation: float = 0.0  # share of what comes and goes that the allocator holds on top
+    exchange_fragmentation: float = 0.0  # more of it where tensors are exchanged beside kernels
     logits_copies: float = 1.0  # fp32 copies of the logits alive at the loss, the kept one included
     # plan
+    selective: str = "attention"  # what recompute=selective runs again: attention | products
     places_by_products: bool = False  # stages share out the head too, by its matrix products
     pads_vocabulary_to: int = 1
     rank_order: tuple[str, ...] = ("pp", "dp", "cp", "tp")  # outermost first
@@ -124,10 +157,11 @@ PURPOSES = (
 _IDENTITY = ("name", "title", "source", "aliases", "defaults")
 _WORDS = {
     "attention": ("flash", "flash3", "cudnn", "unfused"),
-    "library": ("nccl", "gloo", "mpi"),
+    "library": ("nccl", "nccl-pods", "gloo", "mpi"),
+    "selective": ("attention", "products"),
     "synchronises_at": ("gradient", "forward", "adapted"),
 }
-_SHARES = ("expert_overlap", "fragmentation")
+_SHARES = ("expert_overlap", "fragmentation", "exchange_fragmentation", "exchange_share")
 
 
 def _usable(name: str, value: Any, kind: str) -> Any:

@@ -26,10 +26,10 @@ def _reasons(
     missing = _missing(prediction.get("assumptions") or ())
     if missing:
         yield f"not given: {missing}"
+    yield _share(prediction)
     warnings: Sequence[str] = prediction.get("warnings") or ()
     if warnings:
         yield str(warnings[0]).rstrip(".")
-    yield _share(prediction)
     stated = [str(line).partition(":")[0] for line in case.get("assumed") or ()]
     if stated:
         yield f"inferred by whoever published it: {', '.join(stated[:2])}"

@@ -63,7 +63,7 @@ def step_of(
 ) -> Step:
     """Predict the step; `graph` is what the same question was compiled to before."""
     question = asked(case, options)
-    graph = graph or compile_question(question)
+    graph = graph or compile_question(question, compute=compute)
     costs = cost_question(question, graph, compute)
     run = run_graph(graph, costs)
     seconds = float(run.end.max())

@@ -54,6 +54,7 @@ class Reduction:
     limits: tuple[float, float]
     overlaps: bool
     cycles: Cycles | None = None
+    overlaps_scatters: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,8 @@ def gradient_asyncs(
     for (axes, owners), mine in tensors.items():
         for buffer in _buffers(mine, end, how, prod(ranks[axis] for axis in axes), clock):
             items = reduced(buffer.bytes, axes, owners, ranks, how.collective)
-            out += [(buffer.after, item) for item in _from_buffer(items, buffer)]
+            after = end if owners and not how.overlaps_scatters else buffer.after
+            out += [(after, item) for item in _from_buffer(items, buffer)]
     out.sort(key=lambda entry: entry[0])
     return tuple(Async(interner.number(item), "data", at) for at, item in out)
 

@@ -8,17 +8,18 @@ the weight; those wait for the bucket pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from foretrain.compile.execution import Communication, Communicator, Compute, Item
+from foretrain.compile.execution import Communication, Communicator, Compute, Item, Tokens
 from foretrain.compile.layout import Layout, overlap_bytes, transition
 from foretrain.compile.passes import differentiate
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Block, Op, Tensor
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices, saved_bytes
+from foretrain.model.ops.linear import is_quantised
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
 
@@ -34,6 +35,7 @@ class WeightShard:
     elements: float
     reduce_axes: tuple[str, ...]  # ranks along these hold copies whose gradients are added
     state: tuple[tuple[str, tuple[str, ...]], ...]  # role → axes it is further split over
+    touched: float | None = None  # elements an update reaches, where that is not all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class _Walk:
         self.layouts: dict[str, Layout] = {}
         self.copies: set[tuple[str, Layout]] = set()
         self.returned: set[tuple[str, Layout]] = set()
+        self.makers: dict[str, Op] = {}
 
     def visit(self, local: LocalOp) -> OpProgram:
         s = self.setting
@@ -145,7 +148,8 @@ class _Walk:
         if (tensor.name, want) not in self.copies:
             self.copies.add((tensor.name, want))
             full = self._full_bytes(local, tensor, want)
-            steps += map(self._named, transition(have, want, full, self.setting.sizes, "reshard"))
+            found = transition(have, want, full, self.setting.sizes, "reshard")
+            steps += self._quantised(self._once(local, tensor, found), local.op)
         return steps + self.halo(local, tensor, want)
 
     def returning(
@@ -167,8 +171,29 @@ class _Walk:
             self.returned.add((tensor.name, got))
             full = self._full_bytes(local, tensor, want)
             back = transition(got, have.settled, full, self.setting.sizes, "reshard")
-            steps += map(self._named, back)
+            found = self._once(local, tensor, back)
+            steps += self._quantised(found, self.makers.get(tensor.name))
         return steps + self.halo(local, tensor, want)
+
+    def _once(
+        self, local: LocalOp, tensor: Tensor, steps: Iterable[Communication]
+    ) -> Iterator[Communication]:
+        """Named; tokens for several experts at one place are sent there once, where the stack does so."""
+        maker = self.makers.get(tensor.name, local.op)
+        copies = int(local.op.attr.get("top_k", maker.attr.get("top_k", 1)))
+        once = self.setting.runtime.sends_tokens_once and copies > 1
+        for step in map(self._named, steps):
+            fields = (step.collective, step.bytes, step.group, step.purpose)
+            yield Tokens(*fields, copies) if once and step.collective == "all_to_all" else step
+
+    def _quantised(self, steps: Iterable[Communication], op: Op | None) -> Iterator[Communication]:
+        """What a low-precision product reads is gathered as it reads it, where the stack casts first."""
+        s = self.setting
+        narrows = s.choices.keeps_quantised and op is not None and is_quantised(op, s.precision)
+        share = s.precision.gemm_input_bytes / s.precision.activation_bytes
+        for step in steps:
+            is_cast = narrows and step.collective == "all_gather" and step.purpose == "tensor"
+            yield replace(step, bytes=step.bytes * share) if is_cast else step
 
     def _named(self, communication: Communication) -> Communication:
         return Communication(
@@ -203,6 +228,7 @@ class _Walk:
             cutting = {axis for cut in axes for axis in cut}
             partial = tuple(a for a in local.used if a not in cutting) if local.op.reduces else ()
             self.layouts[out.name] = Layout(axes, partial)
+            self.makers[out.name] = local.op
             self.copies = {c for c in self.copies if c[0] != out.name}
             self.copies.add((out.name, self.layouts[out.name]))
 
@@ -218,7 +244,17 @@ class _Walk:
         s = self.setting
         forward = differentiate.forward(local, s.precision, s.choices)
         inputs, weights = differentiate.backward(local, s.precision, s.choices)
-        overlaps = s.runtime.overlaps_tensor_backward
+        gathered = prod(self._ranks(c) for c in before if c.collective == "all_gather")
+        cast, cast_back = (
+            ((), ())
+            if s.runtime.fuses_casts
+            else differentiate.quantisation(local, s.precision, gathered)
+        )
+        weights += cast_back
+        if s.runtime.adds_gradients:
+            weights += differentiate.accumulation(local, s.precision, s.runtime.gradient_bytes)
+        # experts' tokens are exchanged by the dispatcher, when all their gradients are there
+        overlaps = s.runtime.overlaps_tensor_backward and local.op.kind != "grouped_gemm"
         ring = bool(beside)
         backward, backward_weight = _backward_items(
             inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
@@ -229,6 +265,7 @@ class _Walk:
             path=local.path,
             kind=local.op.kind,
             forward=(
+                *(Item(c) for c in cast),
                 *(Item(c) for c in before),
                 *_beside(forward, _merged(beside)),
                 *(Item(c) for c in self.settling(local)),
@@ -274,7 +311,8 @@ class _Walk:
         cut = {axis for dim in weight.dims for axis in local.leaf.axes_of(dim)}
         axes = tuple(a for a in local.spread if a not in cut and self.setting.sizes[a] > 1)
         path = f"{local.path}.{weight.name}"
-        return WeightShard(path, float(local.op.elements(weight)), axes, local.leaf.state)
+        elements = float(local.op.elements(weight))
+        return WeightShard(path, elements, axes, local.leaf.state, _touched(local.op, elements))
 
     def boundary_bytes(self, block: Block, ops: tuple[LocalOp, ...], tensor: Tensor) -> float:
         """Bytes of a carried tensor as one rank holds it."""
@@ -287,6 +325,13 @@ class _Walk:
                 if used.name == tensor.name:
                     return self.bytes(local.op, used)
         return 0.0
+
+
+def _touched(op: Op, elements: float) -> float | None:
+    """A sparse update reaches the rows that were looked up and no others."""
+    if not op.attr.get("sparse"):
+        return None
+    return min(elements, float(op.size["batch"] * op.size["bag"] * op.size["hidden"]))
 
 
 def _backward_items(

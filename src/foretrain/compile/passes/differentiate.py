@@ -5,7 +5,8 @@ from __future__ import annotations
 from foretrain.compile.execution import Compute
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.ops import family
-from foretrain.model.ops.base import WEIGHT_GRADIENT, Choices
+from foretrain.model.ops.base import WEIGHT_GRADIENT, Choices, memory
+from foretrain.model.ops.linear import casts
 from foretrain.model.precision import Precision
 
 
@@ -24,3 +25,23 @@ def backward(
         tuple(w for w in works if w.kernel.phase != WEIGHT_GRADIENT),
         tuple(w for w in works if w.kernel.phase == WEIGHT_GRADIENT),
     )
+
+
+def quantisation(
+    local: LocalOp, precision: Precision, gathered: float
+) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
+    """Casts around a low-precision product: of its input before forward, of its result's gradient in backward."""
+    works = tuple(Compute(local.path, k) for k in casts(local.op, precision, gathered))
+    return works[:1], works[1:]
+
+
+def accumulation(
+    local: LocalOp, precision: Precision, buffer_bytes: float | None
+) -> tuple[Compute, ...]:
+    """The pass that adds a micro-batch's gradients of an op to those before: both are read, the sum is written."""
+    count = sum(local.op.elements(weight) for weight in local.op.weights)
+    if not count:
+        return ()
+    kept = precision.gradient_bytes if buffer_bytes is None else buffer_bytes
+    moved = count * (precision.gradient_bytes + 2 * kept)
+    return (Compute(local.path, memory(WEIGHT_GRADIENT, moved, count)),)

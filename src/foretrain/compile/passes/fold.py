@@ -5,11 +5,14 @@ of their members, links the colours and loads of the groups that cross them, gro
 they cross, and ranks those of their groups, until nothing new is told apart. The partition is then
 *equitable*: every rank of a class sees the same classes around it and the same loads on the links it uses,
 so all of them run in lockstep and one stands for all. With `is_folded=False` every rank is its own class.
+
+Where members of a group do not move together (gossip), its *parties* load links in its place: each sends by
+itself, and takes besides the colours of those it hears.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -22,15 +25,30 @@ from foretrain.plan.mesh import Mesh
 
 Ints = NDArray[np.int64]
 Colors = NDArray[np.uint64]
+Use = tuple[Communicator, str]  # a communicator and a collective run on it
+Mover = Communicator | Use  # groups by their communicator, parties by their use
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Loads:
-    """Entry i: group `group[i]` puts `weight[i]` units on link `link[i]` per unit it moves."""
+    """Entry i: group (or party) `group[i]` puts `weight[i]` units on link `link[i]` per unit it moves."""
 
     group: Ints
     link: Ints
     weight: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Parties:
+    """Parts of groups that send by themselves: party `dst[i]` needs what party `src[i]` sends."""
+
+    of: Ints  # rank → its party
+    src: Ints
+    dst: Ints
+
+    @property
+    def count(self) -> int:
+        return int(self.of.max()) + 1
 
 
 class Traffic(Protocol):
@@ -47,16 +65,33 @@ class Traffic(Protocol):
     def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
         """Link loads of every algorithm that may carry this collective out on these groups."""
 
+    def parties(self, collective: str, groups: Ints) -> Parties | None:
+        """Who loads links and is waited for by itself; None where a group moves as one."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GroupFold:
-    """The groups of one communicator and their classes."""
+class Movers:
+    """What moves as one, groups or parties of them, and their classes."""
 
-    groups: Ints  # one row of ranks per group
     group_of: Ints  # rank → its group (as the sender, where groups are pairs), -1 if none
     group_class: Ints  # group → group class
     examples: Ints  # group class → one group
+    first: Ints  # group class → the first rank of that group
     members: tuple[tuple[int, ...], ...]  # group class → rank classes taking part
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GroupFold(Movers):
+    """The groups of one communicator and their classes."""
+
+    groups: Ints  # one row of ranks per group
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PartyFold(Movers):
+    """The parties of a communicator's groups under one collective and their classes."""
+
+    heard: tuple[tuple[int, ...], ...]  # party class → other classes whose sends it waits for
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,6 +106,7 @@ class Fold:
     shared: Mapping[
         Communicator, NDArray[np.bool_]
     ]  # group class → its links carry other ranks' traffic
+    parties: Mapping[Use, PartyFold]  # of collectives whose groups do not move as one
 
     @property
     def classes(self) -> int:
@@ -80,6 +116,22 @@ class Fold:
         """The group class a rank class belongs to (as the sender, for pairs)."""
         found = self.groups[communicator]
         return int(found.group_class[found.group_of[self.examples[rank_class]]])
+
+    def movers(self, communicator: Communicator, collective: str) -> Movers:
+        """What moves as one when a collective runs: the groups, or parties of them."""
+        return self.parties.get((communicator, collective)) or self.groups[communicator]
+
+    def mover_class(self, communicator: Communicator, collective: str, rank_class: int) -> int:
+        """The class of group or party with which a rank class moves."""
+        found = self.movers(communicator, collective)
+        return int(found.group_class[found.group_of[self.examples[rank_class]]])
+
+    def heard(
+        self, communicator: Communicator, collective: str, mover_class: int
+    ) -> tuple[int, ...]:
+        """The other classes of parties that a party waits for (none where groups move as one)."""
+        found = self.parties.get((communicator, collective))
+        return found.heard[mover_class] if found else ()
 
     def partner(self, communicator: Communicator, rank_class: int) -> int:
         """The rank class at the other end of a pair."""
@@ -104,9 +156,6 @@ def ranks_of(mesh: Mesh, communicator: Communicator) -> Ints:
     return np.concatenate(pairs)
 
 
-Use = tuple[Communicator, str]  # a communicator and a collective run on it
-
-
 @lru_cache(maxsize=128)
 def fold(
     traffic: Traffic,
@@ -125,15 +174,19 @@ def fold(
         else np.zeros(mesh.ranks, np.int64)
     )
     groups = {use[0]: ranks_of(mesh, use[0]) for use in uses}
+    asked = {use: traffic.parties(use[1], groups[use[0]]) for use in uses}
+    parties = {use: found for use, found in asked.items() if found is not None}
     loads = {use: traffic.loads(use[1], groups[use[0]]) for use in uses}
     if is_folded:
         base = _mix(traffic.rank_colors() + _mix(stages.astype(np.uint64)))
-        rank_colors, group_colors = _refine(traffic, base, groups, loads)
+        rank_colors, colors = _refine(traffic, base, groups, parties, loads)
     else:
         rank_colors = np.arange(mesh.ranks, dtype=np.uint64)
-        group_colors = {c: np.arange(len(g), dtype=np.uint64) for c, g in groups.items()}
+        counted = {c: len(g) for c, g in groups.items()} | {u: p.count for u, p in parties.items()}
+        colors = {mover: np.arange(n, dtype=np.uint64) for mover, n in counted.items()}
     rank_class, examples, counts = _numbered(rank_colors)
-    folded = {c: _group_fold(g, group_colors[c], rank_class, mesh.ranks) for c, g in groups.items()}
+    folded = {c: _group_fold(g, colors[c], rank_class, mesh.ranks) for c, g in groups.items()}
+    apart = {use: _party_fold(p, colors[use], rank_class) for use, p in parties.items()}
     links = len(traffic.link_colors())
     crowding = {use: found for use, found in loads.items() if use[0] not in solitary}
     return Fold(
@@ -142,7 +195,8 @@ def fold(
         counts=counts,
         stage_of=stages[examples],
         groups=folded,
-        shared=_shared(folded, crowding, links, rank_class),
+        shared=_shared(folded, apart, crowding, links, rank_class),
+        parties=apart,
     )
 
 
@@ -150,18 +204,29 @@ def _refine(
     traffic: Traffic,
     colors: Colors,
     groups: Mapping[Communicator, Ints],
+    parties: Mapping[Use, Parties],
     loads: Mapping[Use, tuple[Loads, ...]],
-) -> tuple[Colors, dict[Communicator, Colors]]:
+) -> tuple[Colors, dict[Mover, Colors]]:
     told_apart = len(np.unique(colors))
     links = traffic.link_colors()
+    patterns: list[tuple[Mover, tuple[Loads, ...]]] = [
+        (use if use in parties else use[0], found) for use, found in loads.items()
+    ]
     while True:
-        group_colors = {c: _of_members(c, rows, colors) for c, rows in groups.items()}
-        link_colors = _of_loads(links, group_colors, loads)
-        group_colors = _of_links(link_colors, group_colors, loads)
-        colors = _of_groups(colors, group_colors, groups)
+        movers: dict[Mover, Colors] = {
+            c: _of_members(c, rows, colors) for c, rows in groups.items()
+        }
+        movers |= {use: _of_parts(found, colors) for use, found in parties.items()}
+        link_colors = _of_loads(links, movers, patterns)
+        movers = _of_links(link_colors, movers, patterns)
+        for use, found in parties.items():
+            movers[use] = _of_heard(found, movers[use])
+        colors = _of_groups(colors, movers, groups)
+        for index, (use, found) in enumerate(parties.items()):
+            colors = _mix(colors + _mix(movers[use][found.of] + np.uint64(index)))
         now = len(np.unique(colors))
         if now == told_apart:
-            return colors, group_colors
+            return colors, movers
         told_apart = now
 
 
@@ -171,36 +236,51 @@ def _of_members(communicator: Communicator, rows: Ints, colors: Colors) -> Color
     return _mix(colors[rows[:, 0]] + _mix(colors[rows[:, 1]]))  # … sender and receiver are not
 
 
+def _of_parts(parties: Parties, colors: Colors) -> Colors:
+    total = np.zeros(parties.count, dtype=np.uint64)
+    np.add.at(total, parties.of, _mix(colors))
+    return _mix(total)
+
+
+def _of_heard(parties: Parties, colors: Colors) -> Colors:
+    total = colors.copy()
+    np.add.at(total, parties.dst, _mix(colors)[parties.src])
+    return _mix(total)
+
+
 def _of_loads(
-    links: Colors, groups: Mapping[Communicator, Colors], loads: Mapping[Use, tuple[Loads, ...]]
+    links: Colors,
+    movers: Mapping[Mover, Colors],
+    loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
 ) -> Colors:
     total = links.copy()
-    for index, ((communicator, _), patterns) in enumerate(loads.items()):
+    for index, (mover, patterns) in enumerate(loads):
         for part, pattern in enumerate(patterns):
             salt = np.uint64(1 + index * 64 + part)
-            colors = groups[communicator][pattern.group] + _mix(_bits(pattern.weight) + salt)
+            colors = movers[mover][pattern.group] + _mix(_bits(pattern.weight) + salt)
             np.add.at(total, pattern.link, _mix(colors))
     return _mix(total)
 
 
 def _of_links(
-    links: Colors, groups: Mapping[Communicator, Colors], loads: Mapping[Use, tuple[Loads, ...]]
-) -> dict[Communicator, Colors]:
-    total = {c: colors.copy() for c, colors in groups.items()}
-    for index, ((communicator, _), patterns) in enumerate(loads.items()):
+    links: Colors,
+    movers: Mapping[Mover, Colors],
+    loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
+) -> dict[Mover, Colors]:
+    total = {mover: colors.copy() for mover, colors in movers.items()}
+    for index, (mover, patterns) in enumerate(loads):
         for part, pattern in enumerate(patterns):
             salt = np.uint64(1 + index * 64 + part)
             colors = links[pattern.link] + _mix(_bits(pattern.weight) + salt)
-            np.add.at(total[communicator], pattern.group, _mix(colors))
-    return {c: _mix(colors) for c, colors in total.items()}
+            np.add.at(total[mover], pattern.group, _mix(colors))
+    return {mover: _mix(colors) for mover, colors in total.items()}
 
 
 def _of_groups(
-    colors: Colors, groups: Mapping[Communicator, Colors], rows: Mapping[Communicator, Ints]
+    colors: Colors, movers: Mapping[Mover, Colors], groups: Mapping[Communicator, Ints]
 ) -> Colors:
     out = _mix(colors)
-    for index, (communicator, group_colors) in enumerate(groups.items()):
-        ranks = rows[communicator]
+    for index, (communicator, ranks) in enumerate(groups.items()):
         for column in range(ranks.shape[1]):
             role = (
                 np.uint64(index + 1)
@@ -208,7 +288,7 @@ def _of_groups(
                 else np.uint64(index + 1001 + column)
             )
             # a rank is in one group of a communicator per role, so plain indexed addition is safe
-            out[ranks[:, column]] += _mix(group_colors + _mix(np.array([role])))
+            out[ranks[:, column]] += _mix(movers[communicator] + _mix(np.array([role])))
     return _mix(out)
 
 
@@ -244,11 +324,23 @@ def _group_fold(groups: Ints, colors: Colors, rank_class: Ints, ranks: int) -> G
     else:
         group_of[groups] = np.arange(len(groups))[:, None]
     members = tuple(tuple(np.unique(rank_class[groups[g]]).tolist()) for g in examples)
-    return GroupFold(groups, group_of, group_class, examples, members)
+    return GroupFold(group_of, group_class, examples, groups[examples, 0], members, groups)
+
+
+def _party_fold(parties: Parties, colors: Colors, rank_class: Ints) -> PartyFold:
+    party_class, examples, _ = _numbered(colors)
+    first = np.unique(parties.of, return_index=True)[1][examples]
+    members = tuple(tuple(np.unique(rank_class[parties.of == p]).tolist()) for p in examples)
+    heard = []
+    for number, party in enumerate(examples):
+        found = np.unique(party_class[parties.src[parties.dst == party]])
+        heard.append(tuple(found[found != number].tolist()))
+    return PartyFold(parties.of, party_class, examples, first, members, tuple(heard))
 
 
 def _shared(
     groups: Mapping[Communicator, GroupFold],
+    parties: Mapping[Use, PartyFold],
     loads: Mapping[Use, tuple[Loads, ...]],
     links: int,
     rank_class: Ints,
@@ -261,26 +353,29 @@ def _shared(
     low = np.full(links, np.iinfo(np.int64).max)
     high = np.full(links, -1)
     offset = 0
-    labels: dict[Communicator, Ints] = {}
+    labels: dict[Mover, Ints] = {use: rank_class[found.first] for use, found in parties.items()}
     for communicator, found in groups.items():
         if communicator.kind == "group":
-            labels[communicator] = rank_class[found.groups[found.examples, 0]]
+            labels[communicator] = rank_class[found.first]
         else:
             labels[communicator] = (
                 int(rank_class.max()) + 1 + offset + np.arange(len(found.examples))
             )
             offset += len(found.examples)
-    for (communicator, _), patterns in loads.items():
-        found = groups[communicator]
+    for use, patterns in loads.items():
+        mover: Mover = use if use in parties else use[0]
+        which = parties[use].group_class if use in parties else groups[use[0]].group_class
         for pattern in patterns:
-            label = labels[communicator][found.group_class[pattern.group]]
+            label = labels[mover][which[pattern.group]]
             np.minimum.at(low, pattern.link, label)
             np.maximum.at(high, pattern.link, label)
     crowded = high > low
     out = {c: np.zeros(len(found.examples), dtype=np.bool_) for c, found in groups.items()}
-    for (communicator, _), patterns in loads.items():
-        found = groups[communicator]
+    for use, patterns in loads.items():
+        if use in parties:
+            continue  # parties run beside the chain, which is cut for their company
+        found = groups[use[0]]
         for pattern in patterns:
             hit = found.group_class[pattern.group[crowded[pattern.link]]]
-            out[communicator][hit] = True
+            out[use[0]][hit] = True
     return out

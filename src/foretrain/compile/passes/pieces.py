@@ -14,7 +14,8 @@ from dataclasses import replace
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.passes.communicate import OpProgram
 
-_PRODUCTS = ("gemm", "grouped_gemm")
+_PRODUCTS = ("gemm",)
+"""Not those of experts: their tokens are exchanged by the dispatcher, in kernels of its own."""
 
 
 def in_pieces(ops: tuple[OpProgram, ...]) -> tuple[OpProgram, ...]:

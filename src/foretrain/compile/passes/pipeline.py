@@ -24,7 +24,8 @@ from foretrain.compile.passes.bucket import sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.segment import Async, Interner, Segment, strung
-from foretrain.model.ops.base import Kernel
+from foretrain.model.ops.base import LAUNCHES, Kernel
+from foretrain.model.optimizer import MASTER_BYTES, MOMENT_BYTES
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.runtime import Runtime
@@ -89,10 +90,15 @@ class StageSetting:
         return bucket.Reduction(
             runtime.synchronises,
             size,
-            self.bucket_limits,
+            (0.0, 0.0) if self.reduces_blocks else self.bucket_limits,
             runtime.overlaps_gradients,
             bucket.cycles(runtime),
+            runtime.overlaps_scatters,
         )
+
+    @property
+    def reduces_blocks(self) -> bool:
+        return self.runtime.reduces_blocks and self.plan.root.bucket_bytes is None
 
     @property
     def starts_forward(self) -> bool:
@@ -129,7 +135,9 @@ def stage_program(index: int, parts: tuple[Part, ...], setting: StageSetting) ->
             else:
                 segments[BACKWARD, chunk, is_edge] = build.backward(is_edge)
     shards = [w for part in parts for p in part.passes for w in p.pooled]
-    return StageProgram(segments, _update(shards, setting), _stage(index, parts, shards, setting))
+    small = np.concatenate([_copied(parts, setting), _launches(parts, setting)])
+    update = _update(shards, setting, small)
+    return StageProgram(segments, update, _stage(index, parts, shards, setting))
 
 
 class _PartBuilder:
@@ -202,7 +210,7 @@ class _PartBuilder:
             finished = [
                 (starts[i] + at, shards)
                 for i, p in enumerate(passes)
-                for at, shards in ready(p)
+                for at, shards in self._finished(p, ready(p))
                 if is_last or any(sharding_axes(w, "gradient") for w in shards)
             ]
             asyncs += s.reductions(finished, chain)
@@ -215,6 +223,14 @@ class _PartBuilder:
             + max(self._offloaded(), default=0.0),
             send=None if self.part.is_first else self._send(self.part.received_bytes, -1),
         )
+
+    def _finished(
+        self, block: BlockPass, ready: tuple[tuple[int, tuple[WeightShard, ...]], ...]
+    ) -> tuple[tuple[int, tuple[WeightShard, ...]], ...]:
+        """Gradients as they are handed over to be reduced: one by one, or a block's together."""
+        if not self.setting.reduces_blocks or not ready:
+            return ready
+        return ((max(at for at, _ in ready), block.pooled),)
 
     def _offloaded(self) -> list[float]:
         pairs = zip(self.part.passes, self.part.offloads, strict=True)
@@ -262,14 +278,19 @@ class _PartBuilder:
         return np.concatenate([head, chain]), [start + 1 for start in starts]
 
 
-def _update(shards: list[WeightShard], setting: StageSetting) -> Segment:
+def _update(
+    shards: list[WeightShard], setting: StageSetting, copied: np.typing.NDArray[np.int32]
+) -> Segment:
     """Apply the optimizer to the shard a rank owns, then bring the weights back together."""
     s = setting
     if not s.workload.optimizer.has_update or not shards:
         return Segment(np.zeros(0, dtype=np.int32), is_update=True)
-    owned = sum(w.elements / _parts(w, "optimizer", s.sizes) for w in shards)
+    reached = ((w.elements if w.touched is None else w.touched, w) for w in shards)
+    owned = sum(elements / _parts(w, "optimizer", s.sizes) for elements, w in reached)
     items: list[Item] = []
     traffic = s.workload.optimizer.update_bytes(owned, s.workload.precision)
+    traffic *= s.runtime.update_passes
+    traffic += _buffer_traffic(shards, owned, s)
     if "optimizer" in (s.plan.root.offload or ()):
         items.append(Item(Copy(owned * s.gradient_bytes, "to_host")))
         items.append(Item(Copy(traffic, "host_memory")))
@@ -281,7 +302,60 @@ def _update(shards: list[WeightShard], setting: StageSetting) -> Segment:
     if not s.runtime.overlaps_parameter_gather:
         whole = [w for w in shards if not sharding_axes(w, "weight")]
         items += shard.gather_items(whole, "optimizer", s.weight_bytes)
-    return Segment(s.interner.run(tuple(items)), is_update=True)
+    # reduced after backward, gradients are whole until then, when no activation is left
+    whole_until = 0.0 if s.runtime.overlaps_gradients else _unsplit(shards, s)
+    chain = np.concatenate([s.interner.run(tuple(items)), copied])
+    return Segment(chain, workspace=whole_until, is_update=True)
+
+
+def _launches(parts: tuple[Part, ...], s: StageSetting) -> np.typing.NDArray[np.int32]:
+    """What hosts take while devices have nothing else to do: kernels for each weight and fp32 value kept of it, and
+    delays of the slowest of them."""
+    optimizer = s.workload.optimizer
+    weights = sum(len(ws) for part in parts for p in part.passes for _, ws in p.ready)
+    kept = max(1.0, optimizer.memory_bytes(1.0, s.workload.precision) / MOMENT_BYTES)
+    is_free = not s.runtime.kernels_per_tensor and not s.runtime.jitter_seconds
+    if is_free or not weights or not optimizer.has_update:
+        return np.zeros(0, dtype=np.int32)
+    kernel = Kernel(LAUNCHES, "update", 0.0, 0.0, "fp32", (round(weights * kept),))
+    return s.interner.run((Item(Compute("optimizer.launches", kernel)),))
+
+
+def _buffer_traffic(shards: list[WeightShard], owned: float, s: StageSetting) -> float:
+    """What an accumulation buffer costs besides the update: gradients wider than those it counts, a pass that
+    clears it, and for clipping one that takes the norm and one that scales."""
+    if s.runtime.gradient_bytes is None or not s.runtime.adds_gradients:
+        return 0.0
+    buffer = sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards) * s.gradient_bytes
+    wider = owned * (s.gradient_bytes - s.workload.precision.gradient_bytes)
+    return wider + buffer * (4.0 if s.runtime.clips_gradients else 1.0)
+
+
+def _copied(parts: tuple[Part, ...], s: StageSetting) -> np.typing.NDArray[np.int32]:
+    """Copies that bring each owner's part of each gathered weight to its place, all of the mean size.
+
+    Packing counts with them: gradients are copied twice on their way into a flat buffer, weights into one, out of it
+    and to their places (nanotron's coalesced collectives over lists of tensors).
+    """
+    nothing = np.zeros(0, dtype=np.int32)
+    if not s.runtime.copies_gathered or not s.workload.optimizer.has_update:
+        return nothing
+    ready = [ws for part in parts for p in part.passes for _, ws in p.ready]
+    pieces = [_parts(ws[0], "optimizer", s.sizes) for ws in ready if ws]
+    count = sum(number for number in pieces if number > 1)
+    if not count:
+        return nothing
+    elements = sum(w.elements for ws in ready for w in ws if _parts(w, "optimizer", s.sizes) > 1)
+    moved = elements * (3 * 2 * s.weight_bytes + 2 * 2 * s.gradient_bytes)
+    kernel = Kernel("memory", "update", 0.0, moved / count, "fp32")
+    item = s.interner.number(Item(Compute("optimizer.copies", kernel)))
+    return np.full(count, item, dtype=np.int32)
+
+
+def _unsplit(shards: list[WeightShard], s: StageSetting) -> float:
+    """Bytes by which gradients that are to be split exceed what a rank keeps of them."""
+    lost = (w.elements * (1.0 - 1.0 / _parts(w, "gradient", s.sizes)) for w in shards)
+    return sum(lost) * s.gradient_bytes
 
 
 def _parts(weight: WeightShard, role: str, sizes: Mapping[str, int]) -> int:
@@ -291,30 +365,57 @@ def _parts(weight: WeightShard, role: str, sizes: Mapping[str, int]) -> int:
 def _stage(
     index: int, parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting
 ) -> Stage:
-    precision, optimizer = s.workload.precision, s.workload.optimizer
-    state = optimizer.state_bytes + (
-        4.0 if precision.has_master_weights and optimizer.has_update else 0.0
-    )
-    if "optimizer" in (s.plan.root.offload or ()):
-        state = 0.0
-    gathered = [
-        sum(shard.gathered_bytes(p.pooled, "weight", s.weight_bytes).values())
-        for part in parts for p in part.passes
-    ]  # fmt: skip
-    has_replicas = any(w.reduce_axes for w in shards)
-    parameters = sum(w.elements for w in shards)
-    reducer = s.runtime.reducer_bytes * parameters if has_replicas else 0.0
     counts: dict[str, int] = {}
     for part in parts:
         for p in part.passes:
             counts[p.name] = counts.get(p.name, 0) + 1
+    held = [_states(w, s) for w in shards]
     return Stage(
         index=index,
-        weights=sum(w.elements / _parts(w, "weight", s.sizes) for w in shards) * s.weight_bytes,
+        weights=sum(weight for weight, _ in held),
         gradients=sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards)
         * s.gradient_bytes,
-        optimizer=sum(w.elements / _parts(w, "optimizer", s.sizes) for w in shards) * state,
-        buffers=max(gathered, default=0.0) * (1 + s.runtime.prefetched_blocks) + reducer,
-        parameters=parameters,
+        optimizer=sum(state for _, state in held),
+        buffers=_gathered(parts, s) + _staged(shards, s),
+        parameters=sum(w.elements for w in shards),
         blocks=tuple(counts.items()),
     )
+
+
+def _states(w: WeightShard, s: StageSetting) -> tuple[float, float]:
+    """Bytes of a weight and of its optimizer states; a split master copy may be the weight itself."""
+    precision, optimizer = s.workload.precision, s.workload.optimizer
+    has_master = precision.has_master_weights and optimizer.has_update
+    weight, state = s.weight_bytes, optimizer.state_bytes
+    if has_master and s.runtime.shards_master and sharding_axes(w, "weight"):
+        weight = MASTER_BYTES
+    elif has_master:
+        state += MASTER_BYTES
+    if "optimizer" in (s.plan.root.offload or ()):
+        state = 0.0
+    mine = w.elements / _parts(w, "weight", s.sizes)
+    return mine * weight, w.elements / _parts(w, "optimizer", s.sizes) * state
+
+
+def _gathered(parts: tuple[Part, ...], s: StageSetting) -> float:
+    """Blocks that are whole for a while: weights of the one at work and those fetched ahead, and the gradients
+    of one on their way to their owners, once more where they are reduced in another format."""
+    passes = [p for part in parts for p in part.passes]
+    weights = sorted(
+        (sum(shard.gathered_bytes(p.pooled, "weight", s.weight_bytes).values()) for p in passes),
+        reverse=True,
+    )
+    held = sum(weights[: 1 + s.runtime.prefetched_blocks])
+    if not s.runtime.overlaps_gradients:
+        return held
+    made = s.workload.precision.gradient_bytes
+    formats = made + (s.gradient_bytes if s.gradient_bytes != made else 0.0)
+    split = (sum(shard.gathered_bytes(p.pooled, "gradient", formats).values()) for p in passes)
+    return held + max(split, default=0.0)
+
+
+def _staged(shards: list[WeightShard], s: StageSetting) -> float:
+    """What the reduction of gradients keeps beside them: a place for each, or some buckets."""
+    alike = sum(w.elements for w in shards if w.reduce_axes)
+    each = s.runtime.reducer_copies * alike * s.workload.precision.gradient_bytes
+    return each + s.runtime.staging_buckets * min(s.bucket_limits[1], alike * s.gradient_bytes)

@@ -3,11 +3,15 @@
 A choice is a set of ops, not a mode: `full` is all ops of the block, `selective` its attention cores
 (Korthikanti et al. 2022), a list names ops. An op in the set keeps nothing; what the set reads from outside
 is kept instead.
+
+Some stacks mean something else by `selective` (`Runtime.selective`): results of products are kept, but of every
+second one, beside what attention gives; the rest of the block runs again (PyTorch's selective activation
+checkpointing as torchtitan sets it up, Liang et al. 2024, arXiv 2410.06511).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from foretrain.compile.execution import Communication, Compute, Item
@@ -34,20 +38,31 @@ class BlockPass:
     pooled: tuple[WeightShard, ...]  # weights that are cut and sharded alike, added up
 
 
-def recompute(block: BlockProgram, choice: str, logits_copies: float) -> BlockPass:
-    redo = _chosen(block, choice)
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What is kept, and what runs again before the backward pass of which op."""
+
+    again: dict[int, list[Item]]  # op → forward items
+    kept_bytes: float
+    redone_bytes: float
+
+
+def recompute(
+    block: BlockProgram, choice: str, logits_copies: float, selective: str = "attention"
+) -> BlockPass:
+    if choice == "selective" and selective == "products":
+        chosen = _products(block) if _has_backward(block) else _ops(block, frozenset())
+    else:
+        chosen = _ops(block, _chosen(block, choice))
     backward: list[Item] = []
     inputs: list[Item] = []
     weights: list[Item] = []
     ready, ready_weight = [], []
     for index in range(len(block.ops) - 1, -1, -1):
         op = block.ops[index]
-        if index in redo and index + 1 not in redo:
-            again = [_again(item) for i in _run(redo, index) for item in block.ops[i].forward]
-            backward += again
-            inputs += again
-        backward += [*op.backward, *op.backward_weight]
-        inputs += op.backward
+        again = chosen.again.get(index, [])
+        backward += [*again, *op.backward, *op.backward_weight]
+        inputs += [*again, *op.backward]
         weights += op.backward_weight
         if op.weights:
             ready.append((len(backward), op.weights))
@@ -60,21 +75,84 @@ def recompute(block: BlockProgram, choice: str, logits_copies: float) -> BlockPa
         backward_weight=tuple(weights),
         ready=tuple(ready),
         ready_weight=tuple(ready_weight),
-        saved_bytes=_kept(block, redo),
+        saved_bytes=chosen.kept_bytes,
         forward_workspace=_forward_workspace(block, logits_copies),
-        backward_workspace=_redone(block, redo) + _gradients(block, logits_copies),
+        backward_workspace=chosen.redone_bytes + _gradients(block, logits_copies),
         boundary_bytes=block.boundary_bytes,
         pooled=_pooled(block),
     )
 
 
+def _ops(block: BlockProgram, redo: frozenset[int]) -> _Choice:
+    """The ops of the set run again, each unbroken run of them before its last op's backward pass."""
+    again = {
+        index: [_again(item) for i in _run(redo, index) for item in block.ops[i].forward]
+        for index in redo
+        if index + 1 not in redo
+    }
+    return _Choice(again, _kept(block, redo), _redone(block, redo))
+
+
+def _products(block: BlockProgram) -> _Choice:
+    """Every second product and all that is no product runs again, before the block's backward pass."""
+    made = {name: size for op in block.ops for name, size in op.outputs}
+    products = [name for op in block.ops if op.kind == "linear" for name, _ in op.outputs]
+    stays = {*products[::2]}
+    stays |= {name for op in block.ops if op.kind == "attention" for name, _ in op.outputs}
+    kept = {name: made[name] for name in stays}
+    redone: dict[str, float] = {}
+    again: list[Item] = []
+    for op in block.ops:
+        kept |= {name: size for name, size in op.inputs if name not in made}
+        if op.kind == "attention":  # beside its result, what it needs to go back
+            own = {name for name, _ in op.inputs} | stays
+            kept |= {name: size for name, size in op.saved if name not in own}
+            continue
+        lost = sum(size for name, size in op.outputs if name not in stays)
+        again += _share_again(op, lost / max(_outputs(op), 1.0))
+        redone |= dict(op.saved)
+    redone = {name: size for name, size in redone.items() if name not in kept}
+    return _Choice({len(block.ops) - 1: again}, sum(kept.values()), sum(redone.values()))
+
+
+def _share_again(op: OpProgram, share: float) -> list[Item]:
+    """The forward items that make so much of an op's results again; sums over ranks are kept."""
+    items = [_again(item) for item in op.forward] if share > 0 else []
+    whole = [
+        item if item.beside is None or not _adds_up(item.beside) else replace(item, beside=None)
+        for item in items
+        if not (isinstance(item.work, Communication) and _adds_up(item.work))
+    ]
+    return [_narrower(item, share) for item in whole] if share < 1 else whole
+
+
+def _adds_up(communication: Communication) -> bool:
+    return communication.collective == "reduce_scatter"
+
+
+def _narrower(item: Item, share: float) -> Item:
+    """A product with so many of its columns."""
+    work = item.work
+    if not isinstance(work, Compute) or len(work.kernel.shape) != 4:
+        return item
+    batch, m, n, k = work.kernel.shape
+    kernel = replace(
+        work.kernel,
+        flops=work.kernel.flops * share,
+        bytes=work.kernel.bytes * share,
+        shape=(batch, m, max(1, round(n * share)), k),
+    )
+    return replace(item, work=replace(work, kernel=kernel))
+
+
 def _pooled(block: BlockProgram) -> tuple[WeightShard, ...]:
-    elements: dict[tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]], float] = {}
+    pools: dict[tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]], list[float]] = {}
     for op in block.ops:
         for weight in op.weights:
-            key = (weight.reduce_axes, weight.state)
-            elements[key] = elements.get(key, 0.0) + weight.elements
-    return tuple(WeightShard(block.name, n, *key) for key, n in elements.items())
+            pool = pools.setdefault((weight.reduce_axes, weight.state), [0.0, 0.0])
+            pool[0] += weight.elements
+            pool[1] += weight.elements if weight.touched is None else weight.touched
+    return tuple(WeightShard(block.name, n, *key, touched) for key, (n, touched) in pools.items())
 
 
 def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
@@ -123,8 +201,15 @@ def _again(item: Item) -> Item:
 def _kept(block: BlockProgram, redo: frozenset[int]) -> float:
     kept: dict[str, float] = {}
     made_inside = {name for i in redo for name, _ in block.ops[i].outputs}
+    # an activation at a block's end keeps what it hands on; the next block, which reads it, counts that
+    last = block.ops[-1]
+    handed = (
+        {n for n, _ in last.outputs}
+        if last.kind == "elementwise" and block.boundary_bytes
+        else set()
+    )
     for index, op in enumerate(block.ops):
-        tensors = op.saved
+        tensors = tuple((n, size) for n, size in op.saved if n not in handed)
         if index in redo:
             tensors = tuple((n, size) for n, size in op.inputs if n not in made_inside)
         for name, size in tensors:

@@ -65,6 +65,11 @@ class Algorithm(Protocol):
         """How many senders' full rate meets in one port at the same moment: what a TCP network suffers from."""
 
     @property
+    def senders(self) -> str:
+        """`all`: everybody moves together. `ranks`, `domains`: each of them sends by itself once it is ready, and
+        only those it sends to wait for it."""
+
+    @property
     def is_bound(self) -> bool:
         """The flows load no port less than the program does, but some more: equal ranks stay equal."""
 
@@ -73,6 +78,7 @@ class Plain:
     """What most algorithms answer alike."""
 
     is_bound = False
+    senders = "all"
 
     def fan_in(self, ranks: int) -> float:
         return 1.0

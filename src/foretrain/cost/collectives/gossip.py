@@ -36,6 +36,7 @@ class Gossip(FromProgram):
 
     graph: str = "exponential2"
     name = "gossip"
+    senders = "ranks"
     collectives: tuple[str, ...] = ("neighbour_all_reduce",)
 
     @property
@@ -78,6 +79,7 @@ class InnerOuter(FromProgram):
 
     iteration: int = 0
     name = "inner_outer"
+    senders = "ranks"
     collectives: tuple[str, ...] = ("inner_outer_all_reduce",)
 
     @property
@@ -120,6 +122,7 @@ class HierarchicalGossip(FromProgram):
 
     graph: str = "exponential2"
     name = "hierarchical_gossip"
+    senders = "domains"
     collectives: tuple[str, ...] = ("hierarchical_neighbour_all_reduce",)
 
     @property

@@ -97,6 +97,12 @@ def link_efficiency(tier: str, kind: str) -> float:
     return float(rows["default"])
 
 
+def reported_latency(kind: str) -> float:
+    """Seconds that a network's plugin tells NCCL's tuner to add to a hop between domains."""
+    rows = constants()["reported_us"]
+    return float(rows.get(kind, rows["default"])) * 1e-6
+
+
 def spread() -> float:
     """Relative spread of communication times under this model."""
     return float(constants()["spread"])
@@ -266,13 +272,30 @@ def _bandwidth(
     algorithm: Algorithm, protocol: Protocol, size: float, wiring: Wiring, library: str, count: int
 ) -> tuple[float, float | None]:
     if _is_nccl(library):
-        return tuner.bandwidth_terms(
+        share, ceiling = tuner.bandwidth_terms(
             algorithm.name, protocol.name, size, wiring.architecture, wiring.domains, count
         )
+        flows = _tcp_ceiling(wiring, library, count)
+        known = [c for c in (ceiling, flows and flows * protocol.efficiency) if c is not None]
+        return share, min(known, default=None)
     per_sender = _library(library).get("per_sender_gbps")
     if per_sender is None:
         return 1.0, None
     return 1.0, per_sender * 1e9 * _streams(algorithm.pattern, wiring)
+
+
+def _tcp_ceiling(wiring: Wiring, library: str, count: int) -> float | None:
+    """Bytes/s that the TCP connections between two neighbours carry, each of them limited by the network."""
+    if wiring.transport != "tcp" or wiring.domains < 2:
+        return None
+    row = constants()["tcp"]
+    least = row["channels"].get(wiring.link_family, row["channels"]["default"])
+    channels = count if wiring.link_family in ("nvlink", "xgmi") else least
+    each = row["flow_gbps"] / 8.0 * 1e9 * link_efficiency("network", "ethernet")
+    rate = float(channels * row["connections"].get(library, 1) * each)
+    if wiring.domains == 2:
+        return rate * float(row["pair_share"])
+    return rate * float((wiring.domains / 3.0) ** -row["falls"])
 
 
 def _streams(pattern: str, wiring: Wiring) -> int:

@@ -39,8 +39,8 @@ class Roofline:
         seconds = np.zeros(len(kernels))
         spread = np.zeros(len(kernels))
         notes: dict[str, None] = {}
-        for (kind, phase, wanted), rows in _groups(kernels).items():
-            dtype = _dtype(wanted, device, known, notes)
+        for (kind, phase, wanted), rows in alike(kernels).items():
+            dtype = dtype_on(wanted, device, known, notes)
             chosen = [kernels[row] for row in rows]
             case = _Case(device, reached, known, kind, phase, dtype)
             seconds[rows] = case.seconds(chosen)
@@ -59,7 +59,7 @@ class Roofline:
         )
 
 
-def _groups(kernels: Sequence[Kernel]) -> dict[tuple[str, str, str], Ints]:
+def alike(kernels: Sequence[Kernel]) -> dict[tuple[str, str, str], Ints]:
     """Rows that are computed together, in order of first appearance."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for row, kernel in enumerate(kernels):
@@ -72,7 +72,7 @@ def _family(kind: str) -> str:
     return "attention" if kind.startswith("attention") else kind
 
 
-def _dtype(wanted: str, device: Device, known: Table, notes: dict[str, None]) -> str:
+def dtype_on(wanted: str, device: Device, known: Table, notes: dict[str, None]) -> str:
     """`wanted`, or what the software runs in where the device has no such units."""
     if device.peak(wanted) is not None:
         return wanted

@@ -117,12 +117,19 @@ def _gemm_dims(op: Op) -> tuple[int, int, int, int, int]:
     return batch, size["seq"], size["kv_seq"], size["head_dim"], _value_width(op)
 
 
+def _softmax_kernels(op: Op, precision: Precision, choices: Choices) -> int:
+    """Scale, mask and softmax are a kernel each unless fused into one. Kernels fused with a causal mask are for 16-bit
+    numbers (Megatron-LM, fused_softmax.py); wider ones have the scale alone in the product before."""
+    if not choices.fuses_elementwise:
+        return 3
+    return 2 if op.attr.get("causal") and precision.activation_bytes > 2 else 1
+
+
 def _unfused_forward(op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
     batch, m, n, width, value = _gemm_dims(op)
     scores = batch * m * n
     one_pass = scores * precision.activation_bytes
-    # scale, mask and softmax are one pass each unless fused into one
-    passes = 1 if choices.fuses_elementwise else 3
+    passes = _softmax_kernels(op, precision, choices)
     kernels = [activation_gemm(FORWARD, batch, m, n, width, precision)]
     kernels += [memory(FORWARD, 2 * one_pass, scores, _SOFTMAX_FLOPS / passes)] * passes
     if op.attr.get("dropout", 0.0):
@@ -141,8 +148,10 @@ def _unfused_backward(op: Op, precision: Precision, choices: Choices) -> tuple[K
     if op.attr.get("dropout", 0.0):
         kernels.append(memory(INPUT_GRADIENT, 2 * one_pass + scores, scores))
     kernels.append(memory(INPUT_GRADIENT, 3 * one_pass, scores, _SOFTMAX_FLOPS))
-    if not choices.fuses_elementwise:
-        kernels += [memory(INPUT_GRADIENT, 2 * one_pass, scores)] * 2
+    if others := _softmax_kernels(op, precision, choices) - 1:
+        # PyTorch's own softmax multiplies gradient and output in a kernel before (SoftMax.cu)
+        kernels.append(memory(INPUT_GRADIENT, 3 * one_pass, scores))
+    kernels += [memory(INPUT_GRADIENT, 2 * one_pass, scores)] * others
     return (
         *kernels,
         activation_gemm(INPUT_GRADIENT, batch, m, width, n, precision),  # dQ = dS·K

@@ -13,6 +13,8 @@ FORWARD = "forward"
 INPUT_GRADIENT = "backward_input"
 WEIGHT_GRADIENT = "backward_weight"
 
+LAUNCHES = "launches"  # a kind that is none: for each of so many tensors kernels too small to hide their launch
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -20,6 +22,10 @@ class Choices:
 
     attention: str = "flash"  # flash | flash3 | cudnn | unfused
     fuses_elementwise: bool = True  # bias+GELU, dropout+add, scale+mask+softmax in one pass
+    keeps_quantised: bool = False  # low-precision GEMMs keep their input as they read it
+    fuses_norms: bool = True  # RMS norm in one kernel
+    groups_experts: bool = True  # products of experts in one launch, their activation fused
+    channels_last: bool = True  # feature maps lie as matrix units read them, channels innermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Kernel:
 #                       attention by another implementation
 #   conv                (batch, channel_in, channel_out, height, width, kernel_h, kernel_w, stride, groups)
 #   embedding           (rows, width, lookups)
-#   memory              (elements of the largest tensor,)
+#   memory              (elements of the largest tensor,), and the length of a row for norms over rows
 
 
 class OpFamily(Protocol):
@@ -64,15 +70,20 @@ class OpFamily(Protocol):
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]: ...
 
 
-def memory(phase: str, moved: float, elements: int, flops_per_element: float = 1.0) -> Kernel:
-    """A kernel bound by memory: `moved` bytes read and written, some vector arithmetic beside it."""
+def memory(
+    phase: str, moved: float, elements: int, flops_per_element: float = 1.0, row: int = 0
+) -> Kernel:
+    """A kernel bound by memory: `moved` bytes read and written, some vector arithmetic beside it.
+
+    Norms say how long the rows are that they reduce: they run slower than what only streams.
+    """
     return Kernel(
         kind="memory",
         phase=phase,
         flops=elements * flops_per_element,
         bytes=moved,
         dtype="fp32",
-        shape=(elements,),
+        shape=(elements, row) if row else (elements,),
     )
 
 

@@ -14,10 +14,14 @@ from foretrain.model.ops.base import (
     Choices,
     Kernel,
     input_bytes,
+    largest,
     memory,
     output_bytes,
 )
 from foretrain.model.precision import Precision
+
+PLAIN = ("fp32", "tf32")  # formats whose kernels take maps either way
+TRANSPOSE = 2.5  # passes of a stream that a read and a write across it take
 
 
 class Conv:
@@ -55,17 +59,31 @@ class Conv:
         )  # fmt: skip
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        return (self._kernel(op, precision, FORWARD, output_bytes(op, precision)),)
+        product = self._kernel(op, precision, FORWARD, output_bytes(op, precision))
+        return (product, *self._transposes(op, precision, FORWARD, choices))
+
+    def _transposes(
+        self, op: Op, precision: Precision, phase: str, choices: Choices
+    ) -> tuple[Kernel, ...]:
+        """Matrix units read channels innermost (cuDNN developer guide, tensor core operations): maps that lie
+        otherwise are copied before and after, in strides that reach four fifths of a stream's rate."""
+        if choices.channels_last or precision.matmul in PLAIN or int(op.attr.get("groups", 1)) > 1:
+            return ()
+        maps = (input_bytes(op, precision), output_bytes(op, precision))
+        return tuple(memory(phase, TRANSPOSE * size, largest(op), 0.0) for size in maps)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         weight = self._kernel(
             op, precision, WEIGHT_GRADIENT, op.parameters * precision.gradient_bytes
         )
+        copies = self._transposes(op, precision, WEIGHT_GRADIENT, choices)
         if not op.attr.get("input_gradient", True):  # raw data needs none
-            return (weight,)
+            return (weight, *copies)
         return (
             self._kernel(op, precision, INPUT_GRADIENT, input_bytes(op, precision)),
+            *self._transposes(op, precision, INPUT_GRADIENT, choices),
             weight,
+            *copies,
         )
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:

@@ -33,6 +33,8 @@ class Row:
     kernels: int = 1  # kernels of the unfused form, forward
     extra: float = 0.0
     extra_backward: float = 0.0
+    kernels_backward: int = 1  # that make those passes
+    keeps: int = 0  # results on the way that the unfused form keeps
     keeps_product: bool = False  # unfused gating keeps the activated half beside both inputs
     accumulates: bool = False  # backward only adds the two gradients that meet at the residual
 
@@ -40,16 +42,21 @@ class Row:
 ELEMENTWISE: dict[str, Row] = {
     # activations; unfused adds the bias in a pass of its own
     "gelu": Row(8, "inputs", kernels=2, extra=2),
+    # GPT-2's x/2·(1 + tanh(c·(x + d·x³))) written out, as Hugging Face has it: eight kernels of 18 passes; backward
+    # 22, and 6 that add up the three gradients of x
+    "gelu-tanh": Row(
+        8, "inputs", kernels=8, extra=16, extra_backward=25, kernels_backward=11, keeps=3
+    ),
     "relu": Row(1, "outputs"),
     "squared-relu": Row(2, "inputs", kernels=2, extra=2, extra_backward=2),
     "silu": Row(5, "inputs"),
     "tanh": Row(5, "outputs"),
     "sigmoid": Row(5, "outputs"),
     "leaky-relu": Row(1, "outputs"),
-    # act(gate)·up
-    "silu-gated": Row(6, "inputs", kernels=2, extra=2, extra_backward=4, keeps_product=True),
-    "gelu-gated": Row(9, "inputs", kernels=2, extra=2, extra_backward=4, keeps_product=True),
-    "relu-gated": Row(2, "inputs", kernels=2, extra=2, extra_backward=4, keeps_product=True),
+    # act(gate)·up; unfused backward also joins the gradients of the two halves of one product
+    "silu-gated": Row(6, "inputs", kernels=2, extra=2, extra_backward=7, keeps_product=True),
+    "gelu-gated": Row(9, "inputs", kernels=2, extra=2, extra_backward=7, keeps_product=True),
+    "relu-gated": Row(2, "inputs", kernels=2, extra=2, extra_backward=7, keeps_product=True),
     # dropout and residuals
     "dropout": Row(1, "mask"),
     "dropout-add": Row(2, "mask", kernels=2, extra=2),
@@ -76,7 +83,10 @@ class Elementwise:
         row = _row(op)
         outputs = output_bytes(op, precision)
         moved = input_bytes(op, precision) + outputs + tensor_bytes(op, _mask(op, row), precision)
-        if choices.fuses_elementwise or row.kernels == 1:
+        if choices.fuses_elementwise and op.attr.get("follows_norm"):
+            # the norm's pass does it: what is left to move is the other summand, or a bit per element
+            moved = input_bytes(op, precision) - outputs if row.accumulates else _bits(op)
+        if _is_fused(op, choices) or row.kernels == 1:
             return (memory(FORWARD, moved, largest(op), row.flops),)
         share = (moved + row.extra * outputs) / row.kernels
         return (memory(FORWARD, share, largest(op), row.flops / row.kernels),) * row.kernels
@@ -86,25 +96,41 @@ class Elementwise:
         outputs = output_bytes(op, precision)
         if row.accumulates:
             return (memory(INPUT_GRADIENT, 3 * outputs, largest(op)),)
+        if choices.fuses_elementwise and op.attr.get("follows_norm"):
+            return (memory(INPUT_GRADIENT, _bits(op), largest(op), 2 * row.flops),)
         moved = outputs + input_bytes(op, precision)
-        moved += tensor_bytes(op, self.saved(op, precision, choices), precision)
+        kept = self.saved(op, precision, choices)[: len(op.inputs) if row.keeps else None]
+        moved += tensor_bytes(op, kept, precision)
         kernels = [memory(INPUT_GRADIENT, moved, largest(op), 2 * row.flops)]
         if str(op.attr.get("op")) == "dropout-add":  # the skip connection's gradient joins here
             kernels.append(memory(INPUT_GRADIENT, 3 * outputs, largest(op)))
-        if not choices.fuses_elementwise and row.extra_backward:
-            kernels.append(memory(INPUT_GRADIENT, row.extra_backward * outputs, largest(op)))
+        if not _is_fused(op, choices) and row.extra_backward:
+            share = row.extra_backward * outputs / row.kernels_backward
+            kernels += [memory(INPUT_GRADIENT, share, largest(op))] * row.kernels_backward
         return tuple(kernels)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
         row = _row(op)
         match row.saves:
-            case "inputs" if row.keeps_product and not choices.fuses_elementwise:
+            case "inputs" if row.keeps_product and not _is_fused(op, choices):
                 return (*op.inputs, Tensor(f"{op.name}.activated", op.outputs[0].dims))
+            case "inputs" if row.keeps and not choices.fuses_elementwise:
+                ways = (Tensor(f"{op.name}.way{i}", op.outputs[0].dims) for i in range(row.keeps))
+                return (*op.inputs, *ways)
             case "inputs":
                 return tuple(dict.fromkeys(op.inputs))
             case "outputs":
                 return op.outputs
         return _mask(op, row)
+
+
+def _bits(op: Op) -> float:
+    return sum(op.elements(tensor) for tensor in op.outputs) / 8.0
+
+
+def _is_fused(op: Op, choices: Choices) -> bool:
+    """One pass; between products of experts that run one by one frameworks have no fused activation."""
+    return choices.fuses_elementwise and (choices.groups_experts or op.name != "experts_act")
 
 
 def _mask(op: Op, row: Row) -> tuple[Tensor, ...]:

@@ -40,6 +40,42 @@ def gemm(
     )
 
 
+KEPT_WIDE = ("logits", "router")
+"""Products that low-precision recipes leave in 16 bit: Transformer Engine, MaxText and torchao quantise the linear
+layers of blocks, not the output projection; routers choose experts in 16 or 32 bit."""
+
+
+def product_precision(op: Op, precision: Precision) -> Precision:
+    """The precision an op's product runs in."""
+    return precision.wide if op.name in KEPT_WIDE else precision
+
+
+def is_quantised(op: Op, precision: Precision) -> bool:
+    """Whether an op is a product against weights that runs in a narrower format than activations have."""
+    is_product = op.kind in ("linear", "grouped_gemm") and bool(op.weights)
+    return is_product and product_precision(op, precision).quantises
+
+
+def casts(op: Op, precision: Precision, gathered: float = 1.0) -> tuple[Kernel, ...]:
+    """Kernels that bring a product's input, and in backward the gradient of its output, into the GEMM's format.
+
+    Each is read once and written twice, as it is and transposed: one copy for the product along rows, one for the
+    weight gradient (NVIDIA Transformer Engine user guide, FP8 and MXFP8: "cast and transpose"). An input that is
+    gathered from `gathered` ranks is cast before and transposed after.
+    """
+    if not is_quantised(op, precision):
+        return ()
+    wide = precision.activation_bytes * precision.cast_reads
+    narrow = precision.gemm_input_bytes
+    source = op.elements(op.inputs[0])
+    result = sum(op.elements(out) for out in op.outputs)
+    forward = (wide + narrow) / gathered + (2.0 * narrow if gathered > 1 else narrow)
+    return (
+        memory(FORWARD, source * forward, source),
+        memory(WEIGHT_GRADIENT, result * (wide + 2.0 * narrow), result),
+    )
+
+
 class Linear:
     """`x[rows…, in…] → y[rows…, out…]`; several outputs (q, k, v) are columns of one GEMM."""
 
@@ -60,10 +96,12 @@ class Linear:
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         m, n, k = self._mnk(op)
+        precision = product_precision(op, precision)
         return (gemm(FORWARD, 1, m, n, k, precision, precision.activation_bytes),)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         m, n, k = self._mnk(op)
+        precision = product_precision(op, precision)
         kernels = [gemm(WEIGHT_GRADIENT, 1, k, n, m, precision, precision.gradient_bytes)]
         if op.attr.get("input_gradient", True):  # raw data needs none
             data = gemm(INPUT_GRADIENT, 1, m, k, n, precision, precision.activation_bytes)
@@ -74,7 +112,15 @@ class Linear:
         return tuple(kernels)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        return (op.inputs[0],)
+        return (kept_input(op, choices),)
+
+
+def kept_input(op: Op, choices: Choices) -> Tensor:
+    """The input for the weight gradient: as it came, or as the GEMM read it (Transformer Engine)."""
+    source = op.inputs[0]
+    if not choices.keeps_quantised or source.element != "activation" or op.name in KEPT_WIDE:
+        return source
+    return Tensor(source.name, source.dims, "gemm_input")
 
 
 def _has_bias(op: Op) -> bool:

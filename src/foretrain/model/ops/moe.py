@@ -16,14 +16,19 @@ from foretrain.model.ops.base import (
     memory,
     tensor_bytes,
 )
-from foretrain.model.ops.linear import gemm
+from foretrain.model.ops.linear import gemm, kept_input
 from foretrain.model.precision import Precision
 
 
 class Dispatch:
-    """x `(batch, seq, hidden)` → `(routed, batch, slot, hidden)`: each row read once per copy and written."""
+    """x `(batch, seq, hidden)` → `(routed, batch, slot, hidden)`: each row read once per copy and written.
+
+    Where they arrive copies are sorted by expert, which reads and writes them once more, and combining undoes both
+    (Megatron Core's all-to-all dispatcher; the same passes follow and precede DeepEP's kernels).
+    """
 
     name = "dispatch"
+    passes = 4  # over the copies: out of the tokens' order, and into the experts'
 
     def flops(self, op: Op) -> float:
         return 0.0
@@ -33,12 +38,12 @@ class Dispatch:
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         copies = self._copies(op)
-        moved = 2 * tensor_bytes(op, (copies,), precision)
+        moved = self.passes * tensor_bytes(op, (copies,), precision)
         return (memory(FORWARD, moved, op.elements(copies), 0.0),)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         copies = self._copies(op)
-        moved = 2 * tensor_bytes(op, (copies,), precision)
+        moved = self.passes * tensor_bytes(op, (copies,), precision)
         return (memory(INPUT_GRADIENT, moved, op.elements(copies)),)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
@@ -80,15 +85,25 @@ class GroupedGemm:
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         e, m, n, k = self._bmnk(op)
         out = precision.activation_bytes
-        return (gemm(FORWARD, e, m, n, k, precision, out, "grouped_gemm"),)
+        return _products(choices, e, (FORWARD, m, n, k), precision, out)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         e, m, n, k = self._bmnk(op)
         out, grad = precision.activation_bytes, precision.gradient_bytes
         return (
-            gemm(INPUT_GRADIENT, e, m, k, n, precision, out, "grouped_gemm"),
-            gemm(WEIGHT_GRADIENT, e, k, n, m, precision, grad, "grouped_gemm"),
+            *_products(choices, e, (INPUT_GRADIENT, m, k, n), precision, out),
+            *_products(choices, e, (WEIGHT_GRADIENT, k, n, m), precision, grad),
         )
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        return op.inputs
+        return (kept_input(op, choices), *op.inputs[1:])
+
+
+def _products(
+    choices: Choices, experts: int, one: tuple[str, int, int, int], precision: Precision, out: float
+) -> tuple[Kernel, ...]:
+    """The experts' products in one launch, or one after the other."""
+    phase, m, n, k = one
+    if choices.groups_experts:
+        return (gemm(phase, experts, m, n, k, precision, out, "grouped_gemm"),)
+    return (gemm(phase, 1, m, n, k, precision, out),) * experts

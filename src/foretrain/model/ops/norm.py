@@ -18,8 +18,18 @@ from foretrain.model.precision import Precision
 _FLOPS = {"layernorm": 8.0, "rmsnorm": 5.0, "batchnorm": 8.0}
 
 
+# RMS norm out of single ops in fp32, as PyTorch composes it: tensors of the input's size that each of its kernels
+# moves, in fp32 and in the input's format. Forward: cast; square; mean; scale; cast back; weight. Backward: weight (its
+# gradient and that of its input); cast; scale (both factors, the second summed up by row); square; add; cast back.
+_PIECES = ((1, 1), (2, 0), (1, 0), (2, 0), (1, 1), (0, 2))
+_PIECES_BACKWARD = ((0, 2), (0, 3), (0, 1), (1, 1), (2, 0), (3, 0), (1, 0), (2, 0), (3, 0), (1, 1))
+_FP32 = 4.0
+
+
 class Norm:
     """One fused kernel each way; attribute `norm`: layernorm | rmsnorm. Keeps its input.
+
+    Eager PyTorch has a kernel for layer norm; RMS norm may be made of single ops.
 
     Statistics (one or two values per row) are left out: they are `1/hidden` of the input.
     """
@@ -31,25 +41,41 @@ class Norm:
         return 0.0  # model FLOPs count contractions only
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        if self._is_composed(op, choices):
+            return self._composed(op, precision, FORWARD, _PIECES)
         moved = self.reads * tensor_bytes(op, op.inputs, precision)
         moved += tensor_bytes(op, op.outputs, precision)
-        return (memory(FORWARD, moved, largest(op), self._arithmetic(op)),)
+        return (memory(FORWARD, moved, largest(op), self._arithmetic(op), self._row(op)),)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         inputs = tensor_bytes(op, op.inputs, precision)
         outputs = tensor_bytes(op, op.outputs, precision)
         moved = self.reads * (inputs + outputs) + inputs
-        data = memory(INPUT_GRADIENT, moved, largest(op), 2 * self._arithmetic(op))
+        data = memory(INPUT_GRADIENT, moved, largest(op), 2 * self._arithmetic(op), self._row(op))
+        if self._is_composed(op, choices):
+            return self._composed(op, precision, INPUT_GRADIENT, _PIECES_BACKWARD)
         if not op.weights:
             return (data,)
         written = op.parameters * precision.gradient_bytes
         return data, memory(WEIGHT_GRADIENT, written, op.parameters)
+
+    def _is_composed(self, op: Op, choices: Choices) -> bool:
+        return not choices.fuses_norms and op.attr.get("norm") == "rmsnorm"
+
+    def _composed(
+        self, op: Op, precision: Precision, phase: str, pieces: tuple[tuple[int, int], ...]
+    ) -> tuple[Kernel, ...]:
+        n, own = largest(op), precision.activation_bytes
+        return tuple(memory(phase, n * (wide * _FP32 + plain * own), n) for wide, plain in pieces)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
         return op.inputs
 
     def _arithmetic(self, op: Op) -> float:
         return _FLOPS[str(op.attr.get("norm", "layernorm"))]
+
+    def _row(self, op: Op) -> int:
+        return op.size[op.inputs[0].dims[-1]]
 
 
 class BatchNorm(Norm):
@@ -60,3 +86,6 @@ class BatchNorm(Norm):
 
     def _arithmetic(self, op: Op) -> float:
         return _FLOPS["batchnorm"]
+
+    def _row(self, op: Op) -> int:
+        return 0  # its passes are counted one by one, and stream

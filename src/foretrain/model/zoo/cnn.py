@@ -41,6 +41,7 @@ class ConvSketch(Sketch):
 
     def __init__(self) -> None:
         super().__init__(batch=1)
+        self.normed: set[str] = set()  # maps that a norm gives, or a sum with one
 
     def conv(
         self,
@@ -85,13 +86,19 @@ class ConvSketch(Sketch):
         out = Map(Tensor(name, DIMS), x.channels, x.height, x.width)
         weights = [weight("weight", "channel_out"), weight("bias", "channel_out")]
         self.op(name, "batch_norm", [x.tensor], [out.tensor], weights, x.sizes)
+        self.normed.add(name)
         return out
 
     def pointwise(self, name: str, op: str, *inputs: Map) -> Map:
         first = inputs[0]
         out = Map(Tensor(name, DIMS), first.channels, first.height, first.width)
         tensors = [x.tensor for x in inputs]
-        self.op(name, "elementwise", tensors, [out.tensor], (), first.sizes, op=op)
+        attr: dict[str, str | bool] = {"op": op}
+        if self.normed & {tensor.name for tensor in tensors}:
+            attr["follows_norm"] = True
+            if op == "add":
+                self.normed.add(name)
+        self.op(name, "elementwise", tensors, [out.tensor], (), first.sizes, **attr)
         return out
 
     def conv_bn_relu(

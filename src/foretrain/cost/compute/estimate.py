@@ -1,0 +1,102 @@
+"""What a family of measured kernels answers, and where its tables are kept.
+
+Tables live in `calibration/compute/<family>/<device>.json`, one file per device, read when first asked for. A
+device without a table of its own is given the table of a relative (`calibration/compute/kin.yaml`).
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.device import Device
+from foretrain.loading import load_own_yaml
+from foretrain.model.ops.base import Kernel
+
+__all__ = ["Estimate", "Family", "Kin", "kin_of", "names", "stored", "unpacked"]
+
+Floats = NDArray[np.float64]
+
+TABLES = Path(__file__).parents[1] / "calibration" / "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Columns over the kernels asked for."""
+
+    seconds: Floats
+    spread: Floats  # relative, one standard deviation
+    measured: NDArray[np.bool_]  # rests on measured times on this device
+    source: str
+    notes: tuple[str, ...] = ()  # substitutions the user should know of
+
+
+class Family(Protocol):
+    """Times kernels of one kind and phase; None where nothing is known of this device and dtype.
+
+    `dtype` is the one the kernels really run in (`Kernel.dtype` is what was asked for). The answer for a kernel
+    must not depend on the others, and must follow the device's own rates: a straggler has the name of its
+    healthy kin.
+    """
+
+    def __call__(
+        self, kernels: Sequence[Kernel], device: Device, dtype: str
+    ) -> Estimate | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """Whose table a device uses."""
+
+    name: str
+    nearness: str  # own | chip | generation
+
+    @property
+    def is_measured(self) -> bool:
+        return self.nearness != "generation"
+
+
+def kin_of(device: Device, measured: Collection[str]) -> Kin | None:
+    """The device itself, a board with the same chip, or the nearest generation that is in `measured`."""
+    if device.name in measured:
+        return Kin(device.name, "own")
+    known = _kin()
+    for name in known["chip"].get(device.name, ()):
+        if name in measured:
+            return Kin(name, "chip")
+    for name in known["generation"].get(device.architecture, ()):
+        if name in measured:
+            return Kin(name, "generation")
+    return None
+
+
+@cache
+def _kin() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = load_own_yaml(TABLES / "kin.yaml")
+    return found
+
+
+@cache
+def names(family: str) -> tuple[str, ...]:
+    """Devices with a table, in alphabetical order."""
+    return tuple(sorted(path.stem for path in (TABLES / family).glob("*.json")))
+
+
+@cache
+def stored(family: str, name: str) -> Mapping[str, Any]:
+    """The table of a device as it is in its file."""
+    found: Mapping[str, Any] = json.loads((TABLES / family / f"{name}.json").read_bytes())
+    return found
+
+
+def unpacked(text: str, shape: Sequence[int], form: str = "<f2") -> Floats:
+    """An array written as base64 of its bytes."""
+    return np.frombuffer(b64decode(text), dtype=form).reshape(shape).astype(np.float64)

@@ -1,0 +1,203 @@
+"""Writes `docs/accuracy.md`: how far off predictions of published runs are, and what they rest on.
+
+    python tools/accuracy.py [CASES.jsonl ...] [--jobs N] [--leave-one-out FILE] [-o docs/accuracy.md]
+
+Every case of quality high or medium is predicted and scored by the half it belongs to. Ablations repeat a sample of
+each group with a part of the model switched off. Leave-one-out figures are read from what `tools/leave_one_out.py`
+wrote, fitted parameters from `cost/calibration/fitted.yaml`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import expm1
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import yaml
+from fit_runs import FITTED, HERE, default_cases, sampled
+
+from foretrain.cases import predict_case
+from foretrain.cost.compute import Roofline
+from foretrain.errors import ForetrainError
+from foretrain.report.md import table
+from foretrain.report.validation import MEANING, STEP_TIME, share, step_time_row, worst_line
+from foretrain.validation.cases import ValidationReport, read_cases, report
+from foretrain.validation.figures import Scored
+from foretrain.validation.running import cores, run_all
+from foretrain.validation.split import HALVES, SEED, half_of
+from foretrain.validation.steps import blind, is_timed, step_of
+
+ABLATIONS: dict[str, tuple[dict[str, Any], bool]] = {
+    "as it is": ({}, False),
+    "kernels and communication do not slow each other": ({"overlap_slows": False}, False),
+    "a host that takes no time": (
+        {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0},
+        False,
+    ),
+    "roofline instead of measured kernels": ({}, True),
+}
+"""runtime options, and whether kernels are timed by the roofline"""
+
+MOST_ROWS = 30
+"""of each group in an ablation"""
+
+
+def ablated(case: Mapping[str, Any], name: str) -> float | None:
+    """Relative error of a case under an ablation."""
+    options, by_roofline = ABLATIONS[name]
+    try:
+        found = step_of(case, options, compute=Roofline() if by_roofline else None)
+    except ForetrainError:
+        return None
+    return expm1(found.log_error)
+
+
+def ablations(cases: Sequence[Mapping[str, Any]], jobs: int) -> str:
+    picked = sampled([case for case in cases if is_timed(case)], MOST_ROWS)
+    groups = sorted({str(case["group"]) for case in picked})
+    rows = []
+    for name in ABLATIONS:
+        errors = run_all(partial(ablated, name=name), picked, jobs)
+        by_group = [
+            [
+                abs(error)
+                for case, error in zip(picked, errors, strict=True)
+                if case["group"] == group and error is not None
+            ]
+            for group in groups
+        ]
+        told = [found for found in by_group if found]
+        middle, off = median(median(f) for f in told), median(mean(f) for f in told)
+        rows.append((name, sum(map(len, told)), share(off), share(middle)))
+    note = (
+        f"At most {MOST_ROWS} cases of each group; figures are the middle of {len(groups)} groups, so that neither a large"
+        " group nor a bad one decides.\n\n"
+    )
+    return note + table(("model", "cases", "MAPE", "median"), rows)
+
+
+def halves(cases: Sequence[Mapping[str, Any]], scored: Sequence[Scored]) -> str:
+    parts = []
+    for half in HALVES:
+        mine = [row for case, row in zip(cases, scored, strict=True) if half_of(case) == half]
+        found = report(mine, {})
+        rows = [
+            step_time_row(name, g) for name, g in (*found.groups.items(), ("total", found.total))
+        ]
+        used = "that tools fit on" if half == "fit" else "that no tool fits on"
+        parts.append(f"### The half {used}\n\n" + table(("group", "n", *_titles()), rows))
+    return "\n\n".join(parts)
+
+
+def _titles() -> tuple[str, ...]:
+    return tuple(title for title, _ in STEP_TIME)
+
+
+def fitted(path: Path = FITTED) -> str:
+    if not path.exists():
+        return "Nothing was fitted to training runs."
+    rows = [
+        (row["parameter"], row["value"], row["rows"], ", ".join(row["groups"]), row["tool"])
+        for row in yaml.safe_load(path.read_text(encoding="utf-8"))["fitted"]
+    ]
+    return table(("parameter", "value", "cases", "groups", "tool"), rows)
+
+
+def left_out(path: Path) -> str:
+    if not path.exists():
+        return "Not run: `python tools/leave_one_out.py` writes the figures."
+    rows = []
+    for group, found in json.loads(path.read_text(encoding="utf-8")).items():
+        moved = (f"{name} {a:.3g} → {b:.3g}" for name, (a, b) in found["values"].items())
+        with_, out = found["as_shipped"], found["fitted_without"]
+        rows.append(
+            (group, found["rows"], share(with_["mape"]), share(out["mape"]), share(out["median"]), "; ".join(moved))
+        )  # fmt: skip
+    return table(
+        ("group left out", "cases", "MAPE as shipped", "MAPE without it", "median", "values"), rows
+    )
+
+
+def others(found: ValidationReport) -> str:
+    keys = ("memory_mape", "fits_accuracy")
+    rows = [
+        (
+            name,
+            group["memory_n"],
+            *(share(group[key]) for key in keys),
+            group["pairs"],
+            group["failed"],
+        )
+        for name, group in (*found.groups.items(), ("total", found.total))
+    ]
+    return table(
+        ("group", "memory rows", "memory error", "fit verdicts right", "pairs", "failed"), rows
+    )
+
+
+def page(cases: Sequence[Mapping[str, Any]], jobs: int, leave_one_out: Path) -> str:
+    documents = run_all(predict_case, [blind(case) for case in cases], jobs)
+    scored = [Scored(case, found) for case, found in zip(cases, documents, strict=True)]
+    found = report(scored, {})
+    worst = [worst_line(case) for group in found.groups.values() for case in group["worst"][:2]]
+    total = found.total
+    return f"""# Accuracy
+
+Generated by `python tools/accuracy.py`; do not edit. {total["n"]:,} published training runs in {len(found.groups)} groups:
+MAPE {share(total["mape"])}, {share(total["mape_of_groups"])} as the mean of groups, {share(total["coverage"])} inside their 80 % interval.
+
+{MEANING} Large groups weigh most in the total; look at groups. `foretrain validate CASES -o accuracy.html` draws the
+same for your own runs.
+
+## Predicted against measured
+
+Cases are split in halves by SHA-256 of their configuration (seed {SEED}). A value that was set by hand with runs in view
+may have seen both; it is fitted where the table below lists it.
+
+{halves(cases, scored)}
+
+## What was fitted, and on what
+
+{fitted()}
+
+## Leaving one group out
+
+Scalars that see a group are fitted again without it; one that no other group sees takes the value it has from kernels,
+data sheets or documentation.
+
+{left_out(leave_one_out)}
+
+## What each part brings
+
+{ablations(cases, jobs)}
+
+## Memory and verdicts
+
+{others(found)}
+
+## Farthest off
+
+""" + "\n".join(f"- {line}" for line in worst) + "\n"  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "cases", nargs="*", type=Path, help="case files; else those beside the checkout"
+    )
+    parser.add_argument("--jobs", type=int, default=cores())
+    parser.add_argument("--leave-one-out", type=Path, default=Path("build/leave_one_out.json"))
+    parser.add_argument("-o", "--output", type=Path, default=HERE.parent / "docs" / "accuracy.md")
+    options = parser.parse_args()
+    cases = read_cases(options.cases or default_cases())
+    text = page(cases, options.jobs, options.leave_one_out)
+    options.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

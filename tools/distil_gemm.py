@@ -1,0 +1,359 @@
+"""Distils public measurements of matrix products into the tables of `cost/compute/gemm.py`.
+
+python tools/distil_gemm.py             writes src/foretrain/cost/calibration/compute/gemm/*.json
+python tools/distil_gemm.py --only h100-sxm5-80gb.bf16
+
+Sources: `tools/gemm_readings.py`. Each table is a penalised robust fit: log seconds at the knots and the shares of
+whole waves are found together by iterated least squares (Huber), with the bend of the knots against a plain
+physical model held small; then knots are made to rise along every dim (isotonic, in the mean of both directions).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gemm_readings as readings
+import numpy as np
+from gemm_readings import ROOT, Floats, Readings
+from scipy import sparse
+from scipy.sparse.linalg import splu
+
+from foretrain.cost.compute.gemm import Table, on_another
+
+TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "gemm"
+DATE = "2026-11-15"
+HUBER = 0.03
+ROUNDS = 6
+RIDGE = 1e-3
+ROUNDS_RISING = 12
+LEAST_SUPPORT = 0.01  # readings that a knot without any counts for
+MOST_WAVED = 0.95  # shares of waves together; the rest must stay with the grid
+
+BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
+STARTS = {"fp32": 4e-6}
+METHOD = (
+    "log seconds on knots and wave shares, Huber fit with a bend penalty against a physical model, isotonic; "
+    "the quickest reading of each shape; bursts at full clocks"
+)
+
+FINE = (1, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)  # fmt: skip
+SIDES = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 65536)
+COARSE = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768)
+LONG = (*COARSE, 131072, 1048576)  # batches lengthen a side
+TILES = ((128, 256), (256, 128), (128, 128))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a collection is fitted."""
+
+    knots: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    stiffness: float
+    tiles: Sequence[tuple[int, int]] = TILES
+    levelling: float = 0.0  # how much slopes against what is expected are held small too
+    like: str | None = None  # the table whose shape is taken where readings are few
+
+
+RECIPES = {
+    "engines": Recipe((FINE, SIDES, SIDES), 0.3),
+    "eager": Recipe(
+        (LONG, LONG, COARSE), 0.1, ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+    ),
+    "layers": Recipe((FINE, SIDES, SIDES), 1.0, (), 0.1, "a100-sxm4-80gb.bf16"),
+}
+
+
+def half(rows: Readings) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows a scoring fit may see: by a hash of the shape, so that no shape is in both halves."""
+    words = [",".join(f"{int(value)}" for value in shape) for shape in rows.shape]
+    return np.array([hashlib.md5(word.encode()).digest()[0] % 2 == 0 for word in words])
+
+
+def collections() -> Iterator[tuple[str, Readings]]:
+    """Every set of readings and the recipe for it; 16-bit engines first, others may be like them."""
+    for form in ("bf16", "fp8", "fp4"):
+        for found in readings.aiconfigurator(form):
+            yield "engines", found
+    for found in readings.neusight():
+        yield "eager", found
+    for found in readings.profiled():
+        if found.device != "a100-sxm4-40gb":  # a check: its chip is in the first collection
+            yield "layers", found
+
+
+# --- the fit --------------------------------------------------------------------------------------
+
+
+def physical(shape: Floats, rows: Readings) -> Floats:
+    """Log seconds by data sheet: arithmetic with short dims and idle units, traffic, start-up."""
+    device = readings.device(rows.device)
+    batch, m, n, k = shape.T
+    size = BITS[rows.form] / 8
+    tiles = batch * np.maximum(m / 128, 0.25) * np.maximum(n / 128, 0.25)
+    short = (1 + 96 / k) * (1 + 24 / m) * (1 + 24 / n) * (1 + units(rows) / tiles / 2)
+    arithmetic = 2 * batch * m * n * k / (0.75 * device.required_peak(rows.form)) * short
+    moved = batch * ((m * k + k * n) * size + m * n * max(size, 2.0))
+    traffic = moved / (0.75 * device.memory_bandwidth)
+    start = STARTS.get(rows.form, 2e-6)
+    return np.asarray(np.log(start + np.cbrt(arithmetic**3 + traffic**3)))
+
+
+def units(rows: Readings) -> int:
+    return readings.device(rows.device).compute_units or 100
+
+
+def merged(shape: Floats) -> Floats:
+    """`(m, n, k)` as the table sees them: a batch lengthens the longer side."""
+    batch, m, n, k = shape.T
+    tall = m >= n
+    return np.stack([np.where(tall, batch * m, m), np.where(tall, n, batch * n), k], axis=1)
+
+
+def interpolation(dims: Floats, knots: Sequence[Floats]) -> sparse.csr_matrix:
+    """The matrix that takes values at knots to values at dims."""
+    cells, parts = [], []
+    for values, axis in zip(np.log(dims).T, knots, strict=True):
+        inside = np.clip(values, axis[0], axis[-1])
+        cell = np.clip(np.searchsorted(axis, inside, side="right") - 1, 0, len(axis) - 2)
+        cells.append(cell)
+        parts.append((inside - axis[cell]) / (axis[cell + 1] - axis[cell]))
+    sizes = [len(axis) for axis in knots]
+    columns, values = [], []
+    for corner in np.ndindex(2, 2, 2):
+        index = np.zeros(len(dims), dtype=np.int64)
+        weight = np.ones(len(dims))
+        for cell, part, up, size in zip(cells, parts, corner, sizes, strict=True):
+            index = index * size + cell + up
+            weight = weight * (part if up else 1.0 - part)
+        columns.append(index)
+        values.append(weight)
+    rows = np.tile(np.arange(len(dims)), 8)
+    shape = (len(dims), int(np.prod(sizes)))
+    return sparse.csr_matrix((np.concatenate(values), (rows, np.concatenate(columns))), shape)
+
+
+def beyond(dims: Floats, knots: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """By how much m and n together, and k, are past the last knots (logarithms)."""
+    m, n, k = (
+        np.maximum(values - axis[-1], 0.0)
+        for values, axis in zip(np.log(dims).T, knots, strict=True)
+    )
+    return m + n, k
+
+
+def bends(knots: Sequence[Floats]) -> sparse.csr_matrix:
+    """Change of slope at every inner knot along every axis."""
+    matrices = []
+    for axis in knots:
+        matrix = np.zeros((len(axis) - 2, len(axis)))
+        for i in range(1, len(axis) - 1):
+            before, after = axis[i] - axis[i - 1], axis[i + 1] - axis[i]
+            matrix[i - 1, i - 1 : i + 2] = 1 / before, -1 / before - 1 / after, 1 / after
+        matrices.append(0.4 * matrix)
+    return _along_axes(matrices)
+
+
+def slopes(knots: Sequence[Floats]) -> sparse.csr_matrix:
+    """Slope between neighbouring knots along every axis."""
+    return _along_axes([np.diff(np.eye(len(axis)), axis=0) for axis in knots])
+
+
+def _along_axes(matrices: Sequence[Floats]) -> sparse.csr_matrix:
+    """Each matrix applied along its own axis, at all places of the others."""
+    found = []
+    for along in range(3):
+        parts = [sparse.csr_matrix(np.eye(matrix.shape[1])) for matrix in matrices]
+        parts[along] = sparse.csr_matrix(matrices[along])
+        found.append(sparse.kron(sparse.kron(parts[0], parts[1]), parts[2]))
+    return sparse.csr_matrix(sparse.vstack(found))
+
+
+def waves(shape: Floats, tile: tuple[int, int], count: int) -> Floats:
+    batch, m, n, _ = shape.T
+    tiles = batch * np.ceil(m / tile[0]) * np.ceil(n / tile[1])
+    return np.asarray(np.log(np.maximum(np.ceil(tiles / count), 1.0)))
+
+
+def broken_waves(shape: Floats, tile: tuple[int, int], count: int) -> Floats:
+    batch, m, n, _ = shape.T
+    return np.asarray(np.log(np.maximum(batch * m * n / (tile[0] * tile[1] * count), 1.0)))
+
+
+def fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[str, Any]:
+    """The table of `rows` as it goes into a file."""
+    trusted = rows.chosen(rows.seconds > 2.0 * rows.floor) if rows.floor else rows
+    knots = [np.log(np.array(axis, dtype=np.float64)) for axis in recipe.knots]
+    at_knots = np.stack([x.ravel() for x in np.meshgrid(*knots, indexing="ij")], axis=1)
+    corners = np.exp(np.concatenate([np.zeros((len(at_knots), 1)), at_knots], axis=1))
+    expected = physical(corners, rows)
+    shares = [(float(a), float(b), 0.0) for a, b in recipe.tiles]
+    if recipe.like is not None:
+        expected = _scaled(known[recipe.like], corners, rows)
+    tiles, values = _solve(trusted, recipe, knots, expected, corners)
+    shares = [(a, b, share) for (a, b, _), share in zip(shares, tiles, strict=True) if share > 0]
+    sizes = [len(axis) for axis in knots]
+    support = LEAST_SUPPORT + interpolation(merged(trusted.shape), knots).sum(axis=0)
+    grid = _rising(values.reshape(sizes), np.asarray(support).reshape(sizes))
+    return _document(rows, recipe, shares, grid)
+
+
+def _scaled(table: Table, shape: Floats, rows: Readings) -> Floats:
+    """Log seconds of another device at this one's rates."""
+    device = readings.device(rows.device)
+    peak = device.required_peak(rows.form)
+    batch, m, n, k = shape.T
+    arithmetic = 2.0 * shape.prod(axis=1) / (0.7 * table.peak)
+    traffic = 2.0 * batch * (m * k + k * n + m * n) / (0.8 * table.bandwidth)
+    slower, narrower = table.peak / peak, table.bandwidth / device.memory_bandwidth
+    return np.log(on_another(table.seconds(*shape.T), arithmetic, traffic, slower, narrower))
+
+
+def _solve(
+    rows: Readings, recipe: Recipe, knots: Sequence[Floats], expected: Floats, corners: Floats
+) -> tuple[list[float], Floats]:
+    """Shares of waves, and values at knots.
+
+    What a share explains is whole waves against broken ones; the smooth part of it comes off the knots.
+    """
+    matrix = interpolation(merged(rows.shape), knots)
+    smooth = [broken_waves(corners, tile, units(rows)) for tile in recipe.tiles]
+    wide, deep = beyond(merged(rows.shape), knots)
+    waved = [
+        waves(rows.shape, tile, units(rows)) - matrix @ part - wide
+        for tile, part in zip(recipe.tiles, smooth, strict=True)
+    ]
+    wanted = np.log(rows.seconds) - matrix @ expected - wide - deep
+    bend = bends(knots) * np.sqrt(recipe.stiffness)
+    if recipe.levelling:
+        bend = sparse.vstack([bend, slopes(knots) * np.sqrt(recipe.levelling)]).tocsr()
+    used = list(range(len(waved)))
+    importance = np.where((rows.shape[:, 1:] >= 512).all(axis=1), 3.0, 1.0)
+    while True:
+        extra = np.stack([waved[i] for i in used], axis=1) if used else np.zeros((len(rows), 0))
+        whole = sparse.hstack([matrix, sparse.csr_matrix(extra)]).tocsr()
+        stiff = sparse.hstack([bend, sparse.csr_matrix((bend.shape[0], len(used)))]).tocsr()
+        found = _robust(whole, wanted, importance, stiff)
+        shares = found[matrix.shape[1] :]
+        if not used or (shares > 0.01).all():
+            break
+        used.remove(used[int(np.argmin(shares))])
+    all_shares = [0.0] * len(waved)
+    for i, share in zip(used, shares, strict=True):
+        all_shares[i] = round(float(share), 3)
+    if sum(all_shares) > MOST_WAVED:  # then as much as may be, and the grid fitted to the rest
+        all_shares = [share * MOST_WAVED / sum(all_shares) for share in all_shares]
+        wanted = wanted - sum(s * w for s, w in zip(all_shares, waved, strict=True))
+        found = _robust(matrix, wanted, importance, bend)
+    off = sum(share * part for share, part in zip(all_shares, smooth, strict=True))
+    return all_shares, expected + found[: matrix.shape[1]] - off
+
+
+def _robust(
+    matrix: sparse.csr_matrix, wanted: Floats, importance: Floats, stiff: sparse.csr_matrix
+) -> Floats:
+    penalty = stiff.T @ stiff + RIDGE * sparse.identity(matrix.shape[1])
+    weight, found = importance, np.zeros(matrix.shape[1])
+    for _ in range(ROUNDS):
+        normal = (matrix.T @ sparse.diags(weight) @ matrix + penalty).tocsc()
+        found = splu(normal, permc_spec="MMD_AT_PLUS_A").solve(matrix.T @ (weight * wanted))
+        rest = np.abs(wanted - matrix @ found)
+        weight = importance * HUBER / np.maximum(rest, HUBER)
+    return found
+
+
+def _rising(grid: Floats, support: Floats) -> Floats:
+    """The nearest values that never fall along any axis, those with many readings moved least.
+
+    Axis by axis (Dykstra's algorithm); what is left of falls after some rounds is levelled.
+    """
+    moved = [np.zeros_like(grid) for _ in range(3)]
+    for _ in range(ROUNDS_RISING):
+        for axis in range(3):
+            before = grid + moved[axis]
+            grid = _rising_lines(before, support, axis)
+            moved[axis] = before - grid
+    for axis in range(3):
+        up = np.maximum.accumulate(grid, axis=axis)
+        down = np.flip(np.minimum.accumulate(np.flip(grid, axis), axis=axis), axis)
+        grid = (up + down) / 2
+    return grid
+
+
+def _rising_lines(grid: Floats, support: Floats, axis: int) -> Floats:
+    """Weighted isotonic regression of every line along an axis (pool adjacent violators)."""
+    values, weights = (np.moveaxis(x, axis, -1) for x in (grid, support))
+    shape = values.shape
+    values, weights = values.reshape(-1, shape[-1]).copy(), weights.reshape(-1, shape[-1])
+    for line, weight in zip(values, weights, strict=True):
+        if (np.diff(line) >= 0).all():
+            continue
+        pools: list[list[float]] = []  # mean, weight, length
+        for value, heavy in zip(line, weight, strict=True):
+            pools.append([value, heavy, 1])
+            while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+                mean, heavy_, length = pools.pop()
+                last = pools[-1]
+                total = last[1] + heavy_
+                pools[-1] = [(last[0] * last[1] + mean * heavy_) / total, total, last[2] + length]
+        line[:] = np.repeat([pool[0] for pool in pools], [int(pool[2]) for pool in pools])
+    return np.moveaxis(values.reshape(shape), -1, axis)
+
+
+def _document(
+    rows: Readings, recipe: Recipe, tiles: Sequence[tuple[float, float, float]], grid: Floats
+) -> dict[str, Any]:
+    low, step = float(grid.min()), float(np.ptp(grid)) / 65535
+    packed = np.round((grid - low) / step).astype("<u2")
+    device = readings.device(rows.device)
+    found = {
+        "device": rows.device,
+        "form": rows.form,
+        "source": rows.source,
+        "method": METHOD,
+        "date": DATE,
+        "readings": len(rows),
+        "peak": device.required_peak(rows.form),
+        "bandwidth": device.memory_bandwidth,
+        "units": units(rows),
+        "tiles": tiles,
+        **{dim: list(axis) for dim, axis in zip("mnk", recipe.knots, strict=True)},
+        "low": low,
+        "step": step,
+        "grid": b64encode(packed.tobytes()).decode("ascii"),
+        "spread": 0.05,
+    }
+    found["spread"] = round(max(_spread(Table.read(found), rows), 0.03), 3)
+    return found
+
+
+def _spread(table: Table, rows: Readings) -> float:
+    """Standard deviation of the logarithm, by the median so that outliers do not count."""
+    big = (rows.shape[:, 1:] >= 512).all(axis=1) & (rows.seconds > 2.0 * rows.floor)
+    rest = np.log(table.seconds(*rows.shape[big].T) / rows.seconds[big])
+    return 1.48 * float(np.median(np.abs(rest)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="device.form of the one table to make")
+    only = parser.parse_args().only
+    known: dict[str, Table] = {}
+    for kind, rows in collections():
+        name = f"{rows.device}.{rows.form}"
+        recipe = RECIPES[kind]
+        if only and name not in (only, recipe.like, RECIPES["layers"].like):
+            continue
+        found = fitted(rows, recipe, known)
+        known[name] = Table.read(found)
+        (TARGET / f"{name}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+        print(f"{name}: {len(rows)} readings, tiles {found['tiles']}, spread {found['spread']}")
+
+
+if __name__ == "__main__":
+    main()

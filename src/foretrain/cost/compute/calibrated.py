@@ -33,6 +33,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 """Who times which kind of kernel; `attention_cudnn` is a kind of `attention`."""
 
+WORTH_SAYING = 0.02
+"""The share of kernel seconds from which it is said that a relative's table stands in."""
 BEYOND_THE_DATA_SHEET = ("conv", "embedding")
 """Kinds whose nominal work is not what is done: Winograd multiplies less, look-ups hit the cache."""
 
@@ -50,6 +52,7 @@ class Calibrated:
         measured = np.zeros(count, dtype=np.bool_)
         source = [""] * count
         notes: dict[str, None] = {}
+        told: dict[str, float] = {}  # what families say, and the seconds it is about
         rest: list[int] = []
         for (kind, _, wanted), rows in alike(kernels).items():
             dtype = dtype_on(wanted, device, table(), notes)
@@ -64,7 +67,8 @@ class Calibrated:
             spread[rows], measured[rows] = found.spread, found.measured
             for row in rows:
                 source[row] = found.source
-            notes.update(dict.fromkeys(found.notes))
+            for note in found.notes:
+                told[note] = told.get(note, 0.0) + float(seconds[rows].sum())
         if rest or not count:
             other = self.otherwise.seconds([kernels[row] for row in rest], device)
             seconds[rest], spread[rest], measured[rest] = (
@@ -75,6 +79,8 @@ class Calibrated:
             for row, name in zip(rest, other.source, strict=True):
                 source[row] = name
             notes.update(dict.fromkeys(other.notes))
+        total = float(seconds.sum())
+        notes.update({note: None for note, about in told.items() if about > WORTH_SAYING * total})
         return KernelCosts(seconds, spread, measured, tuple(source), tuple(notes))
 
     def _estimate(

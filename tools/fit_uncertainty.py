@@ -146,6 +146,8 @@ def fit(rows: Rows) -> tuple[list[str], Floats]:
     starts = np.array([STARTS.get(name, 0.05) for name in names])
     free = np.array([name not in NOT_TOLD for name in names])
     bounds = starts * np.array([BOUNDS[_sort(name)] for name in names]).T
+    # scalars were fitted to the same half: what is left there flatters, so this much doubt stays always
+    bounds[0, names.index("model")] = STARTS["model"]
     loss, draw = Loss(rows, squares, starts), np.random.default_rng(SEED)
     best, sizes = _descent(loss, starts, bounds, free)
     for _ in range(DESCENTS):

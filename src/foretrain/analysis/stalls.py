@@ -167,7 +167,9 @@ def _first_kernel(graph: ExecutionGraph, costs: Costs, run: Run, task: Ints) -> 
 def _without_launches(graph: ExecutionGraph, run: Run, task: Ints) -> tuple[Floats, Ints]:
     """When each task could have begun but for its launch, and the last thing (-1: nothing) it waited for then."""
     before, after = _waits(graph)
-    keep = graph.task_kind[before] != LAUNCH
+    asked = np.zeros(graph.tasks, dtype=np.bool_)
+    asked[task] = True
+    keep = asked[after] & (graph.task_kind[before] != LAUNCH)
     before, after = before[keep], after[keep]
     # of several that end together the first decides, as in the engine
     order = np.lexsort((-before, run.end[before], after))

@@ -221,7 +221,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         stalls=mean,
         stalls_by_stage=by_stage,
         bottleneck=max(mean, key=lambda name: mean[name]),
-        what_would_help=remedies(graph, costs, step),
+        what_would_help=Late(partial(remedies, graph, costs, step)),
         cost=money(question.cluster, step),
         measured_share=sure.measured_share,
         assumptions=question.assumptions,

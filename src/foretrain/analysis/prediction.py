@@ -207,7 +207,7 @@ class Prediction:
     stalls: Mapping[str, float]  # keys of STALLS, sums to step_seconds
     stalls_by_stage: tuple[Mapping[str, float], ...]
     bottleneck: str
-    what_would_help: tuple[Remedy, ...]
+    what_would_help: Sequence[Remedy]
     cost: Money
     measured_share: float
     assumptions: tuple[str, ...]

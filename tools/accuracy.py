@@ -32,11 +32,30 @@ from foretrain.validation.running import cores, run_all
 from foretrain.validation.split import HALVES, SEED, half_of
 from foretrain.validation.steps import blind, is_timed, step_of
 
+AS_IT_IS = "as it is"
 ABLATIONS: dict[str, tuple[dict[str, Any], bool]] = {
-    "as it is": ({}, False),
+    AS_IT_IS: ({}, False),
+    "nothing runs beside kernels": (
+        {
+            "overlaps_gradients": False,
+            "overlaps_scatters": False,
+            "overlaps_parameter_gather": False,
+            "overlaps_pipeline": False,
+            "exchanges_in_pieces": False,
+            "expert_overlap": 0.0,
+            "prefetched_blocks": 0,
+        },
+        False,
+    ),
     "kernels and communication do not slow each other": ({"overlap_slows": False}, False),
     "a host that takes no time": (
-        {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0},
+        {
+            "host_seconds_per_kernel": 0.0,
+            "host_seconds_per_collective": 0.0,
+            "host_delay_on_network": 0.0,
+            "kernels_per_tensor": 0.0,
+            "jitter_seconds": 0.0,
+        },
         False,
     ),
     "roofline instead of measured kernels": ({}, True),
@@ -46,39 +65,69 @@ ABLATIONS: dict[str, tuple[dict[str, Any], bool]] = {
 MOST_ROWS = 30
 """of each group in an ablation"""
 
+TOUCHED = 0.02
+"""a case whose prediction moves by more than this is one the part has a say in"""
+
 
 def ablated(case: Mapping[str, Any], name: str) -> float | None:
-    """Relative error of a case under an ablation."""
+    """Log of predicted over measured of a case under an ablation."""
     options, by_roofline = ABLATIONS[name]
     try:
         found = step_of(case, options, compute=Roofline() if by_roofline else None)
     except ForetrainError:
         return None
-    return expm1(found.log_error)
+    return found.log_error
 
 
 def ablations(cases: Sequence[Mapping[str, Any]], jobs: int) -> str:
     picked = sampled([case for case in cases if is_timed(case)], MOST_ROWS)
-    groups = sorted({str(case["group"]) for case in picked})
-    rows = []
+    whole = run_all(partial(ablated, name=AS_IT_IS), picked, jobs)
+    rows = [_ablation_row(AS_IT_IS, picked, whole, whole)]
     for name in ABLATIONS:
-        errors = run_all(partial(ablated, name=name), picked, jobs)
-        by_group = [
-            [
-                abs(error)
-                for case, error in zip(picked, errors, strict=True)
-                if case["group"] == group and error is not None
-            ]
-            for group in groups
-        ]
-        told = [found for found in by_group if found]
-        middle, off = median(median(f) for f in told), median(mean(f) for f in told)
-        rows.append((name, sum(map(len, told)), share(off), share(middle)))
+        if name != AS_IT_IS:
+            errors = run_all(partial(ablated, name=name), picked, jobs)
+            rows.append(_ablation_row(name, picked, whole, errors))
     note = (
-        f"At most {MOST_ROWS} cases of each group; figures are the middle of {len(groups)} groups, so that neither a large"
-        " group nor a bad one decides.\n\n"
+        f"At most {MOST_ROWS} cases of each group. MAPE and median are the middle of groups, so that neither a large group"
+        f" nor a bad one decides. A part has a say in the cases whose prediction moves by more than {TOUCHED:.0%} without"
+        " it: the last columns are of those alone, in the groups where they are at least five.\n\n"
     )
-    return note + table(("model", "cases", "MAPE", "median"), rows)
+    titles = (
+        "model",
+        "cases",
+        "MAPE",
+        "median",
+        "has a say in",
+        "their MAPE with it",
+        "without it",
+    )
+    return note + table(titles, rows)
+
+
+Errors = Sequence[float | None]
+
+
+def _ablation_row(
+    name: str, cases: Sequence[Mapping[str, Any]], whole: Errors, errors: Errors
+) -> tuple[object, ...]:
+    told: dict[str, list[float]] = {}
+    touched: dict[str, list[tuple[float, float]]] = {}
+    for case, with_it, without in zip(cases, whole, errors, strict=True):
+        if with_it is None or without is None:
+            continue
+        told.setdefault(str(case["group"]), []).append(abs(expm1(without)))
+        if abs(with_it - without) > TOUCHED:
+            pair = (abs(expm1(with_it)), abs(expm1(without)))
+            touched.setdefault(str(case["group"]), []).append(pair)
+    groups = [found for found in touched.values() if len(found) >= 5]
+    say = f"{sum(map(len, groups))} in {len(groups)} groups" if groups else "–"
+    kept, lost = (
+        share(median(mean(pair[side] for pair in found) for found in groups)) if groups else "–"
+        for side in (0, 1)
+    )
+    middle, off = median(map(median, told.values())), median(map(mean, told.values()))
+    count = sum(map(len, told.values()))
+    return name, count, share(off), share(middle), say, kept, lost
 
 
 def halves(cases: Sequence[Mapping[str, Any]], scored: Sequence[Scored]) -> str:

@@ -5,7 +5,7 @@ python tools/distil_gemm.py --only h100-sxm5-80gb.bf16
 
 Sources: `tools/gemm_readings.py`. Each table is a penalised robust fit: log seconds at the knots and the shares of
 whole waves are found together by iterated least squares (Huber), with the bend of the knots against a plain
-physical model held small; then knots are made to rise along every dim (isotonic, in the mean of both directions).
+physical model held small. Then knots are made to rise along every dim (isotonic, in the mean of both directions).
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import compress
 
 import gemm_readings as readings
 import numpy as np
 from gemm_readings import ROOT, Floats, Readings
+from numpy.typing import NDArray
+from rising import rising
 from scipy import sparse
-from scipy.sparse.linalg import splu
+from scipy.sparse.linalg import cg, splu
 
 from foretrain.cost.compute.gemm import Table, on_another
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "gemm"
-DATE = "2026-11-15"
+DATE = "2026-11-16"
 HUBER = 0.03
 ROUNDS = 6
 RIDGE = 1e-3
-ROUNDS_RISING = 12
+LEAST_WIDTH = (
+    0.1  # between knots, as far as bends count: neighbours on two sides of a tile may lie apart
+)
 LEAST_SUPPORT = 0.01  # readings that a knot without any counts for
 MOST_WAVED = 0.95  # shares of waves together; the rest must stay with the grid
 
@@ -44,35 +49,59 @@ METHOD = (
 
 FINE = (1, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)  # fmt: skip
 SIDES = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 65536)
-COARSE = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768)
-LONG = (*COARSE, 131072, 1048576)  # batches lengthen a side
+SWEPT_ROWS = (
+    1, 2, 4, 6, 8, 12, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 96, 97, 112, 113, 128, 129, 160, 161, 192, 193, 224, 225,
+    256, 257, 384, 512, 513, 768, 769, 1024, 1025, 1280, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192, 16384, 32768,
+)  # fmt: skip
+SWEPT = (
+    32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288, 16384,
+    51200, 65536,
+)  # fmt: skip
+"""What the engines' sweeps measured; a row past a tile is a knot too, for the next tile is another kernel's."""
+BATCHES = (1, 4, 16, 64, 256, 1024, 4096, 65536)
+DRAWN = (4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384, 65536)
 TILES = ((128, 256), (256, 128), (128, 128))
+STEP = 1e-3  # of the logarithms in a file
+DIRECT = 6000  # unknowns up to which the equations are solved by factors
+TOLERANCE = 1e-5
+MOST_STEPS = 1500
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a collection is fitted."""
 
-    knots: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    knots: tuple[
+        Sequence[int], ...
+    ]  # of m, n and k, and of the batch before them where it has its own axis
     stiffness: float
     tiles: Sequence[tuple[int, int]] = TILES
+    alone: float = 1.0  # how much stiffer the readings without a batch are held
     levelling: float = 0.0  # how much slopes against what is expected are held small too
     like: str | None = None  # the table whose shape is taken where readings are few
 
 
 RECIPES = {
-    "engines": Recipe((FINE, SIDES, SIDES), 0.3),
+    "engines": Recipe((SWEPT_ROWS, SWEPT, SWEPT), 0.1),
     "eager": Recipe(
-        (LONG, LONG, COARSE), 0.1, ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+        (BATCHES, DRAWN, DRAWN, DRAWN),
+        0.004,
+        ((128, 128), (64, 64)),
+        alone=50.0,
     ),
-    "layers": Recipe((FINE, SIDES, SIDES), 1.0, (), 0.1, "a100-sxm4-80gb.bf16"),
+    "layers": Recipe((FINE, SIDES, SIDES), 1.0, (), levelling=0.1, like="a100-sxm4-80gb.bf16"),
 }
 
 
-def half(rows: Readings) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def half(rows: Readings) -> NDArray[np.bool_]:
     """Which rows a scoring fit may see: by a hash of the shape, so that no shape is in both halves."""
+    return _hashed(rows)[:, 0] % 2 == 0
+
+
+def _hashed(rows: Readings) -> NDArray[np.uint8]:
     words = [",".join(f"{int(value)}" for value in shape) for shape in rows.shape]
-    return np.array([hashlib.md5(word.encode()).digest()[0] % 2 == 0 for word in words])
+    digests = b"".join(hashlib.md5(word.encode()).digest() for word in words)
+    return np.frombuffer(digests, dtype=np.uint8).reshape(len(words), -1)
 
 
 def collections() -> Iterator[tuple[str, Readings]]:
@@ -115,48 +144,45 @@ def merged(shape: Floats) -> Floats:
     return np.stack([np.where(tall, batch * m, m), np.where(tall, n, batch * n), k], axis=1)
 
 
+def seen_as(shape: Floats, knots: Sequence[Floats]) -> Floats:
+    """The dims that an axis of the table stands for."""
+    return shape if len(knots) == 4 else merged(shape)
+
+
 def interpolation(dims: Floats, knots: Sequence[Floats]) -> sparse.csr_matrix:
     """The matrix that takes values at knots to values at dims."""
-    cells, parts = [], []
+    index, weight = np.zeros((len(dims), 1), dtype=np.int64), np.ones((len(dims), 1))
     for values, axis in zip(np.log(dims).T, knots, strict=True):
         inside = np.clip(values, axis[0], axis[-1])
         cell = np.clip(np.searchsorted(axis, inside, side="right") - 1, 0, len(axis) - 2)
-        cells.append(cell)
-        parts.append((inside - axis[cell]) / (axis[cell + 1] - axis[cell]))
-    sizes = [len(axis) for axis in knots]
-    columns, values = [], []
-    for corner in np.ndindex(2, 2, 2):
-        index = np.zeros(len(dims), dtype=np.int64)
-        weight = np.ones(len(dims))
-        for cell, part, up, size in zip(cells, parts, corner, sizes, strict=True):
-            index = index * size + cell + up
-            weight = weight * (part if up else 1.0 - part)
-        columns.append(index)
-        values.append(weight)
-    rows = np.tile(np.arange(len(dims)), 8)
-    shape = (len(dims), int(np.prod(sizes)))
-    return sparse.csr_matrix((np.concatenate(values), (rows, np.concatenate(columns))), shape)
+        part = ((inside - axis[cell]) / (axis[cell + 1] - axis[cell]))[:, None]
+        index = index * len(axis) + cell[:, None]
+        index = np.concatenate([index, index + 1], axis=1)
+        weight = np.concatenate([weight * (1.0 - part), weight * part], axis=1)
+    rows = np.repeat(np.arange(len(dims)), index.shape[1])
+    shape = (len(dims), int(np.prod([len(axis) for axis in knots])))
+    return sparse.csr_matrix((weight.ravel(), (rows, index.ravel())), shape)
 
 
 def beyond(dims: Floats, knots: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """By how much m and n together, and k, are past the last knots (logarithms)."""
-    m, n, k = (
+    """By how much the sides together, and k, are past the last knots (logarithms)."""
+    *sides, k = (
         np.maximum(values - axis[-1], 0.0)
         for values, axis in zip(np.log(dims).T, knots, strict=True)
     )
-    return m + n, k
+    return np.asarray(sum(sides)), k
 
 
-def bends(knots: Sequence[Floats]) -> sparse.csr_matrix:
-    """Change of slope at every inner knot along every axis."""
+def bends(knots: Sequence[Floats], alone: float) -> sparse.csr_matrix:
+    """Change of slope at every inner knot along every axis; at the first of the first axis it counts `alone` times."""
     matrices = []
     for axis in knots:
         matrix = np.zeros((len(axis) - 2, len(axis)))
         for i in range(1, len(axis) - 1):
-            before, after = axis[i] - axis[i - 1], axis[i + 1] - axis[i]
+            before, after = (max(width, LEAST_WIDTH) for width in np.diff(axis[i - 1 : i + 2]))
             matrix[i - 1, i - 1 : i + 2] = 1 / before, -1 / before - 1 / after, 1 / after
         matrices.append(0.4 * matrix)
-    return _along_axes(matrices)
+    return _along_axes(matrices, alone)
 
 
 def slopes(knots: Sequence[Floats]) -> sparse.csr_matrix:
@@ -164,13 +190,17 @@ def slopes(knots: Sequence[Floats]) -> sparse.csr_matrix:
     return _along_axes([np.diff(np.eye(len(axis)), axis=0) for axis in knots])
 
 
-def _along_axes(matrices: Sequence[Floats]) -> sparse.csr_matrix:
+def _along_axes(matrices: Sequence[Floats], alone: float = 1.0) -> sparse.csr_matrix:
     """Each matrix applied along its own axis, at all places of the others."""
     found = []
-    for along in range(3):
-        parts = [sparse.csr_matrix(np.eye(matrix.shape[1])) for matrix in matrices]
-        parts[along] = sparse.csr_matrix(matrices[along])
-        found.append(sparse.kron(sparse.kron(parts[0], parts[1]), parts[2]))
+    for along, matrix in enumerate(matrices):
+        product = sparse.identity(1)
+        for axis, other in enumerate(matrices):
+            counts = np.ones(other.shape[1])
+            counts[0] = np.sqrt(alone) if axis == 0 else 1.0
+            part = sparse.csr_matrix(matrix) if axis == along else sparse.diags(counts)
+            product = sparse.kron(product, part)
+        found.append(product)
     return sparse.csr_matrix(sparse.vstack(found))
 
 
@@ -186,11 +216,19 @@ def broken_waves(shape: Floats, tile: tuple[int, int], count: int) -> Floats:
 
 
 def fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[str, Any]:
-    """The table of `rows` as it goes into a file."""
+    """The table of `rows` as it goes into a file; its spread is that of a quarter fitted without it."""
+    apart = _hashed(rows)[:, 1] % 4 == 0
+    without = Table.read(_fitted(rows.chosen(~apart), recipe, known))
+    return {**_fitted(rows, recipe, known), "spread": _spread(without, rows.chosen(apart))}
+
+
+def _fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[str, Any]:
     trusted = rows.chosen(rows.seconds > 2.0 * rows.floor) if rows.floor else rows
     knots = [np.log(np.array(axis, dtype=np.float64)) for axis in recipe.knots]
     at_knots = np.stack([x.ravel() for x in np.meshgrid(*knots, indexing="ij")], axis=1)
-    corners = np.exp(np.concatenate([np.zeros((len(at_knots), 1)), at_knots], axis=1))
+    if len(knots) == 3:
+        at_knots = np.concatenate([np.zeros((len(at_knots), 1)), at_knots], axis=1)
+    corners = np.exp(at_knots)
     expected = physical(corners, rows)
     shares = [(float(a), float(b), 0.0) for a, b in recipe.tiles]
     if recipe.like is not None:
@@ -198,8 +236,8 @@ def fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[s
     tiles, values = _solve(trusted, recipe, knots, expected, corners)
     shares = [(a, b, share) for (a, b, _), share in zip(shares, tiles, strict=True) if share > 0]
     sizes = [len(axis) for axis in knots]
-    support = LEAST_SUPPORT + interpolation(merged(trusted.shape), knots).sum(axis=0)
-    grid = _rising(values.reshape(sizes), np.asarray(support).reshape(sizes))
+    support = LEAST_SUPPORT + interpolation(seen_as(trusted.shape, knots), knots).sum(axis=0)
+    grid = rising(values.reshape(sizes), np.asarray(support).reshape(sizes))
     return _document(rows, recipe, shares, grid)
 
 
@@ -221,15 +259,16 @@ def _solve(
 
     What a share explains is whole waves against broken ones; the smooth part of it comes off the knots.
     """
-    matrix = interpolation(merged(rows.shape), knots)
+    dims = seen_as(rows.shape, knots)
+    matrix = interpolation(dims, knots)
     smooth = [broken_waves(corners, tile, units(rows)) for tile in recipe.tiles]
-    wide, deep = beyond(merged(rows.shape), knots)
+    wide, deep = beyond(dims, knots)
     waved = [
         waves(rows.shape, tile, units(rows)) - matrix @ part - wide
         for tile, part in zip(recipe.tiles, smooth, strict=True)
     ]
     wanted = np.log(rows.seconds) - matrix @ expected - wide - deep
-    bend = bends(knots) * np.sqrt(recipe.stiffness)
+    bend = bends(knots, recipe.alone) * np.sqrt(recipe.stiffness)
     if recipe.levelling:
         bend = sparse.vstack([bend, slopes(knots) * np.sqrt(recipe.levelling)]).tocsr()
     used = list(range(len(waved)))
@@ -261,55 +300,28 @@ def _robust(
     weight, found = importance, np.zeros(matrix.shape[1])
     for _ in range(ROUNDS):
         normal = (matrix.T @ sparse.diags(weight) @ matrix + penalty).tocsc()
-        found = splu(normal, permc_spec="MMD_AT_PLUS_A").solve(matrix.T @ (weight * wanted))
-        rest = np.abs(wanted - matrix @ found)
-        weight = importance * HUBER / np.maximum(rest, HUBER)
+        found = _solved(normal, matrix.T @ (weight * wanted), found)
+        over = np.clip(matrix @ found - wanted, -1.0, 1.0)
+        # what counts is the relative error: too much by a factor counts for more than too little by it
+        lean = np.where(np.abs(over) > 1e-6, np.expm1(over) / np.where(over == 0.0, 1.0, over), 1.0)
+        weight = importance * lean * HUBER / np.maximum(np.abs(over), HUBER)
     return found
 
 
-def _rising(grid: Floats, support: Floats) -> Floats:
-    """The nearest values that never fall along any axis, those with many readings moved least.
-
-    Axis by axis (Dykstra's algorithm); what is left of falls after some rounds is levelled.
-    """
-    moved = [np.zeros_like(grid) for _ in range(3)]
-    for _ in range(ROUNDS_RISING):
-        for axis in range(3):
-            before = grid + moved[axis]
-            grid = _rising_lines(before, support, axis)
-            moved[axis] = before - grid
-    for axis in range(3):
-        up = np.maximum.accumulate(grid, axis=axis)
-        down = np.flip(np.minimum.accumulate(np.flip(grid, axis), axis=axis), axis)
-        grid = (up + down) / 2
-    return grid
-
-
-def _rising_lines(grid: Floats, support: Floats, axis: int) -> Floats:
-    """Weighted isotonic regression of every line along an axis (pool adjacent violators)."""
-    values, weights = (np.moveaxis(x, axis, -1) for x in (grid, support))
-    shape = values.shape
-    values, weights = values.reshape(-1, shape[-1]).copy(), weights.reshape(-1, shape[-1])
-    for line, weight in zip(values, weights, strict=True):
-        if (np.diff(line) >= 0).all():
-            continue
-        pools: list[list[float]] = []  # mean, weight, length
-        for value, heavy in zip(line, weight, strict=True):
-            pools.append([value, heavy, 1])
-            while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-                mean, heavy_, length = pools.pop()
-                last = pools[-1]
-                total = last[1] + heavy_
-                pools[-1] = [(last[0] * last[1] + mean * heavy_) / total, total, last[2] + length]
-        line[:] = np.repeat([pool[0] for pool in pools], [int(pool[2]) for pool in pools])
-    return np.moveaxis(values.reshape(shape), -1, axis)
+def _solved(normal: sparse.csc_matrix, right: Floats, start: Floats) -> Floats:
+    """By factors, or by conjugate gradients where they would fill up."""
+    if normal.shape[0] <= DIRECT:
+        return np.asarray(splu(normal, permc_spec="MMD_AT_PLUS_A").solve(right))
+    scale = sparse.diags(1.0 / normal.diagonal())
+    found, _ = cg(normal.tocsr(), right, x0=start, rtol=TOLERANCE, maxiter=MOST_STEPS, M=scale)
+    return np.asarray(found)
 
 
 def _document(
     rows: Readings, recipe: Recipe, tiles: Sequence[tuple[float, float, float]], grid: Floats
 ) -> dict[str, Any]:
-    low, step = float(grid.min()), float(np.ptp(grid)) / 65535
-    packed = np.round((grid - low) / step).astype("<u2")
+    low = float(grid.min())
+    dims = ("batch", "m", "n", "k")[-len(recipe.knots) :]
     device = readings.device(rows.device)
     found = {
         "device": rows.device,
@@ -322,21 +334,27 @@ def _document(
         "bandwidth": device.memory_bandwidth,
         "units": units(rows),
         "tiles": tiles,
-        **{dim: list(axis) for dim, axis in zip("mnk", recipe.knots, strict=True)},
+        **{dim: list(axis) for dim, axis in zip(dims, recipe.knots, strict=True)},
         "low": low,
-        "step": step,
-        "grid": b64encode(packed.tobytes()).decode("ascii"),
+        "step": STEP,
+        "grid": _packed(np.round((grid - low) / STEP)),
         "spread": 0.05,
     }
-    found["spread"] = round(max(_spread(Table.read(found), rows), 0.03), 3)
     return found
+
+
+def _packed(steps: Floats) -> str:
+    """What `foretrain.cost.compute.gemm.risen` reads."""
+    rises = np.diff(steps, axis=-1, prepend=0.0).astype("<u2")
+    planes = rises.reshape(-1, 1).view(np.uint8).T
+    return b64encode(compress(planes.tobytes(), 9)).decode("ascii")
 
 
 def _spread(table: Table, rows: Readings) -> float:
     """Standard deviation of the logarithm, by the median so that outliers do not count."""
     big = (rows.shape[:, 1:] >= 512).all(axis=1) & (rows.seconds > 2.0 * rows.floor)
     rest = np.log(table.seconds(*rows.shape[big].T) / rows.seconds[big])
-    return 1.48 * float(np.median(np.abs(rest)))
+    return round(max(1.48 * float(np.median(np.abs(rest))), 0.03), 3)
 
 
 def main() -> None:

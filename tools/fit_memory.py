@@ -3,7 +3,8 @@
     python tools/fit_memory.py CASES.jsonl ... [--write]
 
 One share of what comes and goes per runtime (`fragmentation`), and more of it with tensor parallelism where the
-runtime exchanges on a stream of its own (`exchange_fragmentation`). The peak is linear in both, so the least mean
+runtime exchanges on a stream of its own (`exchange_fragmentation`); or, where what is missing does not grow with the
+micro-batch, a share of split optimizer states (`update_copies`). The peak is linear in each, so the least mean
 absolute relative error is a weighted median, taken over the half "fit" of the cases; errors of the other half are
 printed beside it. With --write values go into presets.yaml and into cost/calibration/fitted.yaml.
 """
@@ -20,6 +21,7 @@ from fit_runs import record
 from memory_table import GIB, Row, is_told, row
 from trial import PACKAGE, edited
 
+from foretrain.runtime import runtime
 from foretrain.validation.cases import read_cases
 
 PRESETS = PACKAGE / "runtime" / "presets.yaml"
@@ -33,13 +35,18 @@ class Meaning:
     is_of_first: bool
     has_context: bool
     has_exchange: bool = False
+    field: str = "fragmentation"  # what is fitted; or update_copies
 
 
 MEANINGS = {
     # nanotron logs rank 0; nonlinear in the micro-batch, so what the allocator holds, not what tensors take
     "nanotron": Meaning("nanotron", is_of_first=True, has_context=False, has_exchange=True),
-    # as nvidia-smi shows it
-    "bigscience_bloom": Meaning("megatron-deepspeed", is_of_first=False, has_context=True),
+    # peak of XLA's allocator
+    "alpa_ablation": Meaning("alpa", is_of_first=False, has_context=False),
+    # as nvidia-smi shows it; tensors explain all but 14 GiB, whatever micro-batch and stage sizes are
+    "bigscience_bloom": Meaning(
+        "megatron-deepspeed", is_of_first=False, has_context=True, field="update_copies"
+    ),
 }
 
 
@@ -57,14 +64,20 @@ class Point:
 def point(case: Mapping[str, Any], found: Row, meaning: Meaning) -> Point:
     memory = found.found
     stage = memory.by_stage[0 if meaning.is_of_first else memory.peak_stage]
-    fixed = stage.allocated_bytes + (memory.context_bytes if meaning.has_context else 0.0)
+    fixed = memory.context_bytes if meaning.has_context else 0.0
+    if meaning.field == "update_copies":
+        moving = stage.by_kind["optimizer"]
+        fixed += stage.peak_bytes - runtime(meaning.runtime).update_copies * moving
+    else:
+        moving = stage.by_kind["activations"]
+        fixed += stage.allocated_bytes
     tensor = int((case.get("plan") or {}).get("tp") or 1)
     return Point(
         half=found.half,
         is_exchanging=meaning.has_exchange and tensor > 1,
         measured=float(found.measured or 0.0),
         fixed=fixed / GIB,
-        moving=stage.by_kind["activations"] / GIB,
+        moving=moving / GIB,
     )
 
 
@@ -130,7 +143,7 @@ def main() -> None:
             for case, one in zip(cases, found, strict=True)
             if one is not None and one.group == group and one.error() is not None
         ]
-        plain = f"presets.{meaning.runtime}.fragmentation"
+        plain = f"presets.{meaning.runtime}.{meaning.field}"
         more = f"presets.{meaning.runtime}.exchange_fragmentation"
         alone = [p for p in points if not p.is_exchanging]
         if not alone:

@@ -59,6 +59,7 @@ class Scalar:
             "device": case["cluster"].get("device"),
             "precision": case.get("precision"),
             "runtime": case.get("runtime"),
+            "experts": "some" if case["model"].get("num_experts") else "none",
         }
         return case.get("group") in self.groups and all(
             words[key] in allowed for key, allowed in self.where.items()

@@ -15,21 +15,44 @@ from foretrain.errors import CaseError, ForetrainError, InputError
 from foretrain.forecast import Question, answer
 from foretrain.model.case import as_trained, model_from_case
 from foretrain.model.graph import Model
-from foretrain.model.optimizer import optimizer
+from foretrain.model.optimizer import optimizer, optimizers
 from foretrain.model.precision import precision
 from foretrain.model.workload import Workload
+from foretrain.plan.from_case import (
+    KNOWN,
+    accumulated,
+    is_fully_sharded,
+    recompute_from,
+    split_from,
+    unknown_words,
+)
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.runtime import Runtime
-from foretrain.runtime.from_case import is_known, runtime_from_case, task_of
+from foretrain.runtime.from_case import (
+    as_released,
+    is_known,
+    runtime_from_case,
+    spelled,
+    task_of,
+    unknown_options,
+)
 
+# letters and digits alone; of zero-bubble schedules the one that is here stands for all
 _SCHEDULES = {
     "1f1b": "1f1b",
     "gpipe": "gpipe",
     "interleaved": "interleaved",
-    "zb-h1": "zb-h1",
+    "interleaved1f1b": "interleaved",
+    "zbh1": "zb-h1",
+    "zbv": "zb-h1",
+    "zbvzerobubble": "zb-h1",
+    "zerobubble": "zb-h1",
     "dualpipe": "zb-h1",
+    "dualpipev": "zb-h1",
 }
+_AS_THE_DEVICE_HAS_IT = (None, "auto", "fused", "te", "transformer_engine")
+_SINCE_HOPPER = ("hopper", "blackwell", "blackwell-ultra")
 
 MASKED = 0.15  # share of tokens that BERT masks (Devlin et al. 2018)
 
@@ -79,21 +102,18 @@ class _Reader:
 
     def question(self) -> Question:
         case = self.case
-        stack, assumed, warned = runtime_from_case(case.get("runtime"), self.options)
-        self.assumptions += assumed
-        self.warnings += warned
         cluster = self._cluster()
-        stack = self._attending(stack, cluster)
+        stack = self._stack(cluster)
         model = self._model(stack)
-        words = self._words(cluster.device_count, stack)
-        micro, total = self._batch(words)
+        words = self._words(cluster, stack, model)
+        micro, total = self._batch(words, stack)
         plan = Plan.of(words, devices=cluster.device_count, runtime=stack, micro_batch=micro)
         workload = Workload(
             model=model,
             global_batch=total,
             seq_len=model.seq_len,
-            precision=precision(self._known("precision", "bf16")),
-            optimizer=optimizer(self._known("optimizer", "adam")),
+            precision=precision(self._precision()),
+            optimizer=optimizer(self._optimizer()),
         )
         return Question(
             workload,
@@ -106,18 +126,32 @@ class _Reader:
             is_runtime_known=is_known(case.get("runtime")),
         )
 
-    def _attending(self, stack: Runtime, cluster: Cluster) -> Runtime:
-        """The stack as these devices run it where the case leaves attention open: fused kernels are for 16-bit
+    def _stack(self, cluster: Cluster) -> Runtime:
+        """The stack as these devices run it. Where the case leaves attention open: fused kernels are for 16-bit
         numbers on devices of Ampere's time and later (FlashAttention README), those that know bf16."""
+        name, options = self.case.get("runtime"), self.options
+        stack, assumed, warned = runtime_from_case(name, options)
+        stated = spelled(options).get("attention")
+        is_open = stated is None and stack.attention != "unfused"
         is_able = all(device.peak("bf16") for device in cluster.devices)
-        if self.options.get("attention") is not None or stack.attention == "unfused":
-            return stack
-        if is_able and self.case.get("precision") not in ("fp32", "tf32"):
-            return stack
-        self.assumptions.append(
-            "attention: unfused, for fused kernels need 16 bits and a device with bf16."
-        )
-        return replace(stack, attention="unfused")
+        if is_open and not (is_able and self.case.get("precision") not in ("fp32", "tf32")):
+            stack, assumed, warned = runtime_from_case(name, {**options, "attention": "unfused"})
+            assumed.append(
+                "attention: unfused, for fused kernels need 16 bits and a device with bf16."
+            )
+        elif (
+            stated in _AS_THE_DEVICE_HAS_IT
+            and stack.attention_since_hopper
+            and stack.attention != "unfused"
+            and all(device.architecture in _SINCE_HOPPER for device in cluster.devices)
+        ):
+            stack = replace(stack, attention=stack.attention_since_hopper)
+            assumed.append(f"attention: {stack.attention}, as {stack.name} has it since Hopper.")
+        kinds = {device.architecture for device in cluster.devices}
+        stack, said = as_released(stack, options, kinds, self.case["model"])
+        self.assumptions += [*assumed, *said]
+        self.warnings += [*warned, *unknown_options(options, KNOWN), *unknown_words(options)]
+        return stack
 
     def _model(self, stack: Runtime) -> Model:
         length = self._length()
@@ -127,6 +161,9 @@ class _Reader:
         described = self.case["model"]
         if not stack.has_dropout and "zoo" not in described:
             described = {"dropout": 0.0, **described}
+        capacity = self.options.get("moe_capacity_factor")
+        if capacity and described.get("num_experts"):
+            described = {**described, "capacity_factor": max(1.0, float(capacity))}
         data, assumed = as_trained(described, length, predictions)
         model, assumed_model = model_from_case(data, length)
         self.assumptions += [*assumed, *assumed_model]
@@ -150,6 +187,28 @@ class _Reader:
             return default
         return str(value)
 
+    def _precision(self) -> str:
+        """The case's word; 16 bits with products in 8 are said with a switch by some."""
+        word = self._known("precision", "bf16")
+        stated = self.options.get("float8")
+        if word == "bf16" and stated not in (None, False, "none"):
+            self.assumptions.append(f"precision: fp8, for float8 = {stated}.")
+            return "fp8"
+        return word
+
+    def _optimizer(self) -> str:
+        """The case's word, or the kind of optimizer that is in it."""
+        word = self._known("optimizer", "adam")
+        if word in optimizers():
+            return word
+        kinds = {"adagrad": "adagrad", "adam": "adamw", "lamb": "lamb", "lion": "sgd",
+                 "lars": "sgd", "sgd": "sgd"}  # fmt: skip
+        found = next((kind for part, kind in kinds.items() if part in word.lower()), None)
+        if found is None:
+            return word
+        self.warnings.append(f"optimizer {word!r} is not known; {found} stands in for it.")
+        return found
+
     def _cluster(self) -> Cluster:
         placement = self.options.get("placement")
         cluster, assumed = Cluster.from_case(
@@ -166,34 +225,71 @@ class _Reader:
             raise CaseError(f"plan.{name}: {value!r} is not a whole number of at least 1.")
         return value
 
-    def _words(self, devices: int, stack: Runtime) -> Words:
+    def _words(self, cluster: Cluster, stack: Runtime, model: Model) -> Words:
         defaults = dict(stack.defaults)
-        tp, pp, cp = self._degree("tp"), self._degree("pp"), self._degree("cp")
-        schedule = self.plan.get("schedule") or defaults.get("schedule")
-        zero = self._default("zero", defaults, "0")
+        tp, pp, cp, vpp = (self._degree(name) for name in ("tp", "pp", "cp", "vpp"))
         layers = self.options.get("layers_per_stage")
-        shard = self.options.get("fsdp_shard_size")
         words = Words(
             tp=tp,
             pp=pp,
             cp=cp,
-            vpp=self._degree("vpp"),
+            vpp=vpp,
             ep=self._degree("ep"),
             dp=self.plan.get("dp"),
             etp=self.options.get("expert_tensor_parallel"),
-            zero=int(zero),
             sp=tp > 1 and self._default("sequence_parallel", defaults, "false") == "true",
-            schedule=_SCHEDULES.get(str(schedule).lower()) if schedule else None,
-            recompute=self._default("recompute", defaults, "none"),
+            schedule=self._schedule(self.plan.get("schedule") or defaults.get("schedule"), vpp),
+            recompute=self._recompute(defaults, model, pp * vpp),
             offload=("optimizer",) if self.plan.get("optimizer_offload") else (),
             layers=tuple(layers) if layers else None,
             tables="rows"
             if "model-parallel" in str(self.options.get("embedding_placement"))
             else "replicated",
-        ).with_devices(devices)
-        if shard and int(zero) and shard < (words.dp or 1) * cp:
-            words = replace(words, shard=int(shard))
-        return words
+        ).with_devices(cluster.device_count)
+        split = split_from(
+            self.options,
+            self._zero(defaults),
+            replicas=(words.dp or 1) * cp,
+            per_node=cluster.runs[0].used,
+            stages=pp,
+            stack=stack,
+        )
+        return replace(words, zero=split.zero, shard=split.shard)
+
+    def _zero(self, defaults: Mapping[str, str]) -> int:
+        if self.plan.get("zero") is None and is_fully_sharded(self.options):
+            self.assumptions.append("plan.zero not given: 3, for a switch says fully sharded.")
+            return 3
+        return int(self._default("zero", defaults, "0"))
+
+    def _schedule(self, stated: object, chunks: int) -> str | None:
+        if not stated:
+            return None
+        word = "".join(letter for letter in str(stated).lower() if letter.isalnum())
+        found = _SCHEDULES.get(word)
+        if found is None or (found == "zb-h1" and chunks > 1):
+            found = "interleaved" if chunks > 1 else "1f1b"
+            self.warnings.append(
+                f"plan.schedule: {stated!r} is not known; {found} stands in for it."
+            )
+        return found
+
+    def _recompute(self, defaults: Mapping[str, str], model: Model, chunks: int) -> str:
+        layers = sum(block.repeat for block in model.blocks[1:-1])
+        stated = self.plan.get("recompute")
+        word = recompute_from(
+            self.options,
+            None if stated is None else str(stated).lower(),
+            (op.name for _, op in model.ops()),
+            layers / chunks,
+        )
+        if word is not None:
+            return word
+        latent = defaults.get("recompute_latent")
+        if latent and any(op.name == "kv_up" for _, op in model.ops()):
+            self.assumptions.append(f"plan.recompute not given: {latent}, as the recipes have it.")
+            return latent
+        return self._default("recompute", defaults, "none")
 
     def _default(self, key: str, defaults: Mapping[str, str], last: str) -> str:
         value = self.plan.get(key)
@@ -205,19 +301,27 @@ class _Reader:
         self.assumptions.append(f"plan.{key} not given: {chosen}, the runtime's default.")
         return chosen
 
-    def _batch(self, words: Words) -> tuple[int, int]:
+    def _micro(self, each: int, stages: int, stack: Runtime) -> int:
+        """Samples of a pass: as switches say, else all that a rank has where the runtime does not accumulate."""
+        count = accumulated(self.options)
+        if count is not None and each % count == 0:
+            return max(1, each // count)
+        takes_all = dict(stack.defaults).get("micro") == "all" or not self.case.get("seq_len")
+        return max(1, each) if takes_all and stages == 1 else 1
+
+    def _batch(self, words: Words, stack: Runtime) -> tuple[int, int]:
         """Micro-batch and global batch; the latter rounded to what the plan divides."""
         replicas = words.dp or 1
         total = self.batch.get("global")
         micro = self.batch.get("micro")
         if total is None:
-            total = (micro or 1) * replicas * words.pp * 4
-            self.assumptions.append(
-                f"batch.global not given: {total}, four micro-batches per stage."
-            )
+            accumulates = words.pp > 1 or dict(stack.defaults).get("micro") != "all"
+            passes = accumulated(self.options) or (words.pp * 4 if accumulates else 1)
+            total = (micro or 1) * replicas * passes
+            self.assumptions.append(f"batch.global not given: {total}, {passes} micro-batches.")
         total = _whole("batch.global", total)
         if micro is None:
-            micro = 1 if words.pp > 1 or self.case.get("seq_len") else max(1, total // replicas)
+            micro = self._micro(total // replicas, words.pp, stack)
             self.assumptions.append(f"batch.micro not given: {micro}.")
         micro = _whole("batch.micro", micro)
         each = micro * replicas

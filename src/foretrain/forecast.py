@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 from foretrain import __version__
 from foretrain.analysis.critical_path import critical_path
 from foretrain.analysis.links import link_use
-from foretrain.analysis.memory import memory
+from foretrain.analysis.memory import memory, notes
 from foretrain.analysis.money import money
 from foretrain.analysis.operators import busiest_operators, executed_flops
 from foretrain.analysis.prediction import Late, LinkUse, Prediction
@@ -162,11 +162,20 @@ def compile_question(
     return compile_step(
         question.workload,
         question.plan,
-        question.runtime,
+        _on_devices(question),
         network_for(question),
         is_folded=is_folded,
         pace=partial(kernel_seconds, question.cluster, compute or Calibrated()),
     )
+
+
+def _on_devices(question: Question) -> Runtime:
+    """Matrix units of Blackwell read FP8 operands in either order, so weights need no second, transposed copy
+    (NVIDIA Transformer Engine: non-TN FP8 GEMMs)."""
+    kinds = {device.architecture for device in question.cluster.devices}
+    if kinds <= {"blackwell", "blackwell-ultra"} and question.runtime.keeps_transposed:
+        return replace(question.runtime, keeps_transposed=False)
+    return question.runtime
 
 
 def cost_question(
@@ -209,6 +218,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
     model_flops, peak = _model_flops(question), _peak(question)
     workload = question.workload
     line = timeline(graph, run)
+    held = memory(graph, question.runtime, capacities)
     return Prediction(
         id=question.id,
         step_seconds=step,
@@ -217,7 +227,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         tokens_per_second=None if workload.tokens is None else workload.tokens / step,
         mfu=model_flops / step / peak if peak else None,
         hfu=model_flops * _recompute_factor(graph) / step / peak if peak else None,
-        memory=memory(graph, question.runtime, capacities),
+        memory=held,
         stalls=mean,
         stalls_by_stage=by_stage,
         bottleneck=max(mean, key=lambda name: mean[name]),
@@ -225,7 +235,7 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         cost=money(question.cluster, step),
         measured_share=sure.measured_share,
         assumptions=question.assumptions,
-        warnings=(*question.warnings, *costs.notes),
+        warnings=(*question.warnings, *costs.notes, *notes(held)),
         provenance=_provenance(question, costs),
         question=question.to_dict(),
         timeline=line,

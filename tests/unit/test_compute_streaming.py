@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from foretrain.cluster.catalog import devices
 from foretrain.cost.compute import conv, embedding, memory
@@ -137,6 +138,10 @@ WIDE_RESNET = [
 @pytest.mark.parametrize(("shape", "forward", "backward"), WIDE_RESNET)
 def test_convolution_readings(shape: tuple[int, ...], forward: float, backward: float) -> None:
     times = [known(conv.estimate([convolution(shape, p)], V100, "fp32")).seconds[0] for p in PHASES]
+    tried = yaml.safe_load((conv.TABLES / "conv.yaml").read_text())["tried"]["v100-sxm2-32gb"][
+        "fp32"
+    ]
+    times = [seconds / tried for seconds in times]  # the profiler took the library's first guess
     both = times[2] + (times[1] if shape[1] > 3 else 0.0)
     assert times[0] == pytest.approx(forward * 1e-6, rel=0.25)
     assert both == pytest.approx(backward * 1e-6, rel=0.25)

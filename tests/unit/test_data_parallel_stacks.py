@@ -74,6 +74,18 @@ def test_a_head_of_predicted_positions_is_small() -> None:
     assert head(20) == pytest.approx(head(None) * 20 / 128)
 
 
+def test_frameworks_compared_in_2020_are_those_of_2020() -> None:
+    then, _, _ = runtime_from_case("oneflow", {"framework": "OneFlow W/O clip"})
+    later, _, _ = runtime_from_case("oneflow", {"framework": None})
+    assert (then.name, later.name) == ("oneflow-2020", "oneflow")
+    assert then.aligned_to == 8
+    act = op_of("resnet50", "stage1", "1_act")  # its batch norms took activations along already
+    choices = Choices(
+        fuses_elementwise=then.fuses_elementwise, fuses_behind_norms=then.fuses_behind_norms
+    )
+    assert moved(act, choices, "fp16") == moved(act, Choices(), "fp16")
+
+
 def test_placements_are_those_of_an_elastic_scheduler() -> None:
     assert runtime_from_case("ddp", {"placement": [2, 2]})[0].name == "adaptdl"
     assert runtime_from_case("ddp", {})[0].name == "ddp"

@@ -159,7 +159,7 @@ def test_buckets_are_no_larger_than_the_gradients():
 
 def test_gradients_reduced_after_backward_are_whole_until_then():
     """ZeRO-2 without overlap: all gradients meet the update unsplit, when no activation is left."""
-    options = {"overlaps_gradients": False, "gradient_bytes": 4.0, **LEAN}
+    options = {"overlaps_gradients": False, "gradient_bytes": 4.0, "bucket_bytes": 1e12, **LEAN}
     memory = predicted("llama", "dp8 zero2", batch=8, **options).memory
     size = 4.0 * tiny_model("llama").parameters
     assert memory.by_kind["gradients"] == pytest.approx(size / 8)
@@ -168,6 +168,8 @@ def test_gradients_reduced_after_backward_are_whole_until_then():
     beside = predicted("llama", "dp8 zero2", batch=8, **{**options, "overlaps_gradients": True})
     assert beside.memory.moment != "update"
     assert beside.memory.peak_bytes < memory.peak_bytes
+    in_buckets = predicted("llama", "dp8 zero2", batch=8, **{**options, "bucket_bytes": 1e8})
+    assert in_buckets.memory.by_kind["activations"] == pytest.approx(1e8)  # one bucket is whole
 
 
 def test_a_fully_sharded_block_is_whole_while_it_is_at_work():
@@ -249,3 +251,106 @@ def test_a_part_ends_with_the_block_that_fills_its_share():
     assert _even_shares([0.0, 1.0, 1.0, 1.0, 1.0], 2) == [3, 2]  # exactly half
     assert _even_shares([1.0, 1.0, 8.0], 3) == [1, 1, 1]  # nobody goes empty
     assert _even_shares([1.0, 1.0, 1.0, 1.0, 20.0], 4) == [2, 1, 1, 1]
+
+
+def test_results_of_listed_ops_are_not_kept_for_their_readers():
+    """The activation of four layers is read by fc2 alone, the norm's result by qkv (2 bytes an element)."""
+
+    def kept(word):
+        question = ask(
+            tiny_model("llama"), on=Cluster.of(NODE).first(1), batch=1, micro_batch=1,
+            plan=f"recompute={word}", runtime_options=LEAN,
+        )  # fmt: skip
+        graph = compile_question(question)
+        return graph.task_memory[graph.task_phase == FORWARD].sum() / question.workload.seq_len
+
+    plain, hidden, ffn = kept("none"), 1024, 2816
+    assert plain - kept("act") == pytest.approx(4 * 2.0 * ffn)
+    assert plain - kept("ln1") == pytest.approx(4 * 2.0 * hidden)
+    # attention's result stays for the projection: what goes is its log-sum-exp
+    assert plain - kept("attention") == pytest.approx(4 * 4.0 * 8)
+
+
+def test_nothing_is_kept_for_ops_that_need_not_run_again():
+    """The last sum of a layer is in the list, but no gradient asks for it or for what it adds."""
+    words = ("norm,elementwise,attention,proj,*fc1", "norm,act,rope,residual1,attention,proj,*fc1")
+    with_last, without = (
+        predicted("llama", f"dp8 recompute={word}", **LEAN).memory.by_kind["activations"]
+        for word in words
+    )
+    assert with_last == pytest.approx(without)
+
+
+def test_what_a_block_keeps_is_free_before_the_next_one_goes_back():
+    """Layers that run again peak when the head's probabilities are gone, not beside them."""
+    options = {"logits_copies": 1.0, **LEAN}
+    held = predicted("llama", "dp8 recompute=full", micro=1, **options).memory
+    tokens = tiny_model("llama").seq_len
+    inputs = 4 * 2.0 * 1024 * tokens  # of four layers
+    head = tokens * (2.0 * 1024 * 2 + 4.0 * 2048 + 8.0)  # norm and its input, probabilities, ids
+    loss = tokens * 2.0 * 2048
+    layer = held.by_kind["activations"] - inputs
+    assert layer != pytest.approx(head + loss, rel=0.01)  # the layers' work is larger …
+    assert layer > head + loss
+    more = predicted("llama", "dp8 recompute=full", micro=1, **{**options, "logits_copies": 2.0})
+    assert more.memory.peak_bytes == held.peak_bytes  # … and nothing at the loss adds to it
+
+
+def test_gradients_that_are_freed_are_not_there_in_the_first_forward_pass():
+    options = {"overlaps_gradients": True, **LEAN}
+    stays, freed = (
+        predicted("llama", "dp8 zero3", batch=64, micro=8, frees_gradients=f, **options).memory
+        for f in (False, True)
+    )
+    assert freed.by_kind["gradients"] == 0.0
+    assert stays.peak_bytes - freed.peak_bytes == pytest.approx(stays.by_kind["gradients"])
+    # added up over micro-batches they are there from the second on
+    options["frees_gradients"] = True
+    again = predicted("llama", "dp8 zero3", batch=128, micro=8, **options).memory
+    assert again.peak_bytes == pytest.approx(stays.peak_bytes)
+
+
+def test_gradients_larger_than_activations_peak_when_all_are_made():
+    options = {"gradient_bytes": 400.0, "frees_gradients": True, **LEAN}
+    memory = predicted("llama", "dp8", batch=8, micro=1, **options).memory
+    assert memory.by_kind["gradients"] == pytest.approx(400.0 * tiny_model("llama").parameters)
+
+
+def test_an_update_of_split_states_may_take_blocks_of_its_own():
+    plain, more = (
+        predicted("gpt", "dp8 zero1", update_copies=n, **LEAN).memory for n in (0.0, 2.0)
+    )
+    assert more.peak_bytes - plain.peak_bytes == pytest.approx(2.0 * plain.by_kind["optimizer"])
+    whole = [predicted("gpt", "dp8", update_copies=n, **LEAN).memory for n in (0.0, 2.0)]
+    assert whole[0].peak_bytes == whole[1].peak_bytes
+
+
+def test_tables_with_sparse_updates_have_gradients_of_what_was_looked_up():
+    question = ask("dlrm-mlperf", on=NODE, plan="dp8 tables=rows", batch=65536)
+    held = answer(question).memory.by_kind
+    assert held["gradients"] < 0.1 * held["weights"]
+
+
+def test_a_device_that_is_nearly_full_says_what_is_not_counted():
+    lean = predicted("gpt", "dp8", **LEAN).memory
+    for share, is_noted in ((0.90, False), (0.97, True), (1.02, False)):
+        left = share * lean.capacity_bytes - lean.peak_bytes
+        found = predicted("gpt", "dp8", fragmentation=0.0, context_bytes=left)
+        assert any("% full" in line for line in found.warnings) == is_noted
+
+
+def test_fp8_weights_lie_there_transposed_as_well_before_blackwell():
+    def weights(on, precision):
+        question = ask(
+            tiny_model("llama"), on=on, plan="dp8 zero1", batch=8, precision=precision,
+            runtime="nemo",
+        )  # fmt: skip
+        return answer(question).memory.by_kind["weights"]
+
+    model = tiny_model("llama")
+    layers = next(block for block in model.blocks if block.repeat > 1)
+    products = 4 * sum(op.parameters for op in layers.ops if op.kind == "linear")
+    hopper, blackwell = (weights(f"1 x {node}", "fp8") for node in ("dgx-h100", "dgx-b200"))
+    assert hopper == weights("1 x dgx-h100", "bf16") == pytest.approx(2.0 * model.parameters)
+    assert hopper - blackwell == pytest.approx(1.0 * products)  # embedding and head stay wide
+    assert weights("1 x dgx-b200", "mxfp8") == hopper  # scaled along rows and along columns

@@ -52,7 +52,7 @@ def test_gelu_written_out_keeps_what_is_on_the_way() -> None:
         ("fp16", True, FUSED, 1, 1),
         ("fp32", False, FUSED, 1, 1),
         ("fp32", True, FUSED, 2, 3),  # mask and softmax apart; PyTorch's softmax backward is two
-        ("fp16", True, EAGER, 3, 4),
+        ("fp16", True, EAGER, 3 + 4, 4 + 4),  # and q, k, v and the output change their layout
     ],
 )
 def test_softmax_kernels(
@@ -93,7 +93,10 @@ def test_software_that_trains_without_dropout(runtime: str, dropped: bool) -> No
     [
         ("v100-sxm2-16gb", "fp16", None, "unfused"),  # no fused kernels before Ampere
         ("h100-sxm5-80gb", "fp32", None, "unfused"),  # nor for wide numbers
-        ("h100-sxm5-80gb", "bf16", None, "flash"),
+        ("a100-sxm4-80gb", "bf16", None, "flash"),
+        ("h100-sxm5-80gb", "bf16", None, "cudnn"),  # Transformer Engine takes it since Hopper
+        ("b200-sxm", "bf16", "fused", "cudnn"),
+        ("a100-sxm4-80gb", "bf16", "fused", "flash"),
         ("v100-sxm2-16gb", "fp16", "flash", "flash"),  # whoever says so must know
     ],
 )
@@ -108,3 +111,45 @@ def test_attention_left_open(device: str, dtype: str, stated: str | None, chosen
     assert question.runtime.attention == chosen
     told = any(line.startswith("attention: unfused") for line in question.assumptions)
     assert told is (chosen == "unfused")
+
+
+def test_eager_attention_copies_its_operands() -> None:
+    """q, k, v and the output are read and written once more, or their gradients."""
+    op = _op("attention")
+    size = 2 * 128 * 256 * 4.0
+    passes = [
+        sum(k.bytes for k in kernels(op, precision("fp32"), EAGER) if k.shape == (2 * 128 * 256,))
+        for kernels in (family(op).forward, family(op).backward)
+    ]
+    assert passes == [4 * 2 * size, 4 * 2 * size]
+
+
+def test_dropout_of_scores_in_the_pass_of_softmax() -> None:
+    """Saves a read and a write of the scores each way, less what the mask takes."""
+    op = _op("attention")
+    scores = 2 * 4 * 128 * 128
+    fused = Choices("unfused", True, fuses_score_dropout=True)
+    for kernels, saved in ((family(op).forward, 1 * 2 - 1), (family(op).backward, 2 * 2)):
+        apart, joined = (
+            sum(k.bytes for k in kernels(op, precision("fp16"), c)) for c in (FUSED, fused)
+        )
+        assert apart - joined == saved * scores
+        assert len(kernels(op, precision("fp16"), fused)) + 1 == len(
+            kernels(op, precision("fp16"), FUSED)
+        )
+
+
+def test_products_that_miss_the_matrix_units() -> None:
+    """cuBLAS before 11 needs dims that are multiples of 8."""
+    shape = TransformerShape(256, 1, 4, 1004)
+    ops = {op.name: op.local({}, 2) for _, op in transformer(shape, 128, "gpt").ops()}
+    old, new = Choices(aligned_to=8), Choices()
+    for name, expected in (("logits", "fp32"), ("fc1", "fp16")):
+        op = ops[name]
+        for kernels in (family(op).forward, family(op).backward):
+            assert {k.dtype for k in kernels(op, precision("fp16"), old) if k.kind == "gemm"} == {
+                expected
+            }
+            assert {k.dtype for k in kernels(op, precision("fp16"), new) if k.kind == "gemm"} == {
+                "fp16"
+            }

@@ -174,3 +174,48 @@ def test_scatters_may_wait_for_the_end_of_backward() -> None:
 
     assert step("dp16 zero1", False) > 1.01 * step("dp16 zero1", True)
     assert step("dp16", False) == step("dp16", True)
+
+
+def exchanged(question: Question, purpose: str) -> dict[str, float]:
+    """Bytes of collectives of one purpose, by collective, in a step of the first rank class."""
+    graph = compile_question(question)
+    found: dict[str, float] = {}
+    for shape in graph.task_shape[graph.task_class == 0]:
+        low, high = graph.shape_ptr[shape], graph.shape_ptr[shape + 1]
+        for item in graph.shape_items[low:high]:
+            work = graph.items[item].work
+            if isinstance(work, Communication) and work.purpose == purpose:
+                found[work.collective] = found.get(work.collective, 0.0) + work.bytes
+    return found
+
+
+def test_split_gradients_may_be_all_reduced_all_the_same() -> None:
+    scattered = exchanged(asked("dp8 zero1"), "data")
+    reduced = exchanged(asked("dp8 zero1", scatters_gradients=False), "data")
+    assert set(scattered) == {"reduce_scatter"}
+    assert set(reduced) == {"all_reduce"}
+    assert reduced["all_reduce"] == pytest.approx(scattered["reduce_scatter"])
+
+
+def test_weights_are_gathered_once_more_for_what_runs_again() -> None:
+    def gathered(plan: str, **options: Any) -> float:
+        return exchanged(asked(plan, **options), "weights")["all_gather"]
+
+    full = "dp8 zero3 recompute=full micro=8"
+    layers = gathered(full, gathers_rerun=True) - gathered(full)
+    assert 0.4 < layers / gathered(full) < 0.5  # not the embedding and the head, which keep theirs
+    plain = "dp8 zero3 recompute=selective micro=8"  # attention has no weights
+    assert gathered(plain, gathers_rerun=True) == gathered(plain)
+
+
+def test_a_host_that_lists_parts_is_slower_the_more_ranks_there_are() -> None:
+    def step(ranks: int, calls: float) -> float:
+        return predict(
+            "llama2-7b", on=f"{ranks // 8} x dgx-h100", plan=f"dp{ranks} zero3", batch=ranks, seq=2048,
+            micro_batch=1, runtime="fsdp",
+            runtime_options={"prefetched_blocks": 0, "calls_per_part": calls, "splits_from": 100_000},
+        ).step_seconds  # fmt: skip
+
+    few, many = (step(ranks, 3.0) - step(ranks, 1.0) for ranks in (16, 64))
+    assert few > 0
+    assert many / few == pytest.approx(4.0, rel=0.1)

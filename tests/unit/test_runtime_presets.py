@@ -30,7 +30,7 @@ def test_every_stack_has_a_preset(name: str) -> None:
 def test_presets_are_physical_and_cited(preset: Runtime) -> None:
     assert len(preset.source) > 20
     assert preset.title
-    assert preset.attention in ("flash", "flash3", "cudnn", "unfused")
+    assert preset.attention in ("flash", "flash3", "triton", "cudnn", "unfused")
     assert preset.library in ("nccl", "nccl-pods", "gloo", "mpi")
     assert 1e-6 < preset.host_seconds_per_kernel < 3e-5
     assert preset.host_seconds_per_kernel <= preset.host_seconds_per_collective < 1e-3
@@ -186,3 +186,12 @@ def test_a_case_may_state_the_cycle_time():
 
 def test_options_in_seconds_may_carry_a_unit():
     assert runtime("horovod").with_options({"cycle_seconds": "1ms"}).cycle_seconds == 1e-3
+
+
+def test_switches_date_a_stack() -> None:
+    def told(name: str, **options: str | bool | None) -> str:
+        return runtime_from_case(name, options)[0].name
+
+    assert told("deepspeed", attention="Unfused") == "deepspeed-2021"
+    assert told("deepspeed", attention="flash") == told("deepspeed", attention=None) == "deepspeed"
+    assert told("megatron", attention="unfused") == "megatron"  # its later releases have it too

@@ -8,7 +8,8 @@ import numpy as np
 
 from foretrain.analysis.prediction import Remedy
 from foretrain.compile.execution import CHAIN, COPY, LAUNCH, LAUNCH_REST, ExecutionGraph
-from foretrain.cost.cost import COMPUTE, INTERCONNECT, NETWORK, Costs
+from foretrain.cost.cost import Costs
+from foretrain.cost.items import COMPUTE, INTERCONNECT, NETWORK
 from foretrain.engine import Run, simulate
 from foretrain.engine.program import Program
 

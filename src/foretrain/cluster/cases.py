@@ -7,6 +7,7 @@ and is said so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,7 +79,7 @@ def _checked(case: Any, assumptions: list[str]) -> _Wanted:
     _note_unknown(case, _KEYS, "cluster", assumptions)
     _note_unknown(network, _NETWORK_KEYS, "cluster.network", assumptions)
     wanted = _Wanted(
-        device=_device(case.get("device"), faults),
+        device=_device(case.get("device"), faults, assumptions),
         per_node=_whole(case.get("devices_per_node"), "cluster.devices_per_node", faults),
         nodes=_whole(case.get("nodes"), "cluster.nodes", faults),
         intra_node=_word(case.get("intra_node"), "cluster.intra_node", faults),
@@ -101,14 +102,29 @@ def _note_unknown(
             )
 
 
-def _device(name: Any, faults: list[str]) -> Device:
+def _device(name: Any, faults: list[str], assumptions: list[str]) -> Device:
     try:
         if not isinstance(name, str):
             raise ClusterError(f"expected a device name, got {name!r}.")
-        return catalog.find_device(name)
+        near = None if catalog.is_device(name) else _kin(name)
+        if near is None:
+            return catalog.find_device(name)
+        assumptions.append(f"device {name!r} is not known; {near} stands in for it.")
+        return catalog.devices()[near]
     except ClusterError as error:
         faults.append(f"cluster.device: {error}")
         return next(iter(catalog.devices().values()))
+
+
+def _kin(name: str) -> str | None:
+    """The device of the same chip that shares most words: `h100-96gb-hbm2e` is an `h100-sxm5-96gb`."""
+    words = re.split(r"[\s_-]+", name.strip().lower().removeprefix("nvidia "))
+    sharing = {
+        known: len({*words} & {*known.split("-")})
+        for known in catalog.devices()
+        if known.split("-")[0] == words[0]
+    }
+    return max(sharing, key=lambda known: sharing[known], default=None)
 
 
 def _whole(value: Any, path: str, faults: list[str]) -> int | None:

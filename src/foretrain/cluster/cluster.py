@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -57,6 +57,10 @@ class Cluster:
             raise ClusterError(
                 f"Cluster {self.name!r} has {self.device_count:,} devices; at most {MOST_DEVICES:,}."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave behind what is worked out from the fields: routes are functions, not data."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     # --- making one -----------------------------------------------------------------------------
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from foretrain.compile.assemble import Habits, assemble
+from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import Layout
 from foretrain.compile.passes.bucket import Pace
-from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
 from foretrain.compile.passes.fold import Traffic, Use, fold
-from foretrain.compile.passes.partition import partition
-from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
-from foretrain.compile.passes.place import Instance, finer, place
-from foretrain.compile.passes.recompute import BlockPass, recompute
+from foretrain.compile.passes.place import Instance, place
+from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes, check_names
 from foretrain.compile.segment import Interner
 from foretrain.errors import PlanError
-from foretrain.model.ops.base import Choices
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.plan.strategy import Node, Schedule, block_choice
+from foretrain.plan.strategy import Schedule, block_choice
 from foretrain.runtime import Runtime
 
 
@@ -70,28 +67,9 @@ class _Compilation:
         self, workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
     ) -> None:
         self.workload, self.plan, self.runtime, self.pace = workload, plan, runtime, pace
-        self.model = finer(workload.model, plan.schedule)
         self.sizes = dict(plan.mesh.axes)
         self.interner = Interner()
-        self.has_ranges = any("[" in node.select for node in _nodes(plan.root))
-        self.passes: dict[tuple[object, ...], BlockPass] = {}
-        self.programs: dict[tuple[object, ...], BlockProgram] = {}
-        self.setting = Setting(
-            sizes=self.sizes,
-            spoken=self._spoken(),
-            precision=workload.precision,
-            choices=Choices(
-                attention=runtime.attention,
-                fuses_elementwise=runtime.fuses_elementwise,
-                keeps_quantised=runtime.keeps_quantised,
-                fuses_norms=runtime.fuses_elementwise or runtime.fuses_norms,
-                groups_experts=runtime.groups_experts,
-                channels_last=runtime.channels_last,
-            ),
-            runtime=runtime,
-        )
-        self.drops = self._weights_counted_once()
-        self.used_axes: set[str] = set()
+        self.blocks = Blocks(workload, plan, runtime)
         check_names(plan.root, workload.model)
 
     def graph(self, traffic: Traffic, is_folded: bool) -> ExecutionGraph:
@@ -103,7 +81,7 @@ class _Compilation:
             for stage in range(schedule.stages)
         )
         programs = self._stages(kind.splits_backward)
-        check_axes(self.plan.mesh, self.used_axes, self.workload.model)
+        check_axes(self.plan.mesh, self.blocks.used_axes, self.workload.model)
         barriers = self._barriers(programs)
         uses = self._uses(self.interner.items)
         alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
@@ -136,22 +114,9 @@ class _Compilation:
             )
         return schedule
 
-    def _spoken(self) -> dict[str, str]:
-        words = {}
-        for name, word in (("ep", "expert"), ("tp", "tensor"), ("cp", "context")):
-            if any(name == n for n, _ in self.plan.mesh.names) or name in self.sizes:
-                words.update(dict.fromkeys(self.plan.mesh.expand(name), word))
-        return words
-
-    def _weights_counted_once(self) -> frozenset[str]:
-        """A tied weight that lives twice on one stage is stored and reduced once."""
-        if self.plan.schedule.stages > 1:
-            return frozenset()
-        return frozenset(second for _, second in self.workload.model.tied)
-
     def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
         schedule = self.plan.schedule
-        parts = self._parts(place(self.model, schedule, self.runtime.places_by_products))
+        parts = self._parts(place(self.blocks.model, schedule, self.runtime.places_by_products))
         setting = StageSetting(
             self.workload,
             self.plan,
@@ -195,37 +160,10 @@ class _Compilation:
     def _block(
         self, number: int, repetition: int, incoming: tuple[Layout, ...] | None
     ) -> tuple[_Placed, tuple[Layout, ...]]:
-        block = self.model.blocks[number]
-        choice = block_choice(self.plan.root, block.name, repetition)
-        key = (number, repetition if self.has_ranges else 0, incoming)
-        program = self.programs.get(key)
-        if program is None:
-            samples = self.plan.schedule.micro_batch * self.plan.replicas
-            pad = self.runtime.pads_vocabulary_to
-            ops = partition(block, repetition, self.plan.root, self.plan.mesh, samples, pad)
-            self.used_axes.update(axis for local in ops for axis in local.used)
-            lone = replace(block, inputs=()) if incoming is None else block
-            program = communicate(lone, ops, incoming or (), self.setting)
-            if self.runtime.exchanges_in_pieces:
-                program = replace(program, ops=in_pieces(program.ops))
-            program = self.programs[key] = self._without_copies(program)
-        full_key = (*key, choice.recompute)
-        block_pass = self.passes.get(full_key)
-        if block_pass is None:
-            block_pass = recompute(
-                program, choice.recompute, self.runtime.logits_copies, self.runtime.selective
-            )
-            self.passes[full_key] = block_pass
-        return _Placed(block_pass, "activations" in choice.offload), program.outgoing
-
-    def _without_copies(self, program: BlockProgram) -> BlockProgram:
-        if not self.drops:
-            return program
-
-        def lean(op: OpProgram) -> OpProgram:
-            return replace(op, weights=tuple(w for w in op.weights if w.path not in self.drops))
-
-        return replace(program, ops=tuple(lean(op) for op in program.ops))
+        name = self.blocks.model.blocks[number].name
+        choice = block_choice(self.plan.root, name, repetition)
+        block_pass, outgoing = self.blocks.block(number, repetition, incoming, choice.recompute)
+        return _Placed(block_pass, "activations" in choice.offload), outgoing
 
     def _barriers(self, programs: tuple[StageProgram, ...]) -> tuple[Item, ...]:
         """Collectives between stages before the update: tied weights, then the global gradient norm."""
@@ -249,7 +187,7 @@ class _Compilation:
     def _tied_bytes(self) -> float:
         paths = {first for first, _ in self.workload.model.tied}
         size = self.runtime.gradient_bytes or self.workload.precision.gradient_bytes
-        for program in self.programs.values():
+        for program in self.blocks.programs.values():
             for op in program.ops:
                 for weight in op.weights:
                     if weight.path in paths:
@@ -268,9 +206,3 @@ class _Compilation:
                 if isinstance(work, Communication):
                     uses[work.group, work.collective] = None
         return tuple(uses)
-
-
-def _nodes(node: Node) -> Iterator[Node]:
-    yield node
-    for child in node.children:
-        yield from _nodes(child)

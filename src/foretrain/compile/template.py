@@ -208,7 +208,8 @@ class _Weaving:
         for members in self._movers(work).values():
             leads = [self._launch(shape, position) for position in members]
             streams = tuple(self.weaver.stream(self.classes[p], "compute") for p in members)
-            row = self._row(COLLECTIVE, shape, self.classes[members[0]], streams)
+            first = self.classes[members[0]]
+            row = self._row(COLLECTIVE, shape, first, streams, self.segment.workspace)
             for position, lead in zip(members, leads, strict=True):
                 self._follow(position, row, lead, low)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +16,17 @@ from foretrain.compile.execution import (
     LAUNCH_REST,
     TRANSFER,
     Communication,
-    Compute,
     Copy,
     ExecutionGraph,
-    Item,
-    Load,
 )
-from foretrain.compile.passes.fold import Use
 from foretrain.cost import interference
 from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
-from foretrain.cost.compute.boards import latest, slowest
-from foretrain.cost.data import load_seconds
 from foretrain.cost.host import chain_summaries
 from foretrain.cost.interference import slowdown
+from foretrain.cost.items import COMPUTE, ItemCosts, Surroundings
 from foretrain.cost.launching import host_seconds
-from foretrain.cost.network import Charge, EngineRoutes, Network, Routes, charge, routes_of
-from foretrain.errors import Bug
-from foretrain.model.ops.base import LAUNCHES, Kernel
+from foretrain.cost.network import EngineRoutes, Network, Routes
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
 
@@ -42,9 +34,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _COPY_ACTIVITY = {"to_device": interference.COPY_IN, "to_host": interference.COPY_OUT}
-
-# Columns of a breakdown: where the seconds of a chain go.
-COMPUTE, INTERCONNECT, NETWORK = range(3)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,16 +60,6 @@ class Costs:
     network_routes: Routes
 
 
-def uses_of(graph: ExecutionGraph) -> tuple[Use, ...]:
-    """Communicators and collectives of a graph, in order of first use."""
-    uses: dict[Use, None] = {}
-    for item in graph.items:
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                uses[work.group, work.collective] = None
-    return tuple(uses)
-
-
 def cost_graph(
     graph: ExecutionGraph,
     cluster: Cluster,
@@ -89,38 +68,20 @@ def cost_graph(
     compute: ComputeModel,
     data: DataSource | None = None,
 ) -> Costs:
-    return _Costing(graph, cluster, runtime, network, compute, data).costs()
+    around = Surroundings(cluster, runtime, network, compute, data)
+    return _Costing(graph, around).costs()
 
 
-class _Costing:
-    def __init__(
-        self,
-        graph: ExecutionGraph,
-        cluster: Cluster,
-        runtime: Runtime,
-        network: Network,
-        compute: ComputeModel,
-        data: DataSource | None,
-    ) -> None:
-        self.graph, self.cluster, self.runtime = graph, cluster, runtime
-        self.network, self.compute, self.data = network, compute, data
-        self.routes = routes_of(network, graph.fold, uses_of(graph))
-        self.kernel_ids = [
-            i for i, item in enumerate(graph.items) if isinstance(item.work, Compute)
-        ]
-        self.other_ids = [
-            i for i, item in enumerate(graph.items)
-            if not isinstance(item.work, Compute) or item.beside is not None
-        ]  # fmt: skip
-        self.devices = np.asarray(cluster.device_kind)[graph.fold.examples]
-        self.notes: dict[str, None] = {}
-        self.sources: dict[str, None] = {}
-        self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
-        self._charges: dict[tuple[Communication, int], Charge] = {}
+class _Costing(ItemCosts):
+    """Items of a whole graph, summed up into its tasks."""
+
+    def __init__(self, graph: ExecutionGraph, around: Surroundings) -> None:
+        super().__init__(graph.items, graph.fold, around)
+        self.graph = graph
         self._ceilings: dict[
             tuple[int, float, float], int
         ] = {}  # (route, rate ceiling, priority) → route for the engine
-        self.priorities = dict(runtime.priorities)
+        self.priorities = dict(around.runtime.priorities)
 
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
@@ -128,7 +89,7 @@ class _Costing:
         parts = np.zeros((classes, 3, len(graph.items)))
         extra = np.zeros((2, classes, len(graph.items)))  # measured seconds, spread
         for rank_class in range(classes):
-            items[rank_class], parts[rank_class], extra[:, rank_class] = self._items(rank_class)
+            items[rank_class], parts[rank_class], extra[:, rank_class] = self.seconds_of(rank_class)
         self._chain_traffic()
         return self._tasks(items, parts, extra)
 
@@ -140,129 +101,10 @@ class _Costing:
             for index in self.other_ids:
                 item = self.graph.items[index]
                 work = item.work if isinstance(item.work, Communication) else item.beside
-                if work is not None and self._takes_part(item, rank_class):
-                    cost = self._charge(work, rank_class)
+                if work is not None and self.takes_part(item, rank_class):
+                    cost = self.charge_of(work, rank_class)
                     self.item_volume[rank_class, index] = cost.choice.volume
                     self.item_route[rank_class, index] = cost.route
-
-    def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
-        """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
-        found = self._kernels.get(kind)
-        if found is None:
-            works = [self.graph.items[i].work for i in self.kernel_ids]
-            kernels = [work.kernel for work in works if isinstance(work, Compute)]
-            answer = self.compute.seconds(kernels, self.cluster.devices[kind])
-            columns = np.zeros((3, len(self.graph.items)))
-            tensors = _tensors(kernels)
-            issued = tensors * self.runtime.kernels_per_tensor
-            delay = self.runtime.jitter_seconds * latest(self.cluster.device_count)
-            seconds = np.where(tensors > 0, 0.0, answer.seconds * self.runtime.kernel_pace)
-            seconds += issued * self.runtime.host_seconds_per_kernel + (tensors > 0) * delay
-            seconds *= slowest(self.cluster.devices[kind].name, self.cluster.device_count)
-            answer = replace(answer, seconds=seconds)
-            columns[0, self.kernel_ids] = answer.seconds
-            columns[1, self.kernel_ids] = np.where(answer.measured, answer.seconds, 0.0)
-            columns[2, self.kernel_ids] = answer.spread * answer.seconds
-            self.notes.update(dict.fromkeys(answer.notes))
-            self.sources.update(dict.fromkeys(answer.source))
-            found = self._kernels[kind] = (columns[0], columns[1], columns[2])
-        return found
-
-    def _items(self, rank_class: int) -> tuple[Floats, Floats, Floats]:
-        """Every item's seconds alone, their parts, and (measured seconds, spread seconds)."""
-        seconds, measured, spread = self._device_kernels(int(self.devices[rank_class]))
-        total = seconds.copy()
-        parts = np.zeros((3, len(total)))
-        parts[COMPUTE] = seconds
-        extra = np.stack([measured, spread])
-        for index in self.other_ids:
-            item = self.graph.items[index]
-            if not self._takes_part(item, rank_class):
-                continue
-            if item.beside is not None:
-                # it runs inside the item, where no other flow can be met: all groups are taken to move at once
-                charged = self._charge(item.beside, rank_class)
-                hidden, is_network = (
-                    charged.crowd_seconds * self._exposed(item.beside),
-                    charged.is_network,
-                )
-                kernel = seconds[index] * self._hiding(item)
-                exposed = self._beside(kernel, hidden, rank_class, charged, item.beside.purpose)
-                total[index] += exposed
-                parts[NETWORK if is_network else INTERCONNECT, index] += exposed
-            elif isinstance(item.work, Communication):
-                alone, is_network = self._communication(item.work, rank_class)
-                total[index] = alone
-                parts[NETWORK if is_network else INTERCONNECT, index] = alone
-                extra[0, index] = alone if self._charge(item.work, rank_class).is_measured else 0.0
-            else:
-                total[index] = self._host_side(item, rank_class)
-                parts[INTERCONNECT, index] = total[index]
-        return total, parts, extra
-
-    def _hiding(self, item: Item) -> float:
-        """The share of a kernel that can hide what runs beside it: in pieces, all but the first or last."""
-        if not item.in_pieces or item.beside is None:
-            return 1.0
-        ranks = self.graph.fold.groups[item.beside.group].groups.shape[1]
-        return 1.0 - 1.0 / float(ranks)
-
-    def _beside(
-        self, kernel: float, moving: float, rank_class: int, charged: Charge, purpose: str
-    ) -> float:
-        """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
-        if not self.runtime.overlap_slows:
-            return max(0.0, moving - kernel)
-        share = self.runtime.exchange_share
-        if purpose == "tensor" and 0.0 < share < 1.0 and not charged.is_network:
-            return interference.pair(kernel, moving, 1.0 / (1.0 - share), 1.0) - kernel
-        device = self.cluster.devices[int(self.devices[rank_class])]
-        table = interference.factors(device, charged.is_network)
-        kernel_slowed = float(table[interference.COMPUTE, interference.COLLECTIVE])
-        moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
-        return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
-
-    def _takes_part(self, item: Item, rank_class: int) -> bool:
-        """Items are pooled over stages; a class is only asked about groups it is in."""
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                found = self.graph.fold.groups[work.group]
-                if found.group_of[self.graph.fold.examples[rank_class]] < 0:
-                    return False
-        return True
-
-    def _communication(self, work: Communication, rank_class: int) -> tuple[float, bool]:
-        cost = self._charge(work, rank_class)
-        return cost.seconds * self._exposed(work), cost.is_network
-
-    def _charge(self, work: Communication, rank_class: int) -> Charge:
-        fold = self.graph.fold
-        key = (work, fold.mover_class(work.group, work.collective, rank_class))
-        found = self._charges.get(key)
-        if found is None:
-            found = charge(self.network, fold, self.routes, *key, self.runtime.library)
-            self._charges[key] = found
-        return found
-
-    def _exposed(self, work: Communication) -> float:
-        """The share of a blocking collective that the runtime does not hide under its neighbours."""
-        if work.purpose == "expert":
-            return 1.0 - self.runtime.expert_overlap
-        return 1.0
-
-    def _host_side(self, item: Item, rank_class: int) -> float:
-        device = self.cluster.devices[int(self.devices[rank_class])]
-        node = self.cluster.node(int(self.cluster.node_of[self.graph.fold.examples[rank_class]]))
-        work = item.work
-        if isinstance(work, Load):
-            if self.data is None:
-                raise Bug("a load without a data source.")
-            return load_seconds(work, self.data, node.host, node.device_count)
-        assert isinstance(work, Copy)
-        if work.direction == "host_memory":
-            rate = node.host.memory_bandwidth or device.pcie_bandwidth
-            return work.bytes / (rate / node.device_count)
-        return work.bytes / device.pcie_bandwidth
 
     def _tasks(self, items: Floats, parts: Floats, extra: Floats) -> Costs:
         graph = self.graph
@@ -338,7 +180,7 @@ class _Costing:
         owner = np.repeat(np.arange(len(shapes)), lengths)
         rank_class = np.repeat(classes, lengths)
         device = items[rank_class, item]
-        host = host_seconds(graph, self.cluster, self.runtime)
+        host = host_seconds(graph.items, graph.fold, self.cluster, self.runtime)
         chains = chain_summaries(ptr, device, host[item])
         table: dict[str, NDArray[np.float64]] = {
             "seconds": chains.device,
@@ -364,8 +206,8 @@ class _Costing:
             item = graph.items[int(graph.shape_items[graph.shape_ptr[shapes[pair]]])]
             if not isinstance(item.work, Communication):
                 continue
-            cost = self._charge(item.work, int(classes[pair]))
-            exposed = self._exposed(item.work)
+            cost = self.charge_of(item.work, int(classes[pair]))
+            exposed = self.exposed(item.work)
             latency[pair] = cost.choice.latency * exposed
             priority = self.priorities.get(item.work.purpose, 1.0)
             volume[pair] = cost.choice.volume * exposed / priority
@@ -384,8 +226,3 @@ class _Costing:
 
 def _summed(owner: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(owner, weights=values, minlength=count).astype(np.float64)
-
-
-def _tensors(kernels: Sequence[Kernel]) -> Floats:
-    """For how many tensors the host issues kernels while the device waits, where a kernel stands for that."""
-    return np.array([k.shape[0] if k.kind == LAUNCHES else 0.0 for k in kernels])

@@ -304,27 +304,44 @@ def charge(
     able = {p: routes.number[work.group, p, mover_class] for p in patterns}
     rates = tuple((p, float(routes.crowd_rate[number])) for p, number in able.items())
     delays = tuple((p, network.reported + float(routes.delay[n])) for p, n in able.items())
-    wiring = replace(_wiring(network, members), rate=rates[0][1], rates=rates, delays=delays)
-    collective = network.laying.named(work.collective)
-    if isinstance(work, Tokens):
-        places = wiring.domains if wiring.domains > 1 else len(members)
-        work = Communication(work.collective, work.sent(places), work.group, work.purpose)
-    choice = select(collective, work.bytes, wiring, library, network.choose)
-    route = able[choice.pattern]
-    is_measured = False
-    if wiring.domains == 1 and library.startswith("nccl") and not network.choose:
-        modelled = choice
-        choice = _measured(network, work, members, choice, float(routes.own_rate[route]))
-        is_measured = choice is not modelled
+    wiring = replace(wiring_of(network, members), rate=rates[0][1], rates=rates, delays=delays)
+    own = {p: float(routes.own_rate[number]) for p, number in able.items()}
     moving = np.flatnonzero(movers.group_of == movers.examples[mover_class])
-    waits = _waits(network, work, choice, wiring, library, moving)
-    choice = replace(choice, latency=choice.latency + waits)
+    choice, is_measured = priced(network, work, members, wiring, own, library, moving)
+    route = able[choice.pattern]
     rate = float(routes.rate[route])
     if np.isinf(rate):  # a party that only hears
         choice = replace(choice, volume=0.0)
     crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
     is_far = bool(routes.is_network[route])
     return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_far, is_measured)
+
+
+def priced(
+    network: Network,
+    work: Communication,
+    members: Ints,
+    wiring: Wiring,
+    own_rate: Mapping[str, float],
+    library: str,
+    moving: Ints,
+) -> tuple[Choice, bool]:
+    """How a group's library carries a collective out, and whether a measured curve says how long that takes.
+
+    `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
+    """
+    collective = network.laying.named(work.collective)
+    if isinstance(work, Tokens):
+        places = wiring.domains if wiring.domains > 1 else len(members)
+        work = Communication(work.collective, work.sent(places), work.group, work.purpose)
+    choice = select(collective, work.bytes, wiring, library, network.choose)
+    is_measured = False
+    if wiring.domains == 1 and library.startswith("nccl") and not network.choose:
+        modelled = choice
+        choice = _measured(network, work, members, choice, own_rate[choice.pattern])
+        is_measured = choice is not modelled
+    waits = _waits(network, work, choice, wiring, library, moving)
+    return replace(choice, latency=choice.latency + waits), is_measured
 
 
 def _waits(
@@ -354,7 +371,7 @@ def _fusion(work: FromBuffer, device: Device) -> float:
     return work.delay + 2.0 * (work.tensors * reached.start_seconds + moved)
 
 
-def _wiring(network: Network, members: Ints) -> Wiring:
+def wiring_of(network: Network, members: Ints) -> Wiring:
     """A group as far as the cluster alone says."""
     return Wiring(
         ranks=len(members),
@@ -371,7 +388,7 @@ def _chosen_uses(network: Network, fold: Fold, uses: tuple[Use, ...]) -> list[tu
     """Every kind of group on which a collective runs whose algorithm the user chose."""
     names = {collective for collective, _ in network.choose}
     return [
-        (collective, _wiring(network, found.groups[example]))
+        (collective, wiring_of(network, found.groups[example]))
         for communicator, collective in uses
         if name_of(collective) in names
         for found in (fold.groups[communicator],)

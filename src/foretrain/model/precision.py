@@ -68,10 +68,21 @@ def precisions() -> Mapping[str, Precision]:
     return {name: Precision(name=name, **row) for name, row in rows.items()}
 
 
+@cache
+def _spellings() -> Mapping[str, str]:
+    """Every spelling, in small letters and with hyphens, and the name it stands for."""
+    rows: dict[str, list[str]] = load_own_yaml(Path(__file__).with_name("precisions.yaml"))[
+        "aliases"
+    ]
+    own = {name: name for name in precisions()}
+    return own | {alias: name for name, aliases in rows.items() for alias in aliases}
+
+
 def precision(name: str | Precision) -> Precision:
     if isinstance(name, Precision):
         return name
     known = precisions()
+    name = _spellings().get(name.lower().replace("_", "-"), name)
     if name not in known:
         hint = did_you_mean(name, known)
         raise ModelError(f"unknown precision {name!r}.{hint} Known: {', '.join(known)}.")

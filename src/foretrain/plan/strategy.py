@@ -53,7 +53,8 @@ class Node:
     select: str = "*"
     split: tuple[Cut, ...] = ()
     state: tuple[tuple[str, tuple[str, ...]], ...] = ()  # optimizer | gradient | weight over axes
-    recompute: str | None = None  # none | selective | full | comma-separated op names
+    # none | selective | full | full*0.5, of so many of the repetitions | comma-separated op names
+    recompute: str | None = None
     offload: tuple[str, ...] | None = None  # optimizer, activations
     exchange: str | None = None  # context parallel: ring | all-gather
     bucket_bytes: float | None = None
@@ -69,6 +70,13 @@ class Node:
     def with_state(self, role: str, axes: tuple[str, ...]) -> Node:
         rest = tuple(item for item in self.state if item[0] != role)
         return replace(self, state=(*rest, (role, axes)))
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """A node and all below it."""
+    yield node
+    for child in node.children:
+        yield from nodes(child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,30 @@ def block_choice(root: Node, block: str, index: int) -> BlockChoice:
     for node in _chosen(root, block, index, None):
         recompute = recompute if node.recompute is None else node.recompute
         offload = offload if node.offload is None else node.offload
-    return BlockChoice(recompute, offload)
+    return BlockChoice(of_repetition(recompute, index), offload)
+
+
+def share_recomputed(word: str) -> float | None:
+    """Of `full*0.5`: 0.5."""
+    found = re.fullmatch(r"full\*(0?\.\d+|0|1(\.0*)?)", word)
+    return float(found[1]) if found else None
+
+
+def listed_recomputed(word: str) -> frozenset[int] | None:
+    """Of `full@0,1,7`: those repetitions of a block."""
+    found = re.fullmatch(r"full@(\d+(?:,\d+)*)", word)
+    return frozenset(map(int, found[1].split(","))) if found else None
+
+
+def of_repetition(word: str, index: int) -> str:
+    """What `full*0.5` (evenly spread) or `full@0,1,7` means for one repetition of a block."""
+    listed = listed_recomputed(word)
+    if listed is not None:
+        return "full" if index in listed else "none"
+    share = share_recomputed(word)
+    if share is None:
+        return word
+    return "full" if int((index + 1) * share + 1e-9) > int(index * share + 1e-9) else "none"
 
 
 def _assigned(cuts: list[Cut], op: Op) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -25,6 +25,7 @@ MEANING = (
     "measurement; order: pairs measured over 10 % apart that are predicted in the right order; regret: what "
     "taking the predicted best of a set costs."
 )
+RANK_KEYS = ("ranks_allocated_mape", "ranks_reserved_mape")
 MOST_WORST = 3
 
 
@@ -45,12 +46,24 @@ def validation_page(document: Mapping[str, Any], tolerance: float | None = None)
             ("group", "memory rows", "error", "fit verdicts", "pairs", "failed"),
             tuple(_other_row(name, group) for name, group in named.items()),
         ),
+        *_ranks(named),
         Section("Farthest off", lines=tuple(_farthest(groups)), detail=1),
     )
     beyond = tolerance is not None and not _within(total.get("mape"), tolerance)
     headline = _headline(groups, total, tolerance, beyond) + _of(document.get("chosen") or {})
     page = Page(headline, document, sections, beyond)
     return Page(headline, document, sections, beyond, {"html": partial(_html, page)})
+
+
+def _ranks(named: Mapping[str, Any]) -> tuple[Section, ...]:
+    """Memory rank by rank, where any group has it."""
+    rows = tuple(
+        (name, f"{group['ranks_n']:,}", *(share(group.get(key)) for key in RANK_KEYS))
+        for name, group in named.items()
+        if group.get("ranks_n")
+    )
+    head = ("group", "figures", "allocated", "reserved")
+    return (Section("Error of memory, rank by rank", head, rows),) if rows else ()
 
 
 def _html(page: Page) -> str:

@@ -22,14 +22,19 @@ class Runtime:
     title: str = ""
     source: str = ""
     # kernels
-    attention: str = "flash"  # flash | flash3 | cudnn | unfused
+    attention: str = "flash"  # flash | flash3 | triton | flash1 | cudnn | unfused
+    attention_since_hopper: str = ""  # what a case that names none gets on devices with fp8
     fuses_elementwise: bool = True
     fuses_norms: bool = True  # RMS norms are one kernel even where element-wise work is not fused
+    fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before them
+    fuses_score_dropout: bool = False  # attention's softmax drops out in its own pass
+    aligned_to: int = 1  # 16-bit products whose dims are no multiples of it miss the matrix units
     has_dropout: bool = (
         True  # transformers of a case that gives none are trained with their family's
     )
     channels_last: bool = True  # feature maps; if not, 16-bit convolutions transpose what they read
     gathers_masked: bool = False  # masked-LM heads see the predicted positions alone
+    fuses_loss: bool = True  # cross entropy in one pass, where element-wise work is fused at all
     kernel_pace: float = 1.0  # time of its kernels over that of the best ones measured alone
     fuses_casts: bool = (
         False  # operands of low-precision GEMMs are cast by the kernels that make them
@@ -65,8 +70,12 @@ class Runtime:
     overlaps_scatters: bool = True  # … also where each is reduced to the rank that owns it
     bucket_bytes: float = 25e6
     first_bucket_bytes: float = 1e6
+    scatters_gradients: bool = True  # to who owns them; else they are all-reduced all the same
     reduces_blocks: bool = False  # a block's gradients go together, whatever their size
     overlaps_parameter_gather: bool = False  # sharded weights are gathered under the next forward
+    gathers_quantised: tuple[
+        str, ...
+    ] = ()  # precisions whose products' weights are gathered as the products read them
     exchanges_in_pieces: bool = (
         False  # tensor-parallel gathers and reductions run beside their GEMM
     )
@@ -78,9 +87,19 @@ class Runtime:
     regathers_sequence: bool = True  # saves sequence shards and gathers them again in backward
     scatters_pipeline: bool = False  # sends 1/tp of a replicated boundary, gathers on arrival
     clips_gradients: bool = False  # a global gradient norm joins all ranks before the update
-    adds_gradients: bool = False  # kernels of their own add a micro-batch's gradients to the buffer
+    adds_in_products: bool = False  # products add a micro-batch's weight gradients to the buffer
+    adds_gradients: bool = (
+        False  # … or kernels of their own add a micro-batch's gradients to the buffer
+    )
     copies_gathered: bool = False  # each rank's part of a gathered weight is copied to its place
+    copies_out_gathered: bool = False  # fully sharded weights leave the gather's buffer by a copy …
+    copies_in_gradients: bool = False  # … and their gradients enter the reduction's by one
     prefetched_blocks: int = 1  # fully sharded weights gathered ahead
+    gathers_rerun: bool = False  # … and once more for ops that run again before going back
+    calls_per_part: float = (
+        0.0  # … the host makes for every rank's part of every such weight, in the time of a kernel
+    )
+    splits_from: float = 0.0  # elements of the least weight that is, where such calls count
     sends_tokens_once: bool = (
         False  # to a node, or inside one to a device, however many experts they have there
     )
@@ -97,6 +116,15 @@ class Runtime:
     )
     reducer_copies: float = 0.0  # of every gradient as backward makes it, in buckets that stay …
     staging_buckets: float = 0.0  # … or how many buckets there are besides
+    frees_gradients: bool = (
+        False  # after the update, so that none is there in the first forward pass
+    )
+    keeps_transposed: bool = (
+        True  # weights in a narrow format lie there twice, as matrix units before Blackwell ask for
+    )
+    update_copies: float = (
+        0.0  # of split optimizer states: what their update takes besides, in blocks of its own
+    )
     shards_master: bool = False  # fully sharded weights are the master copy, cast when gathered
     keeps_quantised: bool = False  # low-precision GEMMs keep their input as they read it
     context_bytes: float = 0.0  # driver context, communication buffers, libraries
@@ -104,7 +132,11 @@ class Runtime:
     exchange_fragmentation: float = 0.0  # more of it where tensors are exchanged beside kernels
     logits_copies: float = 1.0  # fp32 copies of the logits alive at the loss, the kept one included
     # plan
-    selective: str = "attention"  # what recompute=selective runs again: attention | products
+    selective: str = (
+        "attention"  # what recompute=selective runs again: attention | products | blocks
+    )
+    # a case's fully sharded weights are gathered and their gradients reduced once in a step where there is a pipeline
+    keeps_gathered_in_pipelines: bool = False
     places_by_products: bool = False  # stages share out the head too, by its matrix products
     pads_vocabulary_to: int = 1
     rank_order: tuple[str, ...] = ("pp", "dp", "cp", "tp")  # outermost first
@@ -156,9 +188,10 @@ PURPOSES = (
 
 _IDENTITY = ("name", "title", "source", "aliases", "defaults")
 _WORDS = {
-    "attention": ("flash", "flash3", "cudnn", "unfused"),
+    "attention": ("flash", "flash3", "triton", "flash1", "cudnn", "unfused"),
+    "attention_since_hopper": ("", "flash", "flash3", "cudnn"),
     "library": ("nccl", "nccl-pods", "gloo", "mpi"),
-    "selective": ("attention", "products"),
+    "selective": ("attention", "products", "blocks"),
     "synchronises_at": ("gradient", "forward", "adapted"),
 }
 _SHARES = ("expert_overlap", "fragmentation", "exchange_fragmentation", "exchange_share")
@@ -241,7 +274,7 @@ def presets() -> Mapping[str, Runtime]:
     for name, given in preset_file()["presets"].items():
         row: dict[str, Any] = dict(given)
         base = table[row.pop("like")] if "like" in row else Runtime(name=name)
-        for key in ("rank_order", "aliases"):
+        for key in ("rank_order", "aliases", "gathers_quantised"):
             if key in row:
                 row[key] = tuple(row[key])
         if "defaults" in row:

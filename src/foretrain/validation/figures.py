@@ -9,6 +9,7 @@ from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
+from foretrain.validation.memory import BY_RANK, RankMemory, by_rank, meaning_of, predicted_gib
 from foretrain.validation.reasons import likely_reason
 from foretrain.validation.split import half_of
 
@@ -55,10 +56,16 @@ class Scored:
 
     @property
     def memory_error(self) -> float | None:
+        """Of the fullest device, by what the source means by memory."""
         gib = self.measured.get("memory_gib")
         if self.failed or not self.ran or not gib:
             return None
-        return float(self.prediction["memory"]["peak_bytes"]) / 2**30 / float(gib) - 1.0
+        return predicted_gib(self.case, self.prediction["memory"]) / float(gib) - 1.0
+
+    @property
+    def ranks(self) -> tuple[RankMemory, ...]:
+        """Memory rank by rank, where it was measured so."""
+        return () if self.failed or not self.ran else by_rank(self.case, self.prediction["memory"])
 
 
 def figures(rows: Iterable[Scored], worst: int = 5) -> dict[str, Any]:
@@ -81,12 +88,23 @@ def figures(rows: Iterable[Scored], worst: int = 5) -> dict[str, Any]:
         "top1_regret": regret,
         "memory_n": len(memory),
         "memory_mape": mean(memory) if memory else None,
+        **_of_ranks(rows),
         "coverage": _coverage(errors),
         "fits_accuracy": _verdicts(rows),
         "worst": [
             _far(row, error) for row, error in sorted(errors, key=lambda e: -abs(e[1]))[:worst]
         ],
     }
+
+
+def _of_ranks(rows: list[Scored]) -> dict[str, Any]:
+    """How many ranks were measured and how far off they are, by what was measured of them."""
+    found = [rank for row in rows for rank in row.ranks]
+    out: dict[str, Any] = {"ranks_n": len(found)}
+    for meaning in BY_RANK.values():
+        errors = [abs(rank.error) for rank in found if rank.meaning == meaning]
+        out[f"ranks_{meaning}_mape"] = mean(errors) if errors else None
+    return out
 
 
 def _comparable(case: Mapping[str, Any]) -> str:
@@ -147,7 +165,6 @@ def row_document(row: Scored) -> dict[str, Any]:
     found, error = row.prediction, row.error
     question: Mapping[str, Any] = found.get("question") or {}
     memory: Mapping[str, Any] = found.get("memory") or {}
-    peak = memory.get("peak_bytes")
     return {
         "id": row.case.get("id"),
         "group": row.group,
@@ -161,9 +178,21 @@ def row_document(row: Scored) -> dict[str, Any]:
         "error": error,
         "fits": found.get("fits"),
         "ran": row.ran,
-        "memory_predicted_gib": None if peak is None else float(peak) / 2**30,
+        "memory_predicted_gib": predicted_gib(row.case, memory) if memory else None,
         "memory_measured_gib": row.measured.get("memory_gib"),
+        "memory_is": meaning_of(row.case),
+        "memory_by_rank": [_rank_document(rank) for rank in row.ranks],
         "reason": _why(row, error),
+    }
+
+
+def _rank_document(rank: RankMemory) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "stage": rank.stage,
+        "is": rank.meaning,
+        "predicted_gib": rank.predicted,
+        "measured_gib": rank.measured,
     }
 
 

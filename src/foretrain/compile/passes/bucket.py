@@ -55,6 +55,7 @@ class Reduction:
     overlaps: bool
     cycles: Cycles | None = None
     overlaps_scatters: bool = True
+    scatters: bool = True  # to owners; else all get the sum of what one of them needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,8 @@ def gradient_asyncs(
     out: list[tuple[int, Item]] = []
     for (axes, owners), mine in tensors.items():
         for buffer in _buffers(mine, end, how, prod(ranks[axis] for axis in axes), clock):
-            items = reduced(buffer.bytes, axes, owners, ranks, how.collective)
+            ends = owners if how.scatters else ()
+            items = reduced(buffer.bytes, axes, ends, ranks, how.collective)
             after = end if owners and not how.overlaps_scatters else buffer.after
             out += [(after, item) for item in _from_buffer(items, buffer)]
     out.sort(key=lambda entry: entry[0])

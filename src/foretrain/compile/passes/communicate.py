@@ -36,6 +36,7 @@ class WeightShard:
     reduce_axes: tuple[str, ...]  # ranks along these hold copies whose gradients are added
     state: tuple[tuple[str, tuple[str, ...]], ...]  # role → axes it is further split over
     touched: float | None = None  # elements an update reaches, where that is not all of them
+    sent: float = 1.0  # share of its bytes that gathering it moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ class _Walk:
             (beside if ring else before).extend(steps)
             returns += self.returning(local, tensor, have, want)
             gathers = [c for c in steps if c.collective == "all_gather"]
-            if gathers and (ring or s.runtime.regathers_sequence):  # a ring never holds the whole
+            # a ring never holds the whole; what a dispatcher gathered stays
+            again = s.runtime.regathers_sequence and not _is_dispatched(local.op)
+            if gathers and (ring or again):
                 shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
                 regather += gathers
         self.place_outputs(local)
@@ -189,7 +192,8 @@ class _Walk:
     def _quantised(self, steps: Iterable[Communication], op: Op | None) -> Iterator[Communication]:
         """What a low-precision product reads is gathered as it reads it, where the stack casts first."""
         s = self.setting
-        narrows = s.choices.keeps_quantised and op is not None and is_quantised(op, s.precision)
+        casts = op is not None and not _is_dispatched(op) and is_quantised(op, s.precision)
+        narrows = s.choices.keeps_quantised and casts
         share = s.precision.gemm_input_bytes / s.precision.activation_bytes
         for step in steps:
             is_cast = narrows and step.collective == "all_gather" and step.purpose == "tensor"
@@ -244,7 +248,10 @@ class _Walk:
         s = self.setting
         forward = differentiate.forward(local, s.precision, s.choices)
         inputs, weights = differentiate.backward(local, s.precision, s.choices)
-        gathered = prod(self._ranks(c) for c in before if c.collective == "all_gather")
+        if s.runtime.adds_in_products:
+            weights = differentiate.added(weights, s.precision, s.runtime.gradient_bytes)
+        gathers = () if _is_dispatched(local.op) else before  # cast by experts once they have it
+        gathered = prod(self._ranks(c) for c in gathers if c.collective == "all_gather")
         cast, cast_back = (
             ((), ())
             if s.runtime.fuses_casts
@@ -253,8 +260,7 @@ class _Walk:
         weights += cast_back
         if s.runtime.adds_gradients:
             weights += differentiate.accumulation(local, s.precision, s.runtime.gradient_bytes)
-        # experts' tokens are exchanged by the dispatcher, when all their gradients are there
-        overlaps = s.runtime.overlaps_tensor_backward and local.op.kind != "grouped_gemm"
+        overlaps = s.runtime.overlaps_tensor_backward and not _is_dispatched(local.op)
         ring = bool(beside)
         backward, backward_weight = _backward_items(
             inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
@@ -312,7 +318,16 @@ class _Walk:
         axes = tuple(a for a in local.spread if a not in cut and self.setting.sizes[a] > 1)
         path = f"{local.path}.{weight.name}"
         elements = float(local.op.elements(weight))
-        return WeightShard(path, elements, axes, local.leaf.state, _touched(local.op, elements))
+        touched = _touched(local.op, elements)
+        return WeightShard(path, elements, axes, local.leaf.state, touched, self._sent(local.op))
+
+    def _sent(self, op: Op) -> float:
+        """Weights whose working copy is what products read are gathered as that."""
+        precision = self.setting.precision
+        is_narrow = precision.name in self.setting.runtime.gathers_quantised
+        if not (is_narrow and is_quantised(op, precision)):
+            return 1.0
+        return precision.gemm_input_bytes / precision.weight_bytes
 
     def boundary_bytes(self, block: Block, ops: tuple[LocalOp, ...], tensor: Tensor) -> float:
         """Bytes of a carried tensor as one rank holds it."""
@@ -325,6 +340,12 @@ class _Walk:
                 if used.name == tensor.name:
                     return self.bytes(local.op, used)
         return 0.0
+
+
+def _is_dispatched(op: Op) -> bool:
+    """Whether its tokens are exchanged by the experts' dispatcher: as they are, in kernels of its own, and their
+    gradients when all of them are there."""
+    return op.kind == "grouped_gemm"
 
 
 def _touched(op: Op, elements: float) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretrain.compile.execution import Compute
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.ops import family
@@ -33,6 +35,23 @@ def quantisation(
     """Casts around a low-precision product: of its input before forward, of its result's gradient in backward."""
     works = tuple(Compute(local.path, k) for k in casts(local.op, precision, gathered))
     return works[:1], works[1:]
+
+
+def added(
+    works: tuple[Compute, ...], precision: Precision, buffer_bytes: float | None
+) -> tuple[Compute, ...]:
+    """Weight gradients that products add to the buffer themselves: it is read, and written as wide as it is."""
+    kept = precision.gradient_bytes if buffer_bytes is None else buffer_bytes
+    return tuple(_added(work, 2 * kept - precision.gradient_bytes) for work in works)
+
+
+def _added(work: Compute, each: float) -> Compute:
+    kernel = work.kernel
+    if kernel.kind not in ("gemm", "grouped_gemm") or len(kernel.shape) != 4:
+        return work
+    batch, m, n, _ = kernel.shape
+    more = batch * m * n * each
+    return replace(work, kernel=replace(kernel, bytes=kernel.bytes + more, added=more))
 
 
 def accumulation(

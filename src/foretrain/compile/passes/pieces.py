@@ -15,25 +15,30 @@ from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.passes.communicate import OpProgram
 
 _PRODUCTS = ("gemm",)
-"""Not those of experts: their tokens are exchanged by the dispatcher, in kernels of its own."""
+_EXPERTS = "grouped_gemm"
+"""Ops whose tokens are exchanged by the dispatcher, in kernels of its own, also where experts multiply in turn."""
 
 
 def in_pieces(ops: tuple[OpProgram, ...]) -> tuple[OpProgram, ...]:
     """The same ops with tensor-parallel exchanges beside the products they stand next to."""
-    forward = _joined([op.forward for op in ops])
+    forward = _joined([(op.kind != _EXPERTS, op.forward) for op in ops])
     # backward runs the ops from last to first
-    backward = _joined([op.backward for op in reversed(ops)])[::-1]
+    backward = _joined([(op.kind != _EXPERTS, op.backward) for op in reversed(ops)])[::-1]
     return tuple(
         replace(op, forward=ahead, backward=back)
         for op, ahead, back in zip(ops, forward, backward, strict=True)
     )
 
 
-def _joined(runs: Iterable[tuple[Item, ...]]) -> list[tuple[Item, ...]]:
-    """Runs of items in the order they are executed, neighbours joined across the runs too."""
+def _joined(runs: Iterable[tuple[bool, tuple[Item, ...]]]) -> list[tuple[Item, ...]]:
+    """Runs of items in the order they are executed, neighbours joined across the runs too, where runs may be."""
     kept: list[list[Item]] = []
     last: tuple[list[Item], int] | None = None  # where the item executed last stands
-    for run in runs:
+    for may_join, run in runs:
+        if not may_join:
+            kept.append(list(run))
+            last = None
+            continue
         mine: list[Item] = []
         kept.append(mine)
         for item in run:

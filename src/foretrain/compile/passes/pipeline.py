@@ -94,6 +94,7 @@ class StageSetting:
             runtime.overlaps_gradients,
             bucket.cycles(runtime),
             runtime.overlaps_scatters,
+            runtime.scatters_gradients,
         )
 
     @property
@@ -152,7 +153,7 @@ class _PartBuilder:
         s, passes = self.setting, self.part.passes
         chain, starts = strung(s.interner.run(p.forward) for p in passes)
         chain, starts = self._arrival(chain, starts, self.part.is_first, self.part.received_bytes)
-        asyncs = self._weight_gathers(self.weights, starts)
+        asyncs = self._weight_gathers(passes, self.weights, starts)
         if is_first and s.runtime.overlaps_parameter_gather:
             asyncs += self._parameter_gathers(starts)
         if is_first and s.starts_forward:
@@ -163,7 +164,8 @@ class _PartBuilder:
             chain=chain,
             asyncs=asyncs,
             memory=sum(p.saved_bytes for p in passes) - sum(leaving),
-            workspace=max(p.forward_workspace for p in passes) + max(leaving, default=0.0),
+            workspace=_fullest([p.forward_workspace for p in passes[::-1]], self._staying()[::-1])
+            + max(leaving, default=0.0),
             send=None if self.part.is_last else self._send(passes[-1].boundary_bytes, +1),
         )
 
@@ -204,7 +206,9 @@ class _PartBuilder:
             chain, starts = self._arrival(chain, starts, self.part.is_last, boundary)
         asyncs: tuple[Async, ...] = ()
         if not is_pure_weight:
-            asyncs += self._weight_gathers(self.weights[::-1], starts)
+            if s.runtime.gathers_rerun:
+                asyncs += self._weight_gathers(passes, [p.rerun for p in passes], starts)
+            asyncs += self._weight_gathers(passes, self.weights[::-1], starts)
             asyncs += offload.copies_in(self._offloaded()[::-1], starts, s.interner)
         if ready is not None and not s.starts_forward:
             finished = [
@@ -219,7 +223,10 @@ class _PartBuilder:
             chain=chain,
             asyncs=asyncs,
             memory=-saved if frees else 0.0,
-            workspace=max(p.backward_workspace for p in passes)
+            workspace=_fullest(
+                [p.backward_workspace for p in passes],
+                self._staying()[::-1] if frees else [0.0] * len(passes),
+            )
             + max(self._offloaded(), default=0.0),
             send=None if self.part.is_first else self._send(self.part.received_bytes, -1),
         )
@@ -236,13 +243,29 @@ class _PartBuilder:
         pairs = zip(self.part.passes, self.part.offloads, strict=True)
         return [p.saved_bytes if leaves else 0.0 for p, leaves in pairs]
 
+    def _staying(self) -> list[float]:
+        """Bytes that each block keeps on the device."""
+        pairs = zip(self.part.passes, self._offloaded(), strict=True)
+        return [p.saved_bytes - away for p, away in pairs]
+
     def _weight_gathers(
-        self, blocks: list[tuple[WeightShard, ...]], starts: list[int]
+        self,
+        passes: tuple[BlockPass, ...],
+        blocks: list[tuple[WeightShard, ...]],
+        starts: list[int],
     ) -> tuple[Async, ...]:
         s = self.setting
+        ahead, calls = s.runtime.prefetched_blocks, s.runtime.calls_per_part
+        seconds = calls * s.runtime.host_seconds_per_kernel
+        listed = [shard.Listing(self._split(p), seconds, s.sizes) for p in passes if calls]
         return shard.gather_asyncs(
-            blocks, starts, "weight", s.weight_bytes, s.runtime.prefetched_blocks, s.interner
+            blocks, starts, "weight", s.weight_bytes, ahead, s.interner, listed
         )
+
+    def _split(self, block: BlockPass) -> int:
+        """How many of a block's weights are large enough to be split."""
+        least = self.setting.runtime.splits_from
+        return sum(w.elements >= least for _, shards in block.ready for w in shards)
 
     def _parameter_gathers(self, starts: list[int]) -> tuple[Async, ...]:
         s = self.setting
@@ -278,6 +301,16 @@ class _PartBuilder:
         return np.concatenate([head, chain]), [start + 1 for start in starts]
 
 
+def _fullest(workspaces: list[float], kept: list[float]) -> float:
+    """The most that blocks need at work beside what all of them keep. From the last block on: going back, what is
+    kept for the blocks behind is free again; going forward, it is not there yet."""
+    worst = free = 0.0
+    for workspace, own in zip(workspaces, kept, strict=True):
+        worst = max(worst, workspace - free)
+        free += own
+    return worst
+
+
 def _update(
     shards: list[WeightShard], setting: StageSetting, copied: np.typing.NDArray[np.int32]
 ) -> Segment:
@@ -285,8 +318,7 @@ def _update(
     s = setting
     if not s.workload.optimizer.has_update or not shards:
         return Segment(np.zeros(0, dtype=np.int32), is_update=True)
-    reached = ((w.elements if w.touched is None else w.touched, w) for w in shards)
-    owned = sum(elements / _parts(w, "optimizer", s.sizes) for elements, w in reached)
+    owned = sum(_reached(w) / _parts(w, "optimizer", s.sizes) for w in shards)
     items: list[Item] = []
     traffic = s.workload.optimizer.update_bytes(owned, s.workload.precision)
     traffic *= s.runtime.update_passes
@@ -302,8 +334,11 @@ def _update(
     if not s.runtime.overlaps_parameter_gather:
         whole = [w for w in shards if not sharding_axes(w, "weight")]
         items += shard.gather_items(whole, "optimizer", s.weight_bytes)
-    # reduced after backward, gradients are whole until then, when no activation is left
-    whole_until = 0.0 if s.runtime.overlaps_gradients else _unsplit(shards, s)
+    # reduced after backward, gradients are whole until then, when no activation is left; those that are split and
+    # reduced in buckets fill no more than one
+    whole_until = (
+        0.0 if s.runtime.overlaps_gradients else min(_unsplit(shards, s), s.bucket_limits[1])
+    )
     chain = np.concatenate([s.interner.run(tuple(items)), copied])
     return Segment(chain, workspace=whole_until, is_update=True)
 
@@ -373,13 +408,18 @@ def _stage(
     return Stage(
         index=index,
         weights=sum(weight for weight, _ in held),
-        gradients=sum(w.elements / _parts(w, "gradient", s.sizes) for w in shards)
+        gradients=sum(_reached(w) / _parts(w, "gradient", s.sizes) for w in shards)
         * s.gradient_bytes,
         optimizer=sum(state for _, state in held),
-        buffers=_gathered(parts, s) + _staged(shards, s),
+        buffers=_gathered(parts, s) + _staged(shards, s) + _updated(shards, s),
         parameters=sum(w.elements for w in shards),
         blocks=tuple(counts.items()),
     )
+
+
+def _reached(w: WeightShard) -> float:
+    """Elements that have a gradient: of tables with sparse updates the rows that were looked up."""
+    return w.elements if w.touched is None else w.touched
 
 
 def _states(w: WeightShard, s: StageSetting) -> tuple[float, float]:
@@ -391,10 +431,19 @@ def _states(w: WeightShard, s: StageSetting) -> tuple[float, float]:
         weight = MASTER_BYTES
     elif has_master:
         state += MASTER_BYTES
+        if not s.runtime.keeps_transposed:  # two copies of half the size are as large as one whole
+            weight *= w.sent
     if "optimizer" in (s.plan.root.offload or ()):
         state = 0.0
     mine = w.elements / _parts(w, "weight", s.sizes)
     return mine * weight, w.elements / _parts(w, "optimizer", s.sizes) * state
+
+
+def _updated(shards: list[WeightShard], s: StageSetting) -> float:
+    """Flat gradients of the part a rank owns, in wider formats: blocks so large that nothing activations leave
+    behind takes them up, so that the allocator holds both."""
+    split = (w for w in shards if sharding_axes(w, "optimizer"))
+    return s.runtime.update_copies * sum(_states(w, s)[1] for w in split)
 
 
 def _gathered(parts: tuple[Part, ...], s: StageSetting) -> float:

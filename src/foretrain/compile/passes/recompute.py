@@ -2,7 +2,9 @@
 
 A choice is a set of ops, not a mode: `full` is all ops of the block, `selective` its attention cores
 (Korthikanti et al. 2022), a list names ops. An op in the set keeps nothing; what the set reads from outside
-is kept instead.
+is kept instead. What it makes is not kept for its readers either: it is there again before they need it (remat
+policies of JAX, output-discarding checkpoints of Megatron Core). Attention is the exception: its result stays,
+as in a plain checkpoint around it.
 
 Some stacks mean something else by `selective` (`Runtime.selective`): results of products are kept, but of every
 second one, beside what attention gives; the rest of the block runs again (PyTorch's selective activation
@@ -36,6 +38,7 @@ class BlockPass:
     backward_workspace: float
     boundary_bytes: float
     pooled: tuple[WeightShard, ...]  # weights that are cut and sharded alike, added up
+    rerun: tuple[WeightShard, ...]  # of those, what ops that run again read
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,8 @@ def recompute(
         forward_workspace=_forward_workspace(block, logits_copies),
         backward_workspace=chosen.redone_bytes + _gradients(block, logits_copies),
         boundary_bytes=block.boundary_bytes,
-        pooled=_pooled(block),
+        pooled=_pooled(block, block.ops),
+        rerun=_pooled(block, _rerun(block, chosen)),
     )
 
 
@@ -145,14 +149,24 @@ def _narrower(item: Item, share: float) -> Item:
     return replace(item, work=replace(work, kernel=kernel))
 
 
-def _pooled(block: BlockProgram) -> tuple[WeightShard, ...]:
+def _rerun(block: BlockProgram, chosen: _Choice) -> tuple[OpProgram, ...]:
+    works = (item.work for items in chosen.again.values() for item in items)
+    paths = {work.op for work in works if isinstance(work, Compute)}
+    return tuple(op for op in block.ops if op.path in paths)
+
+
+def _pooled(block: BlockProgram, ops: tuple[OpProgram, ...]) -> tuple[WeightShard, ...]:
     pools: dict[tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]], list[float]] = {}
-    for op in block.ops:
+    for op in ops:
         for weight in op.weights:
-            pool = pools.setdefault((weight.reduce_axes, weight.state), [0.0, 0.0])
+            pool = pools.setdefault((weight.reduce_axes, weight.state), [0.0, 0.0, 0.0])
             pool[0] += weight.elements
             pool[1] += weight.elements if weight.touched is None else weight.touched
-    return tuple(WeightShard(block.name, n, *key, touched) for key, (n, touched) in pools.items())
+            pool[2] += weight.elements * weight.sent
+    return tuple(
+        WeightShard(block.name, n, *key, touched, sent / n if n else 1.0)
+        for key, (n, touched, sent) in pools.items()
+    )
 
 
 def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
@@ -208,10 +222,12 @@ def _kept(block: BlockProgram, redo: frozenset[int]) -> float:
         if last.kind == "elementwise" and block.boundary_bytes
         else set()
     )
+    back, alive = handed | _made_again(block, redo), _alive(block, redo)
     for index, op in enumerate(block.ops):
-        tensors = tuple((n, size) for n, size in op.saved if n not in handed)
+        tensors = tuple((n, size) for n, size in op.saved if n not in back)
         if index in redo:
-            tensors = tuple((n, size) for n, size in op.inputs if n not in made_inside)
+            read = op.inputs if index in alive else ()
+            tensors = tuple((n, size) for n, size in read if n not in made_inside)
         for name, size in tensors:
             kept[name] = (
                 max(size, kept.get(name, 0.0)) if index not in redo else kept.get(name, size)
@@ -222,7 +238,30 @@ def _kept(block: BlockProgram, redo: frozenset[int]) -> float:
 def _redone(block: BlockProgram, redo: frozenset[int]) -> float:
     """What recomputed ops bring back to life while their backward runs."""
     alive = {name: size for i in redo for name, size in block.ops[i].saved}
+    made = _made_again(block, redo)
+    alive |= {name: size for op in block.ops for name, size in op.saved if name in made}
     return sum(alive.values())
+
+
+def _alive(block: BlockProgram, redo: frozenset[int]) -> set[int]:
+    """Ops of the set that make something backward asks for; nothing is kept for the others to read."""
+    wanted = {name for op in block.ops for name, _ in op.saved}
+    alive = set()
+    for index in sorted(redo, reverse=True):
+        op = block.ops[index]
+        ends = {name for name, _ in (*op.inputs, *op.outputs)}
+        has_own = any(name not in ends for name, _ in op.saved)
+        if has_own or any(name in wanted for name, _ in op.outputs):
+            alive.add(index)
+            wanted |= {name for name, _ in op.inputs}
+    return alive
+
+
+def _made_again(block: BlockProgram, redo: frozenset[int]) -> set[str]:
+    """Results that are there again when their readers go back; attention's stays instead."""
+    return {
+        name for i in redo for name, _ in block.ops[i].outputs if block.ops[i].kind != "attention"
+    }
 
 
 def _outputs(op: OpProgram) -> float:

@@ -8,7 +8,7 @@ from foretrain.compile.passes.recompute import is_named
 from foretrain.errors import PlanError, did_you_mean
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.strategy import Node, matches
+from foretrain.plan.strategy import Node, listed_recomputed, matches, share_recomputed
 
 MODES = ("none", "selective", "full")
 
@@ -74,6 +74,8 @@ def _selected(node: Node, model: Model) -> list[str]:
 
 def _recomputed(node: Node, model: Model) -> list[str]:
     if node.recompute is None or node.recompute in MODES:
+        return []
+    if share_recomputed(node.recompute) is not None or listed_recomputed(node.recompute):
         return []
     faults = []
     for name in (part.strip() for part in node.recompute.split(",")):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
 from foretrain.compile.execution import Communication, Communicator, Item
-from foretrain.compile.passes.bucket import sharding_axes
+from foretrain.compile.passes.bucket import FromBuffer, sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
 
@@ -18,7 +20,8 @@ def gathered_bytes(
     for shard in shards:
         axes = sharding_axes(shard, role)
         if axes:
-            total[axes] = total.get(axes, 0.0) + shard.elements * size
+            share = 1.0 if role == "gradient" else shard.sent
+            total[axes] = total.get(axes, 0.0) + shard.elements * size * share
     return total
 
 
@@ -29,6 +32,23 @@ def gather_items(shards: Iterable[WeightShard], role: str, size: float) -> list[
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A gather into a list of every rank's part of every weight: parts are named one by one by a host that the
+    device waits for, and copied twice, out of the library's buffer and to their places."""
+
+    weights: int
+    seconds_per_part: float
+    ranks: Mapping[str, int]
+
+    def of(self, item: Item) -> Item:
+        work = item.work
+        assert isinstance(work, Communication)
+        parts = self.weights * prod(self.ranks[axis] for axis in work.group.axes)
+        plain = (work.collective, work.bytes, work.group, work.purpose)
+        return Item(FromBuffer(*plain, parts, parts * self.seconds_per_part))
+
+
 def gather_asyncs(
     blocks: Sequence[tuple[WeightShard, ...]],
     starts: Sequence[int],
@@ -36,11 +56,13 @@ def gather_asyncs(
     size: float,
     ahead: int | None,
     interner: Interner,
+    listed: Sequence[Listing] = (),
 ) -> tuple[Async, ...]:
     """One gather per block, issued `ahead` blocks early (None: at once), due before the block starts."""
     out: list[Async] = []
     for index, shards in enumerate(blocks):
         issue = 0 if ahead is None else starts[max(0, index - ahead)]
-        for item in gather_items(shards, role, size):
+        for plain in gather_items(shards, role, size):
+            item = listed[index].of(plain) if listed else plain
             out.append(Async(interner.number(item), "weights", issue, starts[index]))
     return tuple(out)

@@ -8,7 +8,8 @@ keys, with the same losses (Dao 2023, arXiv 2307.08691). What a table of measure
 inner loop by head size and, where there are thousands of shapes, a smooth correction over waves and keys.
 
 Speeds are per implementation: `flash` (FlashAttention-2, or what stands in its place on the device), `flash3`
-(FlashAttention-3 and later) and `cudnn`, in `calibration/compute/attention`.
+(FlashAttention-3 and later) and `cudnn`, in `calibration/compute/attention`; older ones (`flash1`, `triton`) are times of
+another in `attention.yaml`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.device import Device
-from foretrain.cost.compute.estimate import Estimate, Kin, kin_of, names, stored
+from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.cost.compute.gemm import sustained, sustained_seconds
+from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import FORWARD, Kernel
 
 __all__ = ["DTYPES", "Grid", "Hardware", "Shapes", "Speed", "estimate", "seconds", "speed_of"]
@@ -163,7 +165,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     if kin is None:
         return None
     direction = "forward" if kernels[0].phase == FORWARD else "backward"
-    wanted = kernels[0].kind.removeprefix("attention").lstrip("_") or "flash"
+    wanted, times = _current(kernels[0].kind.removeprefix("attention").lstrip("_") or "flash")
     name, speed = speed_of(kin.name, wanted, direction)
     hardware = Hardware(
         units=float(device.compute_units or 1),
@@ -171,8 +173,8 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         bandwidth=device.memory_bandwidth,
     )
     shapes = _shapes(kernels, PRODUCTS[direction])
-    burst = seconds(shapes, speed, hardware, PRODUCTS[direction])
-    measured = speed.is_measured and kin.is_measured
+    burst = seconds(shapes, speed, hardware, PRODUCTS[direction]) * times
+    measured = speed.is_measured and kin.is_measured and times == 1.0
     share = sustained(device.name, kin.name, dtype)
     return Estimate(
         seconds=sustained_seconds(burst, shapes.flops / hardware.peak, share),
@@ -183,6 +185,13 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         else f"{name} attention {direction}, share of forward as on kin of {kin.name}",
         notes=_notes(device, kin),
     )
+
+
+@cache
+def _current(wanted: str) -> tuple[str, float]:
+    """The implementation that was measured in the place of an older one, and how much longer that takes."""
+    older = load_own_yaml(TABLES / "attention.yaml")["older"].get(wanted)
+    return (wanted, 1.0) if older is None else (older["like"], float(older["times"]))
 
 
 def _notes(device: Device, kin: Kin) -> tuple[str, ...]:

@@ -136,8 +136,9 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     kind = kinds(shape)
     seconds = _arithmetic(shape, phase, device, dtype, known.constants)
     seconds *= np.exp(_correction(shape, flops, phase, kind, known)) * _slower(device, kin, dtype)
+    seconds *= _listed("tried", device.name, kin.name, form, 1.0)
     ideal = _nominal(shape) / device.required_peak(dtype)
-    seconds = np.maximum(seconds, ideal / _most(device.name, kin.name, form))
+    seconds = np.maximum(seconds, ideal / _listed("most", device.name, kin.name, form, np.inf))
     # a kernel that does less or more than its dims say keeps their inefficiency
     seconds *= flops / np.maximum(_nominal(shape), 1.0)
     traffic = moved / (device.memory_bandwidth * known.constants.stream)
@@ -155,10 +156,10 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     )
 
 
-def _most(name: str, kin: str, form: str) -> float:
-    """Share of the data-sheet rate that a device keeps up, by its own name or that of its kin."""
-    known = load_own_yaml(TABLES / "conv.yaml")["most"]
-    return float((known.get(name) or known.get(kin) or {}).get(form, np.inf))
+def _listed(what: str, name: str, kin: str, form: str, otherwise: float) -> float:
+    """What conv.yaml says of a device, by its own name or that of its kin."""
+    known = load_own_yaml(TABLES / "conv.yaml")[what]
+    return float((known.get(name) or known.get(kin) or {}).get(form, otherwise))
 
 
 def _slower(device: Device, kin: Kin, dtype: str) -> float:

@@ -1,7 +1,7 @@
 """Products of matrices from measured tables.
 
-A table holds, for one device and number format, the logarithm of seconds on a grid of knots in `(m, n, k)`, less
-what whole waves of tiles explain:
+A table holds, for one device and number format, the logarithm of seconds on a grid of knots in `(m, n, k)`, and in
+the batch where batches were measured, less what whole waves of tiles explain:
 
     log seconds = H(m, n, k) + Σ over tiles of  share · log(waves)
 
@@ -16,16 +16,18 @@ device and format.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from zlib import decompress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.device import Device
-from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored, unpacked
+from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import Kernel
 
@@ -61,30 +63,33 @@ class Table:
     bandwidth: float
     units: float
     tiles: tuple[tuple[float, float, float], ...]  # rows, columns, share of the waves
-    knots: tuple[Floats, Floats, Floats]  # logarithms of m, n and k
-    grid: Floats  # H
+    knots: tuple[
+        Floats, ...
+    ]  # logarithms of m, n and k; of the batch before them where it was measured
+    grid: Floats  # H, an axis for each of the knots
     spread: float
     start: float = 0.0  # seconds of the smallest product
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Table:
-        knots = tuple(np.log(np.array(data[dim], dtype=np.float64)) for dim in "mnk")
-        shape = tuple(len(axis) for axis in knots)
-        grid = data["low"] + data["step"] * unpacked(data["grid"], shape, "<u2")
+        dims = [data[dim] for dim in ("batch", "m", "n", "k") if dim in data]
+        knots = tuple(np.log(np.array(dim, dtype=np.float64)) for dim in dims)
+        grid = data["low"] + data["step"] * risen(data["grid"], tuple(len(dim) for dim in dims))
         return cls(
             name=data["device"], form=data["form"], source=data["source"], peak=data["peak"],
             bandwidth=data["bandwidth"], units=data["units"],
             tiles=tuple((a, b, c) for a, b, c in data["tiles"]),
-            knots=(knots[0], knots[1], knots[2]), grid=grid, spread=data["spread"],
-            start=float(np.exp(grid.min())),
+            knots=knots, grid=grid, spread=data["spread"], start=float(np.exp(grid.min())),
         )  # fmt: skip
 
     def seconds(self, batch: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
         """Seconds at full clocks; dims are one or more."""
-        # A batch is more tiles of the same product: rows of the longer side, which overhangs least.
-        tall = m >= n
-        rows, columns = np.where(tall, batch * m, m), np.where(tall, n, batch * n)
-        found = self._smooth(np.log(rows), np.log(columns), np.log(k))
+        if len(self.knots) == 4:
+            found = self._smooth(np.log(batch), np.log(m), np.log(n), np.log(k))
+        else:  # a batch is more tiles of the same product: rows of the longer side, which overhangs least
+            tall = m >= n
+            rows, columns = np.where(tall, batch * m, m), np.where(tall, n, batch * n)
+            found = self._smooth(np.log(rows), np.log(columns), np.log(k))
         for tile_rows, tile_columns, share in self.tiles:
             tiles = batch * np.ceil(m / tile_rows) * np.ceil(n / tile_columns)
             found = found + share * np.log(np.maximum(np.ceil(tiles / self.units), 1.0))
@@ -97,26 +102,35 @@ class Table:
     def _smooth(self, *logs: Floats) -> Floats:
         """H between knots; past the last knots time grows as the work does."""
         cells, parts, beyond = [], [], 0.0
+        last = len(logs) - 1
         for axis, (value, knots) in enumerate(zip(logs, self.knots, strict=True)):
             inside = np.clip(value, knots[0], knots[-1])
             cell = np.clip(np.searchsorted(knots, inside, side="right") - 1, 0, len(knots) - 2)
             cells.append(cell)
             parts.append((inside - knots[cell]) / (knots[cell + 1] - knots[cell]))
             beyond = beyond + np.maximum(value - knots[-1], 0.0) * (
-                1.0 if axis == 2 else 1.0 - self.waved
+                1.0 if axis == last else 1.0 - self.waved
             )
-        i, j, h = cells
-        x, y, z = parts
-        grid = self.grid
-        near = _between(_between(grid[i, j, h], grid[i, j, h + 1], z),
-                        _between(grid[i, j + 1, h], grid[i, j + 1, h + 1], z), y)  # fmt: skip
-        far = _between(_between(grid[i + 1, j, h], grid[i + 1, j, h + 1], z),
-                       _between(grid[i + 1, j + 1, h], grid[i + 1, j + 1, h + 1], z), y)  # fmt: skip
-        return np.asarray(_between(near, far, x) + beyond)
+        return np.asarray(_between(self.grid, cells, parts) + beyond)
 
 
-def _between(low: Floats, high: Floats, part: Floats) -> Floats:
-    return low + (high - low) * part
+def _between(grid: Floats, cells: list[Any], parts: list[Any], axis: int = 0) -> Floats:
+    """Linear between the corners of the cells, along `axis` and those after it."""
+    if axis == len(parts):
+        return np.asarray(grid[tuple(cells)])
+    above = [*cells[:axis], cells[axis] + 1, *cells[axis + 1 :]]
+    low = _between(grid, cells, parts, axis + 1)
+    return np.asarray(low + (_between(grid, above, parts, axis + 1) - low) * parts[axis])
+
+
+def risen(text: str, shape: Sequence[int]) -> Floats:
+    """Steps of a grid from how much it rises along its last axis: base64 of deflated two-byte counts.
+
+    All low bytes come before all high ones, which are mostly zero.
+    """
+    planes = np.frombuffer(decompress(b64decode(text)), dtype=np.uint8).astype(np.uint32)
+    low, high = planes.reshape(2, -1)
+    return np.asarray(np.cumsum((low + 256 * high).reshape(shape), axis=-1).astype(np.float64))
 
 
 def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate | None:
@@ -126,7 +140,8 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         return None
     table, kin = found
     flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
-    moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64)
+    added = np.array([kernel.added for kernel in kernels], dtype=np.float64)
+    moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64) - added
     shape = np.array([_dims(kernel) for kernel in kernels], dtype=np.float64)
     batch, m, n, k = np.maximum(shape, 1.0).T
     seconds = table.seconds(batch, m, n, k * DEEPER.get(dtype, 1.0))
@@ -144,10 +159,10 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         slower,
         narrower,
     )
-    seconds = seconds / _listed("boards", device.name, kin.name, dtype)
+    seconds = seconds / _kept_up(device.name, kin.name, dtype)
     seconds = sustained_seconds(seconds, flops / peak, sustained(device.name, kin.name, dtype))
-    streaming = moved / (constants()["streaming"] * device.memory_bandwidth)
-    seconds = np.maximum(np.maximum(seconds, table.start), streaming)
+    seconds = np.maximum(np.maximum(seconds, table.start), streamed(moved, device))
+    seconds = seconds + streamed(added, device)
     own = kin.is_measured and dtype not in DEEPER
     spread = table.spread if own else table.spread + constants()["stand_in_spread"]
     return Estimate(
@@ -157,6 +172,11 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         source=f"{table.form} products measured on {table.name} ({table.source})",
         notes=() if kin.is_measured else (_note(device, table),),
     )
+
+
+def streamed(moved: Floats, device: Device) -> Floats:
+    """Seconds that a product's own traffic takes at best."""
+    return moved / (float(constants()["streaming"]) * device.memory_bandwidth)
 
 
 def _note(device: Device, table: Table) -> str:
@@ -198,6 +218,13 @@ def sustained_seconds(seconds: Floats, ideal: Floats, share: float) -> Floats:
 def sustained(name: str, kin: str, dtype: str) -> float:
     """Share of the burst rate that a device holds, by its own name or that of its kin."""
     return _listed("sustained", name, kin, dtype)
+
+
+def _kept_up(name: str, kin: str, dtype: str) -> float:
+    """Rate of products in a model's step over a table's, of boards that its sweep drove into their power limit."""
+    inside = _listed("inside", name, kin, dtype)
+    rented = _listed("boards", name, kin, dtype)
+    return rented * (inside * float(constants()["kept_up"]) if inside != 1.0 else 1.0)
 
 
 def _listed(factor: str, name: str, kin: str, dtype: str) -> float:

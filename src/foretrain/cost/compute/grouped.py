@@ -83,11 +83,13 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     peak = device.required_peak(dtype)
     hardware = Hardware(float(device.compute_units or 1), peak, device.memory_bandwidth)
     flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
-    moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64)
+    added = np.array([kernel.added for kernel in kernels], dtype=np.float64)
+    moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64) - added
     shape = np.array([_dims(kernel) for kernel in kernels], dtype=np.float64)
     took = speed.start + products_seconds(shape, flops, moved, speed, hardware)
     own = kin.is_measured
     seconds = sustained_seconds(took, flops / peak, sustained(device.name, kin.name, dtype))
+    seconds = seconds + gemm.streamed(added, device)
     # the experts' tiles are those of a batched product: no launch that shares them out beats it
     plain = gemm.estimate(kernels, device, dtype)
     if plain is not None:

@@ -8,7 +8,7 @@ its share of the work when `kv_seq` is split).
 
 `unfused` materialises the scores and keeps what Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1)
 list; the fused ones (`flash`, FlashAttention-2 where the device has no other; `flash3`, FlashAttention-3 and later;
-`cudnn`) keep q, k, v, the output and the log-sum-exp and recompute scores in backward, which makes five products
+`flash1` and `triton`, before it; `cudnn`) keep q, k, v, the output and the log-sum-exp and recompute scores in backward, which makes five products
 of forward's two (Dao et al. 2022, arXiv 2205.14135). They differ in speed alone, which is the cost model's
 affair: the kind of kernel says which one it is.
 """
@@ -21,7 +21,13 @@ from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, m
 from foretrain.model.ops.matmul import activation_gemm
 from foretrain.model.precision import Precision
 
-KINDS = {"flash": "attention", "flash3": "attention_flash3", "cudnn": "attention_cudnn"}
+KINDS = {
+    "flash": "attention",
+    "flash1": "attention_flash1",
+    "flash3": "attention_flash3",
+    "triton": "attention_triton",
+    "cudnn": "attention_cudnn",
+}
 """Fused implementations and the kind of kernel each runs."""
 IMPLEMENTATIONS = (*KINDS, "unfused")
 FLASH_BACKWARD = 2.5  # five products in backward for two in forward
@@ -125,15 +131,31 @@ def _softmax_kernels(op: Op, precision: Precision, choices: Choices) -> int:
     return 2 if op.attr.get("causal") and precision.activation_bytes > 2 else 1
 
 
+def _layout_copies(
+    op: Op, precision: Precision, choices: Choices, phase: str
+) -> tuple[Kernel, ...]:
+    """q, k, v and the output, or their gradients, between tokens and heads one behind another. Eager frameworks copy
+    them: `torch.matmul` folds the batch dims of what was permuted (PyTorch, native/LinearAlgebra.cpp); fused stacks
+    hand strides to the products (Megatron-LM, transformer.py)."""
+    if choices.fuses_elementwise:
+        return ()
+    elements = [op.elements(tensor) for tensor in (*op.inputs, *op.outputs)]
+    return tuple(memory(phase, 2 * n * precision.activation_bytes, n) for n in elements)
+
+
 def _unfused_forward(op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
     batch, m, n, width, value = _gemm_dims(op)
     scores = batch * m * n
     one_pass = scores * precision.activation_bytes
     passes = _softmax_kernels(op, precision, choices)
-    kernels = [activation_gemm(FORWARD, batch, m, n, width, precision)]
+    copies = _layout_copies(op, precision, choices, FORWARD)
+    kernels = [*copies, activation_gemm(FORWARD, batch, m, n, width, precision)]
     kernels += [memory(FORWARD, 2 * one_pass, scores, _SOFTMAX_FLOPS / passes)] * passes
     if op.attr.get("dropout", 0.0):
-        kernels.append(memory(FORWARD, 2 * one_pass + scores, scores))
+        if choices.fuses_score_dropout:  # written before and after; the mask is drawn and read
+            kernels[-1] = memory(FORWARD, 3 * one_pass + 2 * scores, scores, _SOFTMAX_FLOPS)
+        else:
+            kernels.append(memory(FORWARD, 2 * one_pass + scores, scores))
     return (*kernels, activation_gemm(FORWARD, batch, m, value, n, precision))
 
 
@@ -142,12 +164,15 @@ def _unfused_backward(op: Op, precision: Precision, choices: Choices) -> tuple[K
     scores = batch * m * n
     one_pass = scores * precision.activation_bytes
     kernels = [
+        *_layout_copies(op, precision, choices, INPUT_GRADIENT),
         activation_gemm(INPUT_GRADIENT, batch, n, value, m, precision),  # dV = Pᵀ·dO
         activation_gemm(INPUT_GRADIENT, batch, m, n, value, precision),  # dP = dO·Vᵀ
     ]
-    if op.attr.get("dropout", 0.0):
-        kernels.append(memory(INPUT_GRADIENT, 2 * one_pass + scores, scores))
-    kernels.append(memory(INPUT_GRADIENT, 3 * one_pass, scores, _SOFTMAX_FLOPS))
+    mask = scores if op.attr.get("dropout", 0.0) else 0
+    if mask and not choices.fuses_score_dropout:
+        kernels.append(memory(INPUT_GRADIENT, 2 * one_pass + mask, scores))
+        mask = 0
+    kernels.append(memory(INPUT_GRADIENT, 3 * one_pass + mask, scores, _SOFTMAX_FLOPS))
     if others := _softmax_kernels(op, precision, choices) - 1:
         # PyTorch's own softmax multiplies gradient and output in a kernel before (SoftMax.cu)
         kernels.append(memory(INPUT_GRADIENT, 3 * one_pass, scores))

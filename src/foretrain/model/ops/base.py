@@ -22,8 +22,12 @@ class Choices:
 
     attention: str = "flash"  # flash | flash3 | cudnn | unfused
     fuses_elementwise: bool = True  # bias+GELU, dropout+add, scale+mask+softmax in one pass
+    fuses_score_dropout: bool = False  # attention's softmax drops out in its own pass
+    aligned_to: int = 1  # dims of 16-bit products in matrix units are multiples of it
     keeps_quantised: bool = False  # low-precision GEMMs keep their input as they read it
     fuses_norms: bool = True  # RMS norm in one kernel
+    fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before
+    fuses_loss: bool = True  # cross entropy in one pass over the logits
     groups_experts: bool = True  # products of experts in one launch, their activation fused
     channels_last: bool = True  # feature maps lie as matrix units read them, channels innermost
 
@@ -38,6 +42,7 @@ class Kernel:
     bytes: float  # read + written in device memory
     dtype: str  # the data-sheet rate the arithmetic runs at
     shape: tuple[int, ...] = ()  # by kind, see below
+    added: float = 0.0  # of the bytes, what adding a product to a buffer moves beyond writing it
 
 
 # Shapes by kind of kernel:

@@ -26,7 +26,7 @@ class CrossEntropy:
         kernels = []
         if precision.activation_bytes != FP32:
             kernels.append(memory(FORWARD, n * (precision.activation_bytes + FP32), n))
-        if choices.fuses_elementwise:
+        if _is_fused(choices):
             return (*kernels, memory(FORWARD, 2 * n * FP32, n, 5.0))
         # maximum; subtract and exponentiate; sum; divide
         passes = (1, 4, 1, 2)
@@ -34,7 +34,7 @@ class CrossEntropy:
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         n = op.elements(op.inputs[0])
-        if choices.fuses_elementwise or precision.activation_bytes == FP32:
+        if _is_fused(choices) or precision.activation_bytes == FP32:
             return (memory(INPUT_GRADIENT, n * (FP32 + precision.activation_bytes), n, 2.0),)
         cast = memory(INPUT_GRADIENT, n * (FP32 + precision.activation_bytes), n)
         return memory(INPUT_GRADIENT, 2 * n * FP32, n, 2.0), cast
@@ -45,3 +45,7 @@ class CrossEntropy:
     def workspace(self, op: Op, precision: Precision, choices: Choices) -> float:
         """Bytes alive only while the op runs: the fp32 copy of the logits, or their fp32 gradient."""
         return op.elements(op.inputs[0]) * FP32
+
+
+def _is_fused(choices: Choices) -> bool:
+    return choices.fuses_elementwise and choices.fuses_loss

@@ -83,7 +83,7 @@ class Elementwise:
         row = _row(op)
         outputs = output_bytes(op, precision)
         moved = input_bytes(op, precision) + outputs + tensor_bytes(op, _mask(op, row), precision)
-        if choices.fuses_elementwise and op.attr.get("follows_norm"):
+        if _is_in_the_norm(op, choices):
             # the norm's pass does it: what is left to move is the other summand, or a bit per element
             moved = input_bytes(op, precision) - outputs if row.accumulates else _bits(op)
         if _is_fused(op, choices) or row.kernels == 1:
@@ -96,7 +96,7 @@ class Elementwise:
         outputs = output_bytes(op, precision)
         if row.accumulates:
             return (memory(INPUT_GRADIENT, 3 * outputs, largest(op)),)
-        if choices.fuses_elementwise and op.attr.get("follows_norm"):
+        if _is_in_the_norm(op, choices):
             return (memory(INPUT_GRADIENT, _bits(op), largest(op), 2 * row.flops),)
         moved = outputs + input_bytes(op, precision)
         kept = self.saved(op, precision, choices)[: len(op.inputs) if row.keeps else None]
@@ -131,6 +131,11 @@ def _bits(op: Op) -> float:
 def _is_fused(op: Op, choices: Choices) -> bool:
     """One pass; between products of experts that run one by one frameworks have no fused activation."""
     return choices.fuses_elementwise and (choices.groups_experts or op.name != "experts_act")
+
+
+def _is_in_the_norm(op: Op, choices: Choices) -> bool:
+    fuses = choices.fuses_elementwise or choices.fuses_behind_norms
+    return fuses and bool(op.attr.get("follows_norm"))
 
 
 def _mask(op: Op, row: Row) -> tuple[Tensor, ...]:

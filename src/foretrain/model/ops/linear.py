@@ -6,6 +6,8 @@ of the input. Backward is two GEMMs: dX = dY·Wᵀ and dW = Xᵀ·dY.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import (
     FORWARD,
@@ -97,7 +99,8 @@ class Linear:
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         m, n, k = self._mnk(op)
         precision = product_precision(op, precision)
-        return (gemm(FORWARD, 1, m, n, k, precision, precision.activation_bytes),)
+        product = gemm(FORWARD, 1, m, n, k, precision, precision.activation_bytes)
+        return (_where_it_runs(product, choices),)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         m, n, k = self._mnk(op)
@@ -106,6 +109,7 @@ class Linear:
         if op.attr.get("input_gradient", True):  # raw data needs none
             data = gemm(INPUT_GRADIENT, 1, m, k, n, precision, precision.activation_bytes)
             kernels.insert(0, data)
+        kernels = [_where_it_runs(kernel, choices) for kernel in kernels]
         if _has_bias(op) and not choices.fuses_elementwise:
             # Without a GEMM epilogue for it, the bias gradient reads dY once more.
             kernels.append(memory(WEIGHT_GRADIENT, m * n * precision.activation_bytes, m * n))
@@ -113,6 +117,14 @@ class Linear:
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
         return (kept_input(op, choices),)
+
+
+def _where_it_runs(product: Kernel, choices: Choices) -> Kernel:
+    """Matrix units, or, where dims do not suit them, vector units that multiply 16-bit operands as fp32."""
+    is_narrow = product.dtype in ("fp16", "bf16")
+    if is_narrow and any(dim % choices.aligned_to for dim in product.shape[1:]):
+        return replace(product, dtype="fp32")
+    return product
 
 
 def kept_input(op: Op, choices: Choices) -> Tensor:

@@ -35,24 +35,29 @@ def _unit(name: str, x: Map, width: int, stride: int, widen: int, repeat: int) -
     return s.finish(name, x, out, repeat), out
 
 
-def _stem(is_small: bool) -> tuple[Block, Map]:
+def _stem(is_small: bool, base: int) -> tuple[Block, Map]:
     s = ConvSketch()
     if is_small:  # CIFAR: 32x32 pixels are not shrunk
-        h = s.conv_bn_relu("stem", image(3, 32, 32), 64, 3)
+        h = s.conv_bn_relu("stem", image(3, 32, 32), base, 3)
     else:
-        h = s.conv_bn_relu("stem", image(3, 224, 224), 64, 7, 2)
+        h = s.conv_bn_relu("stem", image(3, 224, 224), base, 7, 2)
         h = s.pool("pool", h, "max", 3, 2, 1)
     return s.finish("stem", None, h), h
 
 
 def resnet(
-    name: str, depths: tuple[int, ...], widen: int, classes: int = 1000, is_small: bool = False
+    name: str,
+    depths: tuple[int, ...],
+    widen: int,
+    classes: int = 1000,
+    is_small: bool = False,
+    base: int = 64,
 ) -> Model:
-    """A ResNet; runs of identical residual units are one repeated block."""
-    block, h = _stem(is_small)
+    """A ResNet; runs of identical residual units are one repeated block. `base`: channels of the first stage."""
+    block, h = _stem(is_small, base)
     blocks = [block]
     for stage, depth in enumerate(depths, start=1):
-        width, stride = 64 * 2 ** (stage - 1), 1 if stage == 1 else 2
+        width, stride = base * 2 ** (stage - 1), 1 if stage == 1 else 2
         rest = depth
         if stride != 1 or h.channels != width * (4 if widen else 1):
             block, h = _unit(f"stage{stage}_first", carried(h), width, stride, widen, 1)
@@ -81,5 +86,9 @@ MODELS: dict[str, Entry] = {
         name: fixed(partial(resnet, name, depths, widen), _WIDE if widen > 1 else _SOURCE)
         for name, depths, widen in _ROWS
     },
+    # as large as the largest image model in Alpa's benchmark (Zheng et al. 2022, arXiv 2201.12023); the widths are ours
+    "wide-resnet-13b": fixed(
+        partial(resnet, "wide-resnet-13b", (3, 4, 23, 3), 2, 1024, base=640), _WIDE
+    ),
     "resnet18-cifar": fixed(partial(resnet, "resnet18-cifar", (2, 2, 2, 2), 0, 10, True), _SOURCE),
 }

@@ -1,0 +1,107 @@
+"""Blocks: what a repetition of a block runs under a plan, compiled once for all that are alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foretrain.compile.layout import Layout
+from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
+from foretrain.compile.passes.partition import partition
+from foretrain.compile.passes.pieces import in_pieces
+from foretrain.compile.passes.place import finer
+from foretrain.compile.passes.recompute import BlockPass, recompute
+from foretrain.compile.passes.unpack import unpacked
+from foretrain.model.ops.base import Choices
+from foretrain.model.workload import Workload
+from foretrain.plan.plan import Plan
+from foretrain.plan.strategy import nodes, of_repetition
+from foretrain.runtime import Runtime
+
+
+class Blocks:
+    """The blocks of a workload's model, cut as a plan says; what was compiled is remembered."""
+
+    def __init__(self, workload: Workload, plan: Plan, runtime: Runtime) -> None:
+        self.plan, self.runtime = plan, runtime
+        self.model = finer(workload.model, plan.schedule)
+        self.setting = Setting(
+            sizes=dict(plan.mesh.axes),
+            spoken=_spoken(plan),
+            precision=workload.precision,
+            choices=_choices(runtime),
+            runtime=runtime,
+        )
+        self.programs: dict[tuple[object, ...], BlockProgram] = {}
+        self.used_axes: set[str] = set()
+        self._passes: dict[tuple[object, ...], BlockPass] = {}
+        self._has_ranges = any("[" in node.select for node in nodes(plan.root))
+        # a tied weight that lives twice on one stage is stored and reduced once
+        ties = workload.model.tied if plan.schedule.stages == 1 else ()
+        self._drops = frozenset(second for _, second in ties)
+
+    def block(
+        self, number: int, repetition: int, incoming: tuple[Layout, ...] | None, choice: str
+    ) -> tuple[BlockPass, tuple[Layout, ...]]:
+        """What a repetition runs on tensors that lie as `incoming` says, recomputing what `choice` says, and how
+        what it hands on lies."""
+        key = (number, repetition if self._has_ranges else 0, incoming)
+        program = self.programs.get(key)
+        if program is None:
+            program = self.programs[key] = self._program(number, repetition, incoming)
+        if choice == "selective" and self.runtime.selective == "blocks":
+            choice = of_repetition("full*0.5", repetition)
+        full_key = (*key, choice)
+        block_pass = self._passes.get(full_key)
+        if block_pass is None:
+            block_pass = recompute(
+                program, choice, self.runtime.logits_copies, self.runtime.selective
+            )
+            block_pass = unpacked(block_pass, self.setting.precision, self.runtime)
+            self._passes[full_key] = block_pass
+        return block_pass, program.outgoing
+
+    def _program(
+        self, number: int, repetition: int, incoming: tuple[Layout, ...] | None
+    ) -> BlockProgram:
+        block, plan = self.model.blocks[number], self.plan
+        samples = plan.schedule.micro_batch * plan.replicas
+        pad = self.runtime.pads_vocabulary_to
+        ops = partition(block, repetition, plan.root, plan.mesh, samples, pad)
+        self.used_axes.update(axis for local in ops for axis in local.used)
+        lone = replace(block, inputs=()) if incoming is None else block
+        program = communicate(lone, ops, incoming or (), self.setting)
+        if self.runtime.exchanges_in_pieces:
+            program = replace(program, ops=in_pieces(program.ops))
+        return self._without_copies(program)
+
+    def _without_copies(self, program: BlockProgram) -> BlockProgram:
+        if not self._drops:
+            return program
+
+        def lean(op: OpProgram) -> OpProgram:
+            return replace(op, weights=tuple(w for w in op.weights if w.path not in self._drops))
+
+        return replace(program, ops=tuple(lean(op) for op in program.ops))
+
+
+def _choices(runtime: Runtime) -> Choices:
+    return Choices(
+        attention=runtime.attention,
+        fuses_elementwise=runtime.fuses_elementwise,
+        keeps_quantised=runtime.keeps_quantised,
+        fuses_norms=runtime.fuses_elementwise or runtime.fuses_norms,
+        fuses_behind_norms=runtime.fuses_behind_norms,
+        fuses_score_dropout=runtime.fuses_score_dropout,
+        aligned_to=runtime.aligned_to,
+        fuses_loss=runtime.fuses_loss,
+        groups_experts=runtime.groups_experts,
+        channels_last=runtime.channels_last,
+    )
+
+
+def _spoken(plan: Plan) -> dict[str, str]:
+    words = {}
+    for name, word in (("ep", "expert"), ("tp", "tensor"), ("cp", "context")):
+        if any(name == n for n, _ in plan.mesh.names) or name in dict(plan.mesh.axes):
+            words.update(dict.fromkeys(plan.mesh.expand(name), word))
+    return words

@@ -1,0 +1,68 @@
+"""What a collective costs while every group of a communicator runs it, without folding ranks first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import Communication, Communicator
+from foretrain.cost.collectives.selector import Wiring
+from foretrain.cost.network import Network, priced, wiring_of
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Crowd:
+    """The slowest group of a communicator, among all of them at work."""
+
+    network: Network
+    collective: str
+    library: str
+    members: Ints
+    wiring: Wiring
+    rate: dict[str, float]  # pattern → bytes/s in the crowd …
+    own_rate: dict[str, float]  # … and of the group alone
+    is_network: bool
+
+    def seconds(self, size: float) -> float:
+        work = Communication(self.collective, size, Communicator(()), "data")
+        choice, _ = priced(
+            self.network, work, self.members, self.wiring, self.own_rate, self.library, self.members
+        )
+        return choice.seconds(self.rate[choice.pattern])
+
+
+def crowd(network: Network, groups: Ints, collective: str, library: str) -> Crowd:
+    """`groups`: one row of ranks per group."""
+    rates: dict[str, float] = {}
+    own: dict[str, float] = {}
+    delays: dict[str, float] = {}
+    slowest, is_network = 0, False
+    for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
+        loads = network.pattern_loads(algorithm, groups)
+        total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
+        rate = np.full(len(groups), np.inf)
+        np.minimum.at(rate, loads.group, network.capacity[loads.link] / total[loads.link])
+        if not rates:
+            slowest = int(np.argmin(rate))
+        mine = loads.group == slowest
+        alone = np.bincount(
+            loads.link[mine], weights=loads.weight[mine], minlength=len(network.capacity)
+        )
+        used = np.flatnonzero(alone)
+        rates[algorithm.pattern] = float(rate[slowest])
+        own[algorithm.pattern] = float((network.capacity[used] / alone[used]).min(initial=np.inf))
+        late = network.laying.delays(algorithm, groups[slowest : slowest + 1])
+        delays[algorithm.pattern] = network.reported + float(late[0])
+        is_network |= bool(network.is_network[used].any())
+    members = groups[slowest]
+    wiring = replace(
+        wiring_of(network, members),
+        rate=next(iter(rates.values())),
+        rates=tuple(rates.items()),
+        delays=tuple(delays.items()),
+    )
+    return Crowd(network, collective, library, members, wiring, rates, own, is_network)

@@ -1,0 +1,197 @@
+"""Costs of items: kernels, collectives and copies of a program before it is cut into tasks.
+
+The simulator asks for the items of a whole graph, the estimator for those of single blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
+from foretrain.compile.passes.fold import Fold, Use
+from foretrain.cost import interference
+from foretrain.cost.compute import ComputeModel
+from foretrain.cost.compute.boards import latest, slowest
+from foretrain.cost.data import load_seconds
+from foretrain.cost.network import Charge, Network, charge, routes_of
+from foretrain.errors import Bug
+from foretrain.model.ops.base import LAUNCHES, Kernel
+from foretrain.model.workload import DataSource
+from foretrain.runtime import Runtime
+
+Floats = NDArray[np.float64]
+
+# Columns of a breakdown: where the seconds of a chain go.
+COMPUTE, INTERCONNECT, NETWORK = range(3)
+
+
+def uses_of(items: Iterable[Item]) -> tuple[Use, ...]:
+    """Communicators and collectives of items, in order of first use."""
+    uses: dict[Use, None] = {}
+    for item in items:
+        for work in (item.work, item.beside):
+            if isinstance(work, Communication):
+                uses[work.group, work.collective] = None
+    return tuple(uses)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Surroundings:
+    """Where items run: the cluster under a runtime, timed by a compute model."""
+
+    cluster: Cluster
+    runtime: Runtime
+    network: Network
+    compute: ComputeModel
+    data: DataSource | None = None
+
+
+class ItemCosts:
+    """What items cost alone on the rank classes of a fold."""
+
+    def __init__(self, items: Sequence[Item], fold: Fold, around: Surroundings) -> None:
+        self.items, self.fold = items, fold
+        self.cluster, self.runtime, self.network = around.cluster, around.runtime, around.network
+        self.compute, self.data = around.compute, around.data
+        self.routes = routes_of(self.network, fold, uses_of(items))
+        self.kernel_ids = [i for i, item in enumerate(items) if isinstance(item.work, Compute)]
+        self.other_ids = [
+            i for i, item in enumerate(items)
+            if not isinstance(item.work, Compute) or item.beside is not None
+        ]  # fmt: skip
+        self.devices = np.asarray(self.cluster.device_kind)[fold.examples]
+        self.notes: dict[str, None] = {}
+        self.sources: dict[str, None] = {}
+        self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
+        self._charges: dict[tuple[Communication, int], Charge] = {}
+
+    def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
+        """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
+        found = self._kernels.get(kind)
+        if found is None:
+            works = [self.items[i].work for i in self.kernel_ids]
+            kernels = [work.kernel for work in works if isinstance(work, Compute)]
+            answer = self.compute.seconds(kernels, self.cluster.devices[kind])
+            columns = np.zeros((3, len(self.items)))
+            tensors = _tensors(kernels)
+            issued = tensors * self.runtime.kernels_per_tensor
+            delay = self.runtime.jitter_seconds * latest(self.cluster.device_count)
+            seconds = np.where(tensors > 0, 0.0, answer.seconds * self.runtime.kernel_pace)
+            seconds += issued * self.runtime.host_seconds_per_kernel + (tensors > 0) * delay
+            seconds *= slowest(self.cluster.devices[kind].name, self.cluster.device_count)
+            answer = replace(answer, seconds=seconds)
+            columns[0, self.kernel_ids] = answer.seconds
+            columns[1, self.kernel_ids] = np.where(answer.measured, answer.seconds, 0.0)
+            columns[2, self.kernel_ids] = answer.spread * answer.seconds
+            self.notes.update(dict.fromkeys(answer.notes))
+            self.sources.update(dict.fromkeys(answer.source))
+            found = self._kernels[kind] = (columns[0], columns[1], columns[2])
+        return found
+
+    def seconds_of(self, rank_class: int) -> tuple[Floats, Floats, Floats]:
+        """Every item's seconds alone, their parts, and (measured seconds, spread seconds)."""
+        seconds, measured, spread = self._device_kernels(int(self.devices[rank_class]))
+        total = seconds.copy()
+        parts = np.zeros((3, len(total)))
+        parts[COMPUTE] = seconds
+        extra = np.stack([measured, spread])
+        for index in self.other_ids:
+            item = self.items[index]
+            if not self.takes_part(item, rank_class):
+                continue
+            if item.beside is not None:
+                # it runs inside the item, where no other flow can be met: all groups are taken to move at once
+                charged = self.charge_of(item.beside, rank_class)
+                hidden, is_network = (
+                    charged.crowd_seconds * self.exposed(item.beside),
+                    charged.is_network,
+                )
+                kernel = seconds[index] * self._hiding(item)
+                exposed = self._beside(kernel, hidden, rank_class, charged, item.beside.purpose)
+                total[index] += exposed
+                parts[NETWORK if is_network else INTERCONNECT, index] += exposed
+            elif isinstance(item.work, Communication):
+                alone, is_network = self._communication(item.work, rank_class)
+                total[index] = alone
+                parts[NETWORK if is_network else INTERCONNECT, index] = alone
+                extra[0, index] = (
+                    alone if self.charge_of(item.work, rank_class).is_measured else 0.0
+                )
+            else:
+                total[index] = self._host_side(item, rank_class)
+                parts[INTERCONNECT, index] = total[index]
+        return total, parts, extra
+
+    def _hiding(self, item: Item) -> float:
+        """The share of a kernel that can hide what runs beside it: in pieces, all but the first or last."""
+        if not item.in_pieces or item.beside is None:
+            return 1.0
+        ranks = self.fold.groups[item.beside.group].groups.shape[1]
+        return 1.0 - 1.0 / float(ranks)
+
+    def _beside(
+        self, kernel: float, moving: float, rank_class: int, charged: Charge, purpose: str
+    ) -> float:
+        """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
+        if not self.runtime.overlap_slows:
+            return max(0.0, moving - kernel)
+        share = self.runtime.exchange_share
+        if purpose == "tensor" and 0.0 < share < 1.0 and not charged.is_network:
+            return interference.pair(kernel, moving, 1.0 / (1.0 - share), 1.0) - kernel
+        device = self.cluster.devices[int(self.devices[rank_class])]
+        table = interference.factors(device, charged.is_network)
+        kernel_slowed = float(table[interference.COMPUTE, interference.COLLECTIVE])
+        moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
+        return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
+
+    def takes_part(self, item: Item, rank_class: int) -> bool:
+        """Items are pooled over stages; a class is only asked about groups it is in."""
+        for work in (item.work, item.beside):
+            if isinstance(work, Communication):
+                found = self.fold.groups[work.group]
+                if found.group_of[self.fold.examples[rank_class]] < 0:
+                    return False
+        return True
+
+    def _communication(self, work: Communication, rank_class: int) -> tuple[float, bool]:
+        cost = self.charge_of(work, rank_class)
+        return cost.seconds * self.exposed(work), cost.is_network
+
+    def charge_of(self, work: Communication, rank_class: int) -> Charge:
+        fold = self.fold
+        key = (work, fold.mover_class(work.group, work.collective, rank_class))
+        found = self._charges.get(key)
+        if found is None:
+            found = charge(self.network, fold, self.routes, *key, self.runtime.library)
+            self._charges[key] = found
+        return found
+
+    def exposed(self, work: Communication) -> float:
+        """The share of a blocking collective that the runtime does not hide under its neighbours."""
+        if work.purpose == "expert":
+            return 1.0 - self.runtime.expert_overlap
+        return 1.0
+
+    def _host_side(self, item: Item, rank_class: int) -> float:
+        device = self.cluster.devices[int(self.devices[rank_class])]
+        node = self.cluster.node(int(self.cluster.node_of[self.fold.examples[rank_class]]))
+        work = item.work
+        if isinstance(work, Load):
+            if self.data is None:
+                raise Bug("a load without a data source.")
+            return load_seconds(work, self.data, node.host, node.device_count)
+        assert isinstance(work, Copy)
+        if work.direction == "host_memory":
+            rate = node.host.memory_bandwidth or device.pcie_bandwidth
+            return work.bytes / (rate / node.device_count)
+        return work.bytes / device.pcie_bandwidth
+
+
+def _tensors(kernels: Sequence[Kernel]) -> Floats:
+    """For how many tensors the host issues kernels while the device waits, where a kernel stands for that."""
+    return np.array([k.shape[0] if k.kind == LAUNCHES else 0.0 for k in kernels])

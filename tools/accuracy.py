@@ -29,6 +29,7 @@ from foretrain.report.validation import MEANING, STEP_TIME, share, step_time_row
 from foretrain.validation.cases import ValidationReport, read_cases, report
 from foretrain.validation.figures import Scored
 from foretrain.validation.running import cores, run_all
+from foretrain.validation.scaling import scaling
 from foretrain.validation.split import HALVES, SEED, half_of
 from foretrain.validation.steps import blind, is_timed, step_of
 
@@ -189,6 +190,38 @@ def others(found: ValidationReport) -> str:
     )
 
 
+def scalings(scored: Sequence[Scored]) -> str:
+    rows = [
+        (s.group, s.families, s.runs, f"{s.mean:.1f}", f"{s.median:.1f}", f"{s.largest:.1f}")
+        for s in scaling(scored)
+    ]
+    return table(("group", "families", "larger runs", "mean", "median", "largest"), rows)
+
+
+def waits(scored: Sequence[Scored]) -> str:
+    """Synchronisation measured apart from the step, against exposed communication."""
+    rows = []
+    for half in HALVES:
+        for least in (0.0, 0.1):
+            errors = [
+                abs(_exposed(row) / float(row.measured["sync_time_s"]) - 1.0)
+                for row in scored
+                if row.error is not None and half_of(row.case) == half
+                and float(row.measured.get("sync_time_s") or 0.0)
+                > least * float(row.measured["step_time_s"])
+            ]  # fmt: skip
+            if errors:
+                rows.append(
+                    (half, f"{least:.0%}", len(errors), share(mean(errors)), share(median(errors)))
+                )
+    return table(("half", "synchronisation is over", "runs", "MAPE", "median"), rows)
+
+
+def _exposed(row: Scored) -> float:
+    found = row.prediction["stalls"]
+    return float(found["network"]) + float(found["interconnect"]) + float(found["imbalance"])
+
+
 def page(cases: Sequence[Mapping[str, Any]], jobs: int, leave_one_out: Path) -> str:
     documents = run_all(predict_case, [blind(case) for case in cases], jobs)
     scored = [Scored(case, found) for case, found in zip(cases, documents, strict=True)]
@@ -225,6 +258,18 @@ data sheets or documentation.
 ## What each part brings
 
 {ablations(cases, jobs)}
+
+## Scaling
+
+Throughput per device over that of the smallest run with the same work per device: by how many points (hundredths)
+prediction and measurement differ.
+
+{scalings(scored)}
+
+Pollux measured synchronisation apart; predicted is communication that nothing hides (of step time: at least the share
+in the second column).
+
+{waits(scored)}
 
 ## Memory and verdicts
 

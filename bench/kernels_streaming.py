@@ -167,7 +167,8 @@ LIMITS = """
   format is set on whole ResNet-50 steps (four runs of the fitted half of the open cases); channel order is not told apart within a format.
 - Depth-wise convolutions and optimizer kernels are not measured: the first are vector arithmetic at an assumed share, the
   second stream their bytes.
-- Look-ups assume rows drawn evenly over all tables of a kernel. Groups with tiny tables (MLPerf) hit the cache more often.
+- Look-ups are measured with rows drawn evenly. Of skewed tables the rows met and met again follow from Zipf's law, not from
+  measured kernels.
 """
 
 

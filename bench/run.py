@@ -37,6 +37,11 @@ How to read it:
 - The engine's figures are tasks per second on 98,304 tasks: `static` has no flows, in `sharing` one task in
   ten is a flow, nearly 64 of them at once all the time, and in `spread` about half as many; in
   `slowing` tasks on one place slow each other, in `calm` they could but do not.
+- A search is the first of its process, imports not counted. Every plan of the space is estimated, the best are
+  simulated in full. Alpa's figures are published ones (OSDI 2022, table 5; artifact of Aceso, EuroSys 2024) for the
+  same model and as many GPUs of the same kind: its search compiles and measures candidates on the cluster.
+  Calculon's rate is of its own search (26,372 configurations of GPT-3 on 64 GPUs in 329 s on one core), measured
+  in another run.
 - Other predictors stand beside ours for orientation. llm-analysis evaluates a closed form in well under a
   millisecond; it does not schedule micro-batches, so its step has no pipeline bubble, and its default
   efficiencies are ideal. Ours compiles a graph, simulates it, and keeps timeline, stalls and memory over time.
@@ -99,6 +104,7 @@ def main() -> None:
     load = f"Load average at the start {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     one_core()
     rows = rows_of("predict.py") + rows_of("networks.py") + rows_of("cases.py") + engine()
+    rows += rows_of("search.py")
     if not options.without_peers:
         rows += peers()
     show(rows, as_json=False)

@@ -19,11 +19,13 @@ from streaming_rows import FOLDER, MIB, ROOT, rows
 from foretrain.cluster.catalog import devices
 from foretrain.cost.compute.embedding import Table, estimate, hits
 from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, Kernel
+from foretrain.model.ops.skew import seen
+from foretrain.model.zoo.dlrm import ROWS
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "embedding"
 DEVICE = "v100-sxm2-32gb"
-MODELS = {"DLRM_default": (8, 1_000_000, 64, 100), "DLRM_MLPerf": (26, 204_184_588 // 26, 128, 1)}
-"""Tables, rows of one (the mean for MLPerf), values of a row, look-ups per sample and table."""
+MODELS = {"DLRM_default": ((1_000_000,) * 8, 64, 100), "DLRM_MLPerf": (ROWS, 128, 1)}
+"""Rows of the tables, values of a row, look-ups per sample and table; rows are drawn evenly."""
 OTHERS = 5.5  # tensors that adding positions and dropout move beside GPT's two look-ups
 OTHERS_BACKWARD = 2.5
 STREAM = 0.85
@@ -43,13 +45,14 @@ class Lookup:
     seconds: float
 
 
-def kernel(tables: int, size: int, width: int, bag: int, batch: int, is_forward: bool) -> Kernel:
+def kernel(sizes: tuple[int, ...], width: int, bag: int, batch: int, is_forward: bool) -> Kernel:
     """As `EmbeddingBag` makes it, in FP32."""
-    lookups = batch * tables * bag
+    lookups = batch * len(sizes) * bag
     passes = 1 if is_forward else 2
-    moved = lookups * (8.0 + 4.0 * passes * width) + 4.0 * batch * tables * width
+    moved = lookups * (8.0 + 4.0 * passes * width) + 4.0 * batch * len(sizes) * width
     phase = FORWARD if is_forward else WEIGHT_GRADIENT
-    return Kernel("embedding", phase, 0.0, moved, "fp32", (tables * size, width, lookups))
+    met = round(sum(seen(size, batch * bag, 0.0)[0] for size in sizes))
+    return Kernel("embedding", phase, 0.0, moved, "fp32", (sum(sizes), width, lookups, met, met))
 
 
 def profiled() -> list[Lookup]:
@@ -68,8 +71,10 @@ def small_tables() -> list[Lookup]:
     found = []
     for row in rows("dlrm_embedding_microbench_v100.csv"):
         if "forward" in row["kernel"]:
-            sizes = (int(row[c]) for c in ("T_tables", "E_rows", "D_dim", "L_bag", "B"))
-            made = kernel(*sizes, is_forward=True)
+            tables, size, *others = (
+                int(row[c]) for c in ("T_tables", "E_rows", "D_dim", "L_bag", "B")
+            )
+            made = kernel((size,) * tables, *others, is_forward=True)
             found.append(Lookup("small tables forward", made, float(row["kernel_us"]) * 1e-6))
     return found
 
@@ -79,7 +84,7 @@ def share(found: list[Lookup], known: Table) -> float:
     device = devices()[DEVICE]
     said = []
     for one in found:
-        shape = np.array([one.kernel.shape], dtype=np.float64)
+        shape = np.array([one.kernel.shape], dtype=np.float64)  # as the kernel says it
         moved = np.array([one.kernel.bytes])
         cached = hits(shape, moved, one.kernel.phase == FORWARD, device, known)[0]
         left = one.seconds - known.start_seconds

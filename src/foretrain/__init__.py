@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from foretrain.model.workload import DataSource as DataSource
     from foretrain.model.workload import Workload as Workload
     from foretrain.plan import Plan as Plan
+    from foretrain.planning.facade import search as search
+    from foretrain.recommendation.facade import recommend as recommend
     from foretrain.runtime import Runtime as Runtime
     from foretrain.schemas import schema as schema
     from foretrain.validation import validate as validate
@@ -47,7 +49,9 @@ _HOME = {
     "fit": "foretrain.followups",
     "predict": "foretrain.forecast",
     "predict_cases": "foretrain.cases",
+    "recommend": "foretrain.recommendation.facade",
     "schema": "foretrain.schemas",
+    "search": "foretrain.planning.facade",
     "validate": "foretrain.validation",
     "whatif": "foretrain.followups",
 }
@@ -67,7 +71,9 @@ __all__ = [
     "fit",
     "predict",
     "predict_cases",
+    "recommend",
     "schema",
+    "search",
     "validate",
     "whatif",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -43,6 +43,20 @@ from foretrain.runtime import runtime as runtime_of
 
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
+    from foretrain.cost.curves import OwnCurves
+
+
+class Measured(Protocol):
+    """Times of the user's own machine, which stand before what ships (`foretrain.measurement.Calibration`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def compute(self) -> ComputeModel: ...
+
+    @property
+    def curves(self) -> OwnCurves | None: ...
 
 
 @dataclass(frozen=True)
@@ -57,9 +71,16 @@ class Question:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     is_runtime_known: bool = True  # else a preset stands in for it
+    measured: Measured | None = None
+
+    @property
+    def compute(self) -> ComputeModel:
+        """What times kernels."""
+        return Calibrated() if self.measured is None else self.measured.compute
 
     def to_dict(self) -> dict[str, Any]:
         w = self.workload
+        measured = {} if self.measured is None else {"calibration": self.measured.name}
         return {
             "model": w.model.name,
             "parameters": w.model.parameters,
@@ -76,6 +97,7 @@ class Question:
             "device": self.cluster.devices[0].name,
             "plan": self.plan.text,
             "runtime": self.runtime.name,
+            **measured,
         }
 
 
@@ -93,6 +115,7 @@ def ask(
     runtime_options: Mapping[str, Any] | None = None,
     data: DataSource | None = None,
     stragglers: str | Mapping[int, float] | Spread | None = None,
+    measured: Measured | None = None,
 ) -> Question:
     """Resolve names into a question; every wrong name is an `InputError`."""
     cluster = Cluster.of(on)
@@ -113,7 +136,9 @@ def ask(
     if batch < 1:
         raise InputError(f"global batch {batch} is not a positive whole number.")
     workload = Workload.of(model, batch, seq, precision, optimizer, data)
-    return Question(workload, cluster, resolved, stack, assumptions=tuple(assumptions))
+    return Question(
+        workload, cluster, resolved, stack, assumptions=tuple(assumptions), measured=measured
+    )
 
 
 def predict(
@@ -130,6 +155,7 @@ def predict(
     runtime_options: Mapping[str, Any] | None = None,
     data: DataSource | None = None,
     stragglers: str | Mapping[int, float] | Spread | None = None,
+    measured: Measured | None = None,
 ) -> Prediction:
     """Predict one training step: `predict("llama3-8b", on="2 x dgx-h100", plan="tp4 pp2 dp2 zero1", batch=256)`."""
     question = ask(
@@ -145,6 +171,7 @@ def predict(
         runtime_options=runtime_options,
         data=data,
         stragglers=stragglers,
+        measured=measured,
     )
     return answer(question)
 
@@ -152,7 +179,8 @@ def predict(
 def network_for(question: Question) -> Network:
     """The cluster's links under the question's communication library."""
     stack = question.runtime
-    return network_of(question.cluster, stack.library, chosen(dict(stack.algorithms)))
+    own = None if question.measured is None else question.measured.curves
+    return network_of(question.cluster, stack.library, chosen(dict(stack.algorithms)), own)
 
 
 def compile_question(
@@ -165,7 +193,7 @@ def compile_question(
         _on_devices(question),
         network_for(question),
         is_folded=is_folded,
-        pace=partial(kernel_seconds, question.cluster, compute or Calibrated()),
+        pace=partial(kernel_seconds, question.cluster, compute or question.compute),
     )
 
 
@@ -187,7 +215,7 @@ def cost_question(
         question.cluster,
         question.runtime,
         network_for(question),
-        compute or Calibrated(),
+        compute or question.compute,
         question.workload.data,
     )
 

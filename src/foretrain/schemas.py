@@ -14,7 +14,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of `cluster`, `plan`, `model`, `case`, `prediction` or `runtime`."""
+    """The schema of `cluster`, `plan`, `model`, `case`, `prediction`, `search` or `runtime`."""
     if name not in _SCHEMAS:
         known = ", ".join(_SCHEMAS)
         raise InputError(f"no schema {name!r}.{did_you_mean(name, _SCHEMAS)} Known: {known}.")
@@ -238,11 +238,75 @@ def _prediction() -> dict[str, Any]:
     }
 
 
+_TEXT: dict[str, Any] = {"type": "string"}
+_NUMBER: dict[str, Any] = {"type": "number"}
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _estimated_plan(**more: Any) -> dict[str, Any]:
+    """Seconds are null where a plan does not fit: such plans are not timed."""
+    parts = ("step", "work", "pipeline", "data", "update")
+    figures = {
+        **more,
+        "plan": _TEXT,
+        **dict.fromkeys(("peak_bytes", "capacity_bytes", "lacks_bytes"), _NUMBER),
+        **{f"{part}_seconds": _nullable("number") for part in parts},
+    }
+    return _object(figures, tuple(figures))
+
+
+def _explanation() -> dict[str, Any]:
+    told = {
+        **dict.fromkeys(("choice", "value", "sentence"), _TEXT),
+        "plan": _nullable("string"),
+        "fits": {"type": "boolean"},
+        **dict.fromkeys(("step_seconds", "slower_seconds", "more_bytes"), _nullable("number")),
+        "lacks_bytes": _NUMBER,
+        "grew": {"type": "object", "additionalProperties": _NUMBER},
+    }
+    return _object(told, tuple(told))
+
+
+def _search() -> dict[str, Any]:
+    ranked = {
+        "plan": _TEXT,
+        "tree": {"$ref": "#/$defs/plan"},
+        "prediction": {"$ref": "#/$defs/prediction"},
+        "estimated_seconds": _NUMBER,
+    }
+    always = {
+        "objective": {"enum": ["time", "cost", "memory", "pareto"]},
+        "question": {"type": "object"},
+        "plans_valid": _WHOLE,
+        "plans_fitting": _WHOLE,
+        "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
+        "seconds": _NUMBER,
+        "best": _list(_object(ranked, tuple(ranked))),
+        "pareto": _list(_estimated_plan()),
+        "explanations": _list(_explanation()),
+        "nearest": {"anyOf": [_estimated_plan(), {"type": "null"}]},
+        "with_more_nodes": {
+            "anyOf": [_estimated_plan(factor=_WHOLE, nodes=_WHOLE), {"type": "null"}]
+        },
+        "notes": _list(_TEXT),
+    }
+    files = {"target": _TEXT, "folder": _TEXT, "files": _list(_TEXT), "cannot": _list(_TEXT)}
+    asked = {"why": _explanation(), "exported": _object(files, tuple(files))}
+    plan = _plan()
+    definitions = {**plan.pop("$defs"), "plan": plan, "prediction": _prediction()}
+    return {**_object({**always, **asked}, tuple(always)), "$defs": definitions}
+
+
 _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "cluster": _cluster,
     "plan": _plan,
     "model": _model,
     "case": _case,
     "prediction": _prediction,
+    "search": _search,
     "runtime": _runtime,
 }

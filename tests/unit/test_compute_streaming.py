@@ -220,7 +220,7 @@ def test_look_up_readings() -> None:
 def test_rows_looked_up_again_come_from_the_cache() -> None:
     table = embedding.read("v100-sxm2-32gb")
     kernels = [lookup(rows, 128, 1 << 20, 1 << 14) for rows in (1_000, 10_000, 100_000, 10**9)]
-    shape = np.array([kernel.shape for kernel in kernels], dtype=np.float64)
+    shape = np.array([embedding.met(kernel.shape) for kernel in kernels])
     moved = np.array([kernel.bytes for kernel in kernels])
     cached = embedding.hits(shape, moved, True, V100, table)
     assert (np.diff(cached) <= 0).all()

@@ -11,8 +11,8 @@ import foretrain
 def test_the_door_offers_exactly_these_names() -> None:
     assert set(foretrain.__all__) == {
         "Cluster", "DataSource", "Model", "Plan", "Prediction", "Runtime", "Workload", "__version__",
-        "compare", "compile_graph", "explain", "fit", "predict", "predict_cases", "schema", "validate",
-        "whatif",
+        "compare", "compile_graph", "explain", "fit", "predict", "predict_cases", "recommend", "schema",
+        "search", "validate", "whatif",
     }  # fmt: skip
 
 

@@ -95,6 +95,7 @@ def _choices(runtime: Runtime) -> Choices:
         aligned_to=runtime.aligned_to,
         fuses_loss=runtime.fuses_loss,
         groups_experts=runtime.groups_experts,
+        fuses_epilogues=runtime.fuses_epilogues,
         channels_last=runtime.channels_last,
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.model.ops.base import Kernel
+from foretrain.model.ops.embedding import parts
 
 if TYPE_CHECKING:
     from foretrain.compile.passes.fold import Fold
@@ -84,6 +85,26 @@ class Tokens(Communication):
         """
         hit = places * (1.0 - (1.0 - 1.0 / places) ** self.copies)
         return self.bytes * min(1.0, hit / self.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors(Communication):
+    """Pooled look-ups on their way to the samples' owners, or their gradients on the way back: `each` bytes for every
+    vector that a sample gets, from tables with so many look-ups in their `bags`.
+
+    Between nodes partial sums of one node travel as one (HugeCTR's hierarchical exchange).
+    """
+
+    each: float = 0.0
+    bags: tuple[int, ...] = ()
+
+    def sent(self, places: int) -> float:
+        return self.each * sum(parts(self.bags, places))
+
+    def inside(self, places: int, ranks: int) -> float:
+        """Bytes of partial sums that a rank has to add up with others at its place, of so many."""
+        several = zip(self.bags, parts(self.bags, places), strict=True)
+        return self.each * sum(part * min(ranks, bag / part) for bag, part in several)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ __all__ = [
     "Curve",
     "Interconnect",
     "Key",
+    "OwnCurves",
     "Table",
     "alone_seconds",
     "curves",
@@ -249,6 +250,19 @@ class Table:
             if interconnect is not None and interconnect != held.kind:
                 return None
         return self.seconds(device.name, ranks, collective, size)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OwnCurves:
+    """Collectives as the user measured them: a table for each library and number of domains that ranks were in.
+
+    Networks are remembered by it, so it is equal to itself alone.
+    """
+
+    tables: Mapping[tuple[str, int], Table]
+
+    def of(self, library: str, domains: int) -> Table | None:
+        return self.tables.get((library.partition("-")[0], domains))
 
 
 RINGS = ("all_gather", "all_gather_base", "reduce_scatter")

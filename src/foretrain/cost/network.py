@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
-from foretrain.compile.execution import Communication, Communicator, Tokens
+from foretrain.compile.execution import Communication, Communicator, Tokens, Vectors
 from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use
 from foretrain.cost.calibration.efficiencies import table
@@ -31,7 +31,7 @@ from foretrain.cost.collectives.selector import (
     reported_latency,
     select,
 )
-from foretrain.cost.curves import alone_seconds
+from foretrain.cost.curves import OwnCurves, Table, shipped
 from foretrain.cost.laying import Laying
 
 Floats = NDArray[np.float64]
@@ -100,9 +100,16 @@ class Charge:
 class Network:
     """The links of a cluster at the bandwidth long messages reach. Implements `Traffic` for the fold pass."""
 
-    def __init__(self, cluster: Cluster, library: str = "nccl", choose: Chosen = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        library: str = "nccl",
+        choose: Chosen = (),
+        own: OwnCurves | None = None,
+    ) -> None:
+        """`own`: what the user measured of these links; it stands before what ships."""
         self.cluster = cluster
-        self.library, self.choose = library, choose
+        self.library, self.choose, self.own = library, choose, own
         topology = cluster.topology
         tier = np.asarray(topology.tier)
         capacity = np.asarray(topology.capacity) * _efficiency(cluster)
@@ -121,6 +128,14 @@ class Network:
         self.laying = Laying(cluster, capacity)
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
+
+    def curves(self, library: str, domains: int) -> tuple[Table, ...]:
+        """Tables of measured curves that groups in so many domains may be timed by, the best first."""
+        if self.choose:
+            return ()
+        own = None if self.own is None else self.own.of(library, domains)
+        ships = domains == 1 and library.startswith("nccl")
+        return (*(() if own is None else (own,)), *((shipped(),) if ships else ()))
 
     def link_name(self, link: int) -> str:
         """The link as the topology calls it; lanes of sends are named after the link they run beside."""
@@ -158,9 +173,11 @@ class Network:
 
 
 @lru_cache(maxsize=32)
-def network_of(cluster: Cluster, library: str = "nccl", choose: Chosen = ()) -> Network:
+def network_of(
+    cluster: Cluster, library: str = "nccl", choose: Chosen = (), own: OwnCurves | None = None
+) -> Network:
     """One network per cluster, so that folds and routes can be remembered."""
-    return Network(cluster, library, choose)
+    return Network(cluster, library, choose, own)
 
 
 @lru_cache(maxsize=128)
@@ -331,17 +348,29 @@ def priced(
     `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
     """
     collective = network.laying.named(work.collective)
-    if isinstance(work, Tokens):
+    summed = _summed(network, work, wiring) if isinstance(work, Vectors) else 0.0
+    if isinstance(work, Tokens | Vectors):
         places = wiring.domains if wiring.domains > 1 else len(members)
         work = Communication(work.collective, work.sent(places), work.group, work.purpose)
     choice = select(collective, work.bytes, wiring, library, network.choose)
-    is_measured = False
-    if wiring.domains == 1 and library.startswith("nccl") and not network.choose:
-        modelled = choice
-        choice = _measured(network, work, members, choice, own_rate[choice.pattern])
-        is_measured = choice is not modelled
-    waits = _waits(network, work, choice, wiring, library, moving)
+    modelled = choice
+    for curves in network.curves(library, wiring.domains):
+        if choice is modelled:
+            choice = _measured(network, curves, work, members, choice, own_rate[choice.pattern])
+    is_measured = choice is not modelled
+    if is_measured:  # its sockets were measured with it
+        wiring = replace(wiring, domains=1)
+    waits = summed + _waits(network, work, choice, wiring, library, moving)
     return replace(choice, latency=choice.latency + waits), is_measured
+
+
+def _summed(network: Network, work: Vectors, wiring: Wiring) -> float:
+    """Seconds in which partial sums of one node meet before they leave it, or gradients go round inside it."""
+    inside = network.capacity[~network.is_network]
+    ranks = wiring.ranks // wiring.domains
+    if wiring.domains == 1 or ranks == 1 or not len(inside):
+        return 0.0
+    return work.inside(wiring.domains, ranks) * (ranks - 1) / ranks / float(inside.min())
 
 
 def _waits(
@@ -397,9 +426,14 @@ def _chosen_uses(network: Network, fold: Fold, uses: tuple[Use, ...]) -> list[tu
 
 
 def _measured(
-    network: Network, work: Communication, members: Ints, choice: Choice, rate: float
+    network: Network,
+    curves: Table,
+    work: Communication,
+    members: Ints,
+    choice: Choice,
+    rate: float,
 ) -> Choice:
-    """The choice with the time a measured curve gives, where the devices of one domain have one.
+    """The choice with the time a measured curve gives, where the group's devices have one.
 
     The curve is of a group alone, so its time is turned into the volume that takes it at the group's own rate;
     what else is on the links then slows it as it would any other flow.
@@ -409,10 +443,10 @@ def _measured(
     if len(kinds) > 1:
         return choice
     wiring = cluster.node(int(cluster.node_of[first])).interconnect
-    seconds = alone_seconds(
+    seconds = curves.alone_seconds(
         cluster.device(first), len(members), work.collective, work.bytes, wiring.kind
     )
-    if seconds is None or wiring.scale != 1.0:
+    if seconds is None or wiring.scale != 1.0 or not np.isfinite(rate):
         return choice
     latency = min(choice.latency, 0.9 * seconds)
     return replace(choice, latency=latency, volume=(seconds - latency) * rate, max_rate=None)

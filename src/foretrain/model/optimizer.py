@@ -23,6 +23,7 @@ class Optimizer:
     name: str
     state_bytes: float
     flops_per_parameter: float
+    sparse_state_bytes: float | None = None  # of tables stepped row by row, where that differs
     has_update: bool = (
         True  # False: gradients are computed but never applied (benchmarks without a step)
     )
@@ -41,6 +42,11 @@ class Optimizer:
         weight = precision.weight_bytes * (1 if precision.has_master_weights else 2)
         master = 2 * MASTER_BYTES if precision.has_master_weights else 0.0
         return parameters * (precision.gradient_bytes + 2 * self.state_bytes + master + weight)
+
+    @property
+    def table_state_bytes(self) -> float:
+        """Moments per parameter of tables whose rows are stepped as they are met."""
+        return self.state_bytes if self.sparse_state_bytes is None else self.sparse_state_bytes
 
     def memory_bytes(self, parameters: float, precision: Precision) -> float:
         """What stays in memory between updates: moments and the master copy."""

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretrain.cluster import Cluster, Device, Link, Node, catalog
 from foretrain.errors import ForetrainError, InputError, did_you_mean
@@ -15,6 +15,9 @@ from foretrain.report.page import Page, Section
 from foretrain.report.words import usd
 from foretrain.runtime import Runtime, presets
 from foretrain.units import show_bandwidth, show_bytes, show_count, show_seconds
+
+if TYPE_CHECKING:
+    from foretrain.measurement.records import Measurement
 
 
 def list_page(kinds: Iterable[str]) -> Page:
@@ -83,12 +86,29 @@ def _runtimes() -> Section:
     return Section("runtimes", ("name", "title", "also known as"), rows, left=3)
 
 
+def _measurements() -> Section:
+    from foretrain.report.measurements import measurements_section
+
+    return measurements_section(_stored())
+
+
+def _stored() -> tuple[Measurement, ...]:
+    """What the user's store holds; nothing where there is none."""
+    from foretrain.measurement.store import Store, store_path
+
+    if not store_path().exists():
+        return ()
+    with Store.open(must_exist=True) as store:
+        return store.rows()
+
+
 _TABLES: dict[str, Callable[[], Section]] = {
     "devices": _devices,
     "nodes": _nodes,
     "links": _links,
     "models": _models,
     "runtimes": _runtimes,
+    "measurements": _measurements,
 }
 
 
@@ -128,12 +148,19 @@ def _runtime_rows() -> Iterator[dict[str, Any]]:
     return (_facts(preset) for preset in presets().values())
 
 
+def _measurement_rows() -> Iterator[dict[str, Any]]:
+    from foretrain.report.measurements import measurement_rows
+
+    return iter(measurement_rows(_stored()))
+
+
 _DOCUMENTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "devices": _device_rows,
     "nodes": _node_rows,
     "links": _link_rows,
     "models": _model_rows,
     "runtimes": _runtime_rows,
+    "measurements": _measurement_rows,
 }
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
 from foretrain.report import links, network, words
+from foretrain.report.templates import template
 from foretrain.report.timeline import bars
 from foretrain.report.trace import process_name
 from foretrain.units import show_bytes
@@ -25,7 +23,7 @@ MOST_LINK_ROWS = 12
 
 
 def render(prediction: Prediction) -> str:
-    return _template().render(
+    return template("page.html").render(
         title=words.clean(f"{prediction.question.get('model', 'Prediction')} · Foretrain", 120),
         asked=words.asked(prediction),
         headline=words.headline(prediction),
@@ -47,7 +45,6 @@ def render(prediction: Prediction) -> str:
         assumptions=[words.clean(line, 2000) for line in prediction.assumptions],
         provenance=[(words.clean(k), words.clean(v)) for k, v in prediction.provenance.items()],
         data=script_json(_data(prediction)),
-        **_assets(),
     )
 
 
@@ -55,26 +52,6 @@ def script_json(value: Any) -> str:
     """JSON that can stand inside a script element: no `<`, `>` or `&` survives to end it early."""
     text = json.dumps(words.plain(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-@functools.cache
-def _assets() -> dict[str, str]:
-    folder = files("foretrain.report") / "assets"
-    return {
-        "style": (folder / "page.css").read_text("utf-8"),
-        "script": (folder / "page.js").read_text("utf-8"),
-        "gantt": (folder / "gantt.js").read_text("utf-8"),
-        "echarts": (folder / "echarts.common.min.js").read_text("utf-8"),
-    }
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    text = (files("foretrain.report") / "assets" / "page.html").read_text("utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(text)
 
 
 def _tiles(prediction: Prediction) -> list[dict[str, str]]:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
-
-import jinja2
 
 from foretrain.report.html import script_json
 from foretrain.report.page import Page
+from foretrain.report.templates import template
 from foretrain.report.words import clean
 
 
 def render(page: Page) -> str:
     document = page.document
-    return _template().render(
+    return template("scatter.html").render(
         title="Predicted against measured · Foretrain",
         headline=page.headline,
         beyond=page.is_no,
         sections=[section for section in page.sections if section.rows or section.lines],
         data=script_json({"points": _points(document)}),
-        **_assets(),
     )
 
 
@@ -54,22 +50,3 @@ def _interval(value: Any) -> list[float | None]:
 def _is_drawn(value: Any) -> bool:
     """Axes are logarithmic."""
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
-
-
-@functools.cache
-def _assets() -> dict[str, str]:
-    folder = files("foretrain.report") / "assets"
-    return {
-        "style": (folder / "page.css").read_text("utf-8"),
-        "script": (folder / "scatter.js").read_text("utf-8"),
-        "echarts": (folder / "echarts.common.min.js").read_text("utf-8"),
-    }
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    text = (files("foretrain.report") / "assets" / "scatter.html").read_text("utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(text)

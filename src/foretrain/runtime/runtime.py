@@ -29,6 +29,9 @@ class Runtime:
     fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before them
     fuses_score_dropout: bool = False  # attention's softmax drops out in its own pass
     aligned_to: int = 1  # 16-bit products whose dims are no multiples of it miss the matrix units
+    fuses_epilogues: bool = (
+        False  # products do the activation behind them, both ways; DLRM's interaction is one kernel
+    )
     has_dropout: bool = (
         True  # transformers of a case that gives none are trained with their family's
     )
@@ -103,6 +106,9 @@ class Runtime:
     sends_tokens_once: bool = (
         False  # to a node, or inside one to a device, however many experts they have there
     )
+    # of tables split by rows, samples are sent the vectors with something in them; else all are reduced
+    sends_looked_up: bool = False
+    replicates_from: float = 0.0  # draws in a step from which a row is kept on all ranks, its gradients reduced; 0: no row
     expert_overlap: float = 0.0  # share of expert all-to-all hidden under other work
     # a background thread that fuses tensors by time, and the agreement of ranks it asks for
     cycle_seconds: float = 0.0  # how often it looks; 0: none, buckets fill up

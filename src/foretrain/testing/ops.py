@@ -24,7 +24,7 @@ from foretrain.model.verify import model_faults
 __all__ = ["check_model", "check_op", "check_split", "split_groups"]
 
 SHAPE_LENGTH = {
-    "gemm": (4,), "grouped_gemm": (4,), "attention": (6,), "conv": (9,), "embedding": (3,), "memory": (1, 2),
+    "gemm": (4,), "grouped_gemm": (4,), "attention": (6,), "conv": (9,), "embedding": (3, 5), "memory": (1, 2),
 }  # fmt: skip
 CONTRACTIONS = ("gemm", "grouped_gemm", "conv", "attention")
 EVERY_CHOICE = tuple(

@@ -1,0 +1,57 @@
+"""Launch files: a question in the words of the software that is to run it.
+
+One file per target, one row each in `TARGETS`. A target's module has `TITLE`, `runtimes(job)` (the presets that
+stand for it) and `write(job, account)`, which gives files by name, `launch.sh` among them, and accounts for every
+word of the plan.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from foretrain.adapters.write.exported import Exported, save
+from foretrain.errors import InputError, did_you_mean
+from foretrain.forecast import Question, compile_question
+
+__all__ = ["TARGETS", "Exported", "export", "save"]
+
+# Names, not modules, so that one target does not load the others.
+TARGETS: dict[str, str] = {
+    "megatron": "megatron",
+    "deepspeed": "deepspeed",
+    "torchrun": "torchrun",
+    "accelerate": "accelerate",
+    "nanotron": "nanotron",
+}
+
+
+def expect_target(target: str) -> str:
+    """The name of a target, or an error that lists them."""
+    if target not in TARGETS:
+        hint = did_you_mean(target, TARGETS)
+        raise InputError(f"unknown target {target!r}.{hint} Known: {', '.join(TARGETS)}.")
+    return target
+
+
+def export(question: Question, target: str) -> Exported:
+    """The launch files of a question for one target, and what of its plan they cannot say."""
+    from foretrain.adapters.write.job import Account, Job
+    from foretrain.adapters.write.launching import SCRIPT, remarked
+
+    module: Any = import_module(f"{__name__}.{TARGETS[expect_target(target)]}")
+    compile_question(
+        question
+    )  # a plan that this model cannot follow is refused here, not by a cluster
+    job = Job.of(question)
+    account = Account(job)
+    files: dict[str, str] = module.write(job, account)
+    own = module.runtimes(job)
+    if question.runtime.name not in own:
+        account.note(
+            f"runtime {question.runtime.name}: predictions made with it hold for that software;"
+            f" {module.TITLE} overlaps, fuses and keeps memory in its own way"
+            f" (--runtime {own[0]} predicts it)"
+        )
+    cannot = account.close(target)
+    return Exported(target, files | {SCRIPT: remarked(files[SCRIPT], cannot)}, cannot)

@@ -157,7 +157,8 @@ def gradient_asyncs(
         for shard in shards:
             if shard.reduce_axes:
                 key = (shard.reduce_axes, sharding_axes(shard, "optimizer"))
-                size = shard.elements * how.bytes_per_element
+                elements = shard.elements if shard.reduced is None else shard.reduced
+                size = elements * how.bytes_per_element
                 tensors.setdefault(key, []).append((position, size))
     out: list[tuple[int, Item]] = []
     for (axes, owners), mine in tensors.items():

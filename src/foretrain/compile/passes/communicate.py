@@ -8,17 +8,25 @@ the weight; those wait for the bucket pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from foretrain.compile.execution import Communication, Communicator, Compute, Item, Tokens
+from foretrain.compile.execution import (
+    Communication,
+    Communicator,
+    Compute,
+    Item,
+    Tokens,
+    Vectors,
+)
 from foretrain.compile.layout import Layout, overlap_bytes, transition
 from foretrain.compile.passes import differentiate
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Block, Op, Tensor
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices, saved_bytes
+from foretrain.model.ops.embedding import is_hybrid, listed, parts, popular, rows_met
 from foretrain.model.ops.linear import is_quantised
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
@@ -37,6 +45,8 @@ class WeightShard:
     state: tuple[tuple[str, tuple[str, ...]], ...]  # role → axes it is further split over
     touched: float | None = None  # elements an update reaches, where that is not all of them
     sent: float = 1.0  # share of its bytes that gathering it moves
+    is_table: bool = False  # whose rows are stepped as they are met
+    reduced: float | None = None  # elements whose gradients are added up, where that is not all
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +191,33 @@ class _Walk:
     def _once(
         self, local: LocalOp, tensor: Tensor, steps: Iterable[Communication]
     ) -> Iterator[Communication]:
-        """Named; tokens for several experts at one place are sent there once, where the stack does so."""
+        """Named; tokens for several experts at one place are sent there once, and of tables split by rows the
+        vectors that have something in them, where the stack does so."""
         maker = self.makers.get(tensor.name, local.op)
+        if maker.kind == "embedding_bag" and self.setting.runtime.sends_looked_up:
+            yield from map(self._vectors(maker), map(self._named, steps))
+            return
         copies = int(local.op.attr.get("top_k", maker.attr.get("top_k", 1)))
         once = self.setting.runtime.sends_tokens_once and copies > 1
         for step in map(self._named, steps):
             fields = (step.collective, step.bytes, step.group, step.purpose)
             yield Tokens(*fields, copies) if once and step.collective == "all_to_all" else step
+
+    def _vectors(self, maker: Op) -> Callable[[Communication], Communication]:
+        bags = tuple(bag for _, bag in listed(maker))
+        least = self.setting.runtime.replicates_from
+        here = popular(maker, maker.size["batch"], least)[1] if least and is_hybrid(maker) else 0.0
+
+        def sent(step: Communication) -> Communication:
+            if step.collective not in ("reduce_scatter", "all_gather"):
+                return step
+            ranks = self._ranks(step)
+            # one of every sample, as a rank sends it
+            each = step.bytes * (1.0 - here) / (len(bags) * ranks)
+            size = each * sum(parts(bags, ranks))
+            return Vectors("all_to_all", size, step.group, step.purpose, each, bags)
+
+        return sent
 
     def _quantised(self, steps: Iterable[Communication], op: Op | None) -> Iterator[Communication]:
         """What a low-precision product reads is gathered as it reads it, where the stack casts first."""
@@ -319,7 +349,23 @@ class _Walk:
         path = f"{local.path}.{weight.name}"
         elements = float(local.op.elements(weight))
         touched = _touched(local.op, elements)
-        return WeightShard(path, elements, axes, local.leaf.state, touched, self._sent(local.op))
+        return WeightShard(
+            path,
+            elements,
+            axes,
+            local.leaf.state,
+            touched,
+            self._sent(local.op),
+            touched is not None,
+            self._reduced(local.op, prod(self.setting.sizes[a] for a in axes)),
+        )
+
+    def _reduced(self, op: Op, ranks: int) -> float | None:
+        """Of replicated tables the rows that are drawn often, where the others are looked up elsewhere."""
+        least = self.setting.runtime.replicates_from
+        if not (least and ranks > 1 and op.attr.get("sparse") and is_hybrid(op)):
+            return None
+        return popular(op, op.size["batch"] * ranks, least)[0] * op.size["hidden"]
 
     def _sent(self, op: Op) -> float:
         """Weights whose working copy is what products read are gathered as that."""
@@ -352,7 +398,7 @@ def _touched(op: Op, elements: float) -> float | None:
     """A sparse update reaches the rows that were looked up and no others."""
     if not op.attr.get("sparse"):
         return None
-    return min(elements, float(op.size["batch"] * op.size["bag"] * op.size["hidden"]))
+    return min(elements, rows_met(op)[0] * op.size["hidden"])
 
 
 def _backward_items(

@@ -318,10 +318,14 @@ def _update(
     s = setting
     if not s.workload.optimizer.has_update or not shards:
         return Segment(np.zeros(0, dtype=np.int32), is_update=True)
-    owned = sum(_reached(w) / _parts(w, "optimizer", s.sizes) for w in shards)
+    stepped = [w for w in shards if not _is_stepped_in_backward(w)]
+    owned = sum(_reached(w) / _parts(w, "optimizer", s.sizes) for w in stepped)
     items: list[Item] = []
     traffic = s.workload.optimizer.update_bytes(owned, s.workload.precision)
     traffic *= s.runtime.update_passes
+    # rows themselves were read and written with their gradients; their moments come with them
+    rows = sum(_reached(w) for w in shards if _is_stepped_in_backward(w))
+    traffic += 2 * s.workload.optimizer.table_state_bytes * rows
     traffic += _buffer_traffic(shards, owned, s)
     if "optimizer" in (s.plan.root.offload or ()):
         items.append(Item(Copy(owned * s.gradient_bytes, "to_host")))
@@ -420,6 +424,11 @@ def _stage(
 def _reached(w: WeightShard) -> float:
     """Elements that have a gradient: of tables with sparse updates the rows that were looked up."""
     return w.elements if w.touched is None else w.touched
+
+
+def _is_stepped_in_backward(w: WeightShard) -> bool:
+    """Rows of tables that no other rank holds are stepped by the kernel that has their gradients."""
+    return w.is_table and not w.reduce_axes
 
 
 def _states(w: WeightShard, s: StageSetting) -> tuple[float, float]:

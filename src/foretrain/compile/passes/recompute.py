@@ -156,16 +156,19 @@ def _rerun(block: BlockProgram, chosen: _Choice) -> tuple[OpProgram, ...]:
 
 
 def _pooled(block: BlockProgram, ops: tuple[OpProgram, ...]) -> tuple[WeightShard, ...]:
-    pools: dict[tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]], list[float]] = {}
+    pools: dict[
+        tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...], bool], list[float]
+    ] = {}
     for op in ops:
         for weight in op.weights:
-            pool = pools.setdefault((weight.reduce_axes, weight.state), [0.0, 0.0, 0.0])
+            key = (weight.reduce_axes, weight.state, weight.is_table)
+            pool = pools.setdefault(key, [0.0, 0.0, 0.0])
             pool[0] += weight.elements
             pool[1] += weight.elements if weight.touched is None else weight.touched
             pool[2] += weight.elements * weight.sent
     return tuple(
-        WeightShard(block.name, n, *key, touched, sent / n if n else 1.0)
-        for key, (n, touched, sent) in pools.items()
+        WeightShard(block.name, n, axes, state, touched, sent / n if n else 1.0, is_table)
+        for (axes, state, is_table), (n, touched, sent) in pools.items()
     )
 
 

@@ -3,11 +3,13 @@
 Of the rows that a kernel reads more than once all but the first reading may hit the L2 cache, as far as the
 distinct rows fit into it; with rows drawn evenly, `lookups` draws of `rows` meet rows·(1 − exp(−lookups/rows))
 distinct ones (Lin et al. 2024 use the same for cold caches). What is left goes to memory at the share of its
-bandwidth that gathers were measured to reach. Real traces are more skewed, so this is the slow side.
+bandwidth that gathers were measured to reach. Kernels of skewed tables say themselves how many rows they meet and
+how many of these come back; only the latter need room in the cache.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +25,7 @@ INDEX_BYTES = 8.0
 WIDEST_VALUE = 4.0  # bytes of a table's value; what a look-up moves beyond that is output
 ELSEWHERE_SPREAD = 1.5
 
-__all__ = ["Table", "estimate", "hits", "read"]
+__all__ = ["Table", "estimate", "hits", "met", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         return None
     known = read(kin.name)
     is_forward = kernels[0].phase == FORWARD
-    shape = np.array([kernel.shape[:3] for kernel in kernels], dtype=np.float64)
+    shape = np.array([met(kernel.shape) for kernel in kernels], dtype=np.float64)
     moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64)
     is_wide = shape[:, 1] >= known.wide
     narrow, wide = (
@@ -74,17 +76,25 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
 
 
 def hits(shape: Floats, moved: Floats, is_forward: bool, device: Device, known: Table) -> Floats:
-    """Bytes that come from the cache rather than from memory."""
-    rows, width, lookups = (np.maximum(column, 1.0) for column in shape.T)
+    """Bytes that come from the cache rather than from memory; rows of `shape` are as `met` says."""
+    _, width, lookups, distinct, returning = (np.maximum(column, 1.0) for column in shape.T)
     passes = 1.0 if is_forward else 2.0  # rows are read, or read and written
     value = (moved / lookups - INDEX_BYTES) / (width * passes)
     row = width * np.clip(value, 0.0, WIDEST_VALUE)
-    distinct = rows * -np.expm1(-lookups / rows)
     room = known.cache_share * (device.l2_bytes or 0.0)
-    fits = np.minimum(room / np.maximum(distinct * row, 1.0), 1.0)
+    fits = np.minimum(room / np.maximum(returning * row, 1.0), 1.0)
     again = np.maximum(lookups - distinct, 0.0)
     found: Floats = np.minimum(again * row * passes * fits, 0.9 * moved)
     return found
+
+
+def met(shape: tuple[int, ...]) -> tuple[float, ...]:
+    """A kernel's shape with the rows it meets, and those of them that it wants to find in the cache again."""
+    rows, width, lookups = (max(float(size), 1.0) for size in shape[:3])
+    if len(shape) >= 5:
+        return rows, width, lookups, float(shape[3]), float(shape[4])
+    distinct = rows * -math.expm1(-lookups / rows)
+    return rows, width, lookups, distinct, distinct
 
 
 def _kin(device: Device) -> Kin | None:

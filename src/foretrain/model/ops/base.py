@@ -29,6 +29,7 @@ class Choices:
     fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before
     fuses_loss: bool = True  # cross entropy in one pass over the logits
     groups_experts: bool = True  # products of experts in one launch, their activation fused
+    fuses_epilogues: bool = False  # products do the activation behind them
     channels_last: bool = True  # feature maps lie as matrix units read them, channels innermost
 
 
@@ -50,7 +51,7 @@ class Kernel:
 #   attention…          (batch, heads, kv_heads, seq, kv_seq, head_dim); attention_cudnn and attention_flash3 are
 #                       attention by another implementation
 #   conv                (batch, channel_in, channel_out, height, width, kernel_h, kernel_w, stride, groups)
-#   embedding           (rows, width, lookups)
+#   embedding           (rows, width, lookups), and where it is known: rows met, rows met more than once
 #   memory              (elements of the largest tensor,), and the length of a row for norms over rows
 
 

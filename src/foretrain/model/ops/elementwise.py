@@ -81,6 +81,8 @@ class Elementwise:
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         row = _row(op)
+        if _is_in_the_product(op, choices):
+            return ()
         outputs = output_bytes(op, precision)
         moved = input_bytes(op, precision) + outputs + tensor_bytes(op, _mask(op, row), precision)
         if _is_in_the_norm(op, choices):
@@ -93,6 +95,8 @@ class Elementwise:
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
         row = _row(op)
+        if _is_in_the_product(op, choices):
+            return ()
         outputs = output_bytes(op, precision)
         if row.accumulates:
             return (memory(INPUT_GRADIENT, 3 * outputs, largest(op)),)
@@ -131,6 +135,11 @@ def _bits(op: Op) -> float:
 def _is_fused(op: Op, choices: Choices) -> bool:
     """One pass; between products of experts that run one by one frameworks have no fused activation."""
     return choices.fuses_elementwise and (choices.groups_experts or op.name != "experts_act")
+
+
+def _is_in_the_product(op: Op, choices: Choices) -> bool:
+    """GEMM epilogues add the bias and activate, or multiply by the activation's derivative going back."""
+    return choices.fuses_epilogues and bool(op.attr.get("follows_product"))
 
 
 def _is_in_the_norm(op: Op, choices: Choices) -> bool:

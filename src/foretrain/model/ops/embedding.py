@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import (
     FORWARD,
@@ -14,7 +16,10 @@ from foretrain.model.ops.base import (
     output_bytes,
     tensor_bytes,
 )
+from foretrain.model.ops.skew import often, seen
 from foretrain.model.precision import Precision
+
+TABLE_BYTES = 4.0  # of a value: tables stay in fp32 under mixed precision (HugeCTR, FBGEMM)
 
 
 def _lookup(op: Op, phase: str, moved: float, lookups: int, width: int) -> Kernel:
@@ -54,10 +59,102 @@ class EmbeddingBag(Embedding):
 
     indices `(batch, bag)` with `bag` look-ups per sample over all tables of the group, weight `(rows, hidden)`
     with the rows of all tables → `(batch, table, hidden)`. Table-wise sharding splits `table`, `bag` and
-    `rows` together; row-wise sharding splits `rows` alone and leaves partial sums.
+    `rows` together; row-wise sharding splits `rows` alone and leaves partial sums: a rank then looks up what its
+    rows are asked for, a share of all look-ups. Attribute `tables` lists rows x look-ups of each table, `skew` how
+    unevenly rows are drawn; backward applies the gradient to the rows (`sparse`).
     """
 
     name = "embedding_bag"
+
+    def _counts(self, op: Op) -> tuple[int, int]:
+        lookups, width = super()._counts(op)
+        return max(1, round(lookups * held_share(op))), width
+
+    def _kernel(self, op: Op, phase: str, passes: int, value_bytes: float) -> Kernel:
+        lookups, width = self._counts(op)
+        moved = lookups * (8.0 + passes * width * TABLE_BYTES)
+        moved += vectors(op) * width * value_bytes
+        rows = op.size[op.weights[0].dims[0]]
+        met = tuple(max(1, round(number)) for number in rows_met(op))
+        return Kernel("embedding", phase, 0.0, moved, "fp32", (rows, width, lookups, *met))
+
+    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        return (self._kernel(op, FORWARD, 1, precision.activation_bytes),)
+
+    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        # rows are read and written back, as often as they were looked up; most of that meets the cache
+        return (self._kernel(op, WEIGHT_GRADIENT, 2, precision.activation_bytes),)
+
+
+@cache
+def _listed(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = (word.partition("x") for word in text.split(","))
+    return tuple((int(rows), int(bag)) for rows, _, bag in pairs)
+
+
+def listed(op: Op) -> tuple[tuple[int, int], ...]:
+    """Rows and look-ups per sample of every table of the whole group."""
+    text = op.attr.get("tables")
+    return _listed(str(text)) if text else ((op.size["rows"], op.size["bag"]),)
+
+
+def held_share(op: Op) -> float:
+    """Of the look-ups that an op's samples make in its tables, those that its own rows answer."""
+    tables = listed(op)
+    kept = op.size["rows"] / sum(rows for rows, _ in tables)
+    return min(1.0, kept * len(tables) / op.size.get("table", len(tables)))
+
+
+def parts(bags: tuple[int, ...], places: int) -> tuple[float, ...]:
+    """Vectors a sample receives of every table, all of them spread over so many places.
+
+    Tables are placed whole, or in as many parts as even out the look-ups, so that one with many of them answers
+    with several partial sums (HugeCTR's plan generator: rows split until the busiest place is no longer so).
+    """
+    total = sum(bags)
+    return tuple(min(bag, max(1.0, bag * places / total)) for bag in bags)
+
+
+def vectors(op: Op) -> float:
+    """Pooled rows that an op makes: one per sample and table, and of rows held in part those with something in them."""
+    share = held_share(op)
+    if share == 1.0:
+        return float(op.elements(op.outputs[0]) // op.size["hidden"])
+    bags = tuple(bag for _, bag in listed(op))
+    return op.size["batch"] * sum(parts(bags, round(1.0 / share))) * share
+
+
+def rows_met(op: Op) -> tuple[float, float]:
+    """Rows that an op's samples look up, and those of them that a cache should hold for the next time.
+
+    Skewed, these are the rows looked up more than once, and look-ups of one bag hang together: who draws a sample's
+    first row draws the others with it (MLPerf's multi-hot data gives every value of Criteo's a fixed bag). Drawn evenly
+    and each for itself, no row is more likely to come back than another.
+    """
+    tables, skew = listed(op), float(op.attr.get("skew", 0.0))
+    met = again = 0.0
+    for rows, bag in tables:
+        if skew:
+            one, more = (bag * number for number in seen(rows, op.size["batch"], skew))
+        else:
+            one = more = seen(rows, op.size["batch"] * bag, skew)[0]
+        met += min(float(rows), one)
+        again += min(float(rows), more)
+    # of tables that are cut away nothing is met
+    share = held_share(op) * op.size.get("table", len(tables)) / len(tables)
+    return met * share, again * share
+
+
+def is_hybrid(op: Op) -> bool:
+    """Whether single rows can be kept on all ranks: HugeCTR's hybrid embedding takes one look-up per table."""
+    return op.kind == "embedding_bag" and all(bag == 1 for _, bag in listed(op))
+
+
+def popular(op: Op, samples: int, least: float) -> tuple[float, float]:
+    """Rows of all tables drawn at least so often by the samples of a step, and the share of look-ups they answer."""
+    skew = float(op.attr.get("skew", 0.0))
+    found = [often(rows, samples, skew, least) for rows, _ in listed(op)]
+    return sum(rows for rows, _ in found), sum(share for _, share in found) / len(found)
 
 
 class Position:
@@ -107,14 +204,27 @@ class Interaction:
             "gemm", phase, self.flops(op), moved, precision.attention,
             (batch, vectors, vectors, width),
         )  # fmt: skip
-        joined = tensor_bytes(op, (*op.inputs, *op.outputs), precision)
+        # vectors are joined before the product and the triangle after it; going back the two gradients of the square
+        # are added up and taken apart again
+        passes = 2 if phase == FORWARD else 5
+        vector_bytes = batch * vectors * width * precision.activation_bytes
+        joined = passes * vector_bytes + 2 * output_bytes(op, precision)
         return (*(product,) * n, memory(phase, joined, largest(op)))
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        if choices.fuses_epilogues:
+            return (memory(FORWARD, self._read(op, precision, 1), largest(op)),)
         return self._kernels(op, precision, FORWARD, 1)
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+        if choices.fuses_epilogues:
+            return (memory(INPUT_GRADIENT, self._read(op, precision, 2), largest(op)),)
         return self._kernels(op, precision, INPUT_GRADIENT, 2)
+
+    def _read(self, op: Op, precision: Precision, times: int) -> float:
+        """Joined, multiplied and picked on chip: vectors pass once, and once more as gradients."""
+        vectors = tensor_bytes(op, op.inputs, precision)
+        return times * vectors + output_bytes(op, precision)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
         return op.inputs

@@ -22,7 +22,7 @@
   }
   const digits = (v) => Number(v.toPrecision(3)).toLocaleString("en-US");
   const gib = (b) => digits(b / 2 ** 30) + " GiB";
-  const share = (s) => { const p = (100 * s) / data.step; return p > 0 && p < 0.05 ? "<0.1 %" : p.toFixed(p < 9.95 ? 1 : 0) + " %"; };
+  const shareOf = (s, step) => { const p = (100 * s) / step; return p > 0 && p < 0.05 ? "<0.1 %" : p.toFixed(p < 9.95 ? 1 : 0) + " %"; };
 
   function axis(extra) {
     return Object.assign({
@@ -41,8 +41,9 @@
   const swatch = (c) => `<span style="display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px;background:${c}"></span>`;
 
   // One step from left to right, each cause starting where the one above it ended.
-  function waterfall() {
-    const rows = data.stalls.filter((row) => row[1] > data.step * 5e-5);
+  function waterfall(step, stalls) {
+    const share = (s) => shareOf(s, step);
+    const rows = stalls.filter((row) => row[1] > step * 5e-5);
     let at = 0;
     const bases = [], values = [];
     for (const [name, value] of rows) {
@@ -57,15 +58,15 @@
     // a bar that ends near the right edge carries its label on its left side
     values.forEach((v, i) => {
       const end = bases[i] + v.value;
-      if (end > 0.72 * data.step) {
-        v.label = v.value > 0.35 * data.step ? { position: "insideRight", color: "#fff" } : { position: "left" };
+      if (end > 0.72 * step) {
+        v.label = v.value > 0.35 * step ? { position: "insideRight", color: "#fff" } : { position: "left" };
         if (v.label.position === "left") v.label.color = css("--ink");
       }
     });
     return {
       animation: false, grid: { left: 8, right: 16, top: 8, bottom: 8, containLabel: true },
       tooltip: tooltip((ps) => `${safe(rows[ps[0].dataIndex][0])}: ${seconds(rows[ps[0].dataIndex][1])} (${share(rows[ps[0].dataIndex][1])})`),
-      xAxis: axis({ type: "value", min: 0, max: data.step, axisLabel: { color: css("--soft"), formatter: seconds, hideOverlap: true } }),
+      xAxis: axis({ type: "value", min: 0, max: step, axisLabel: { color: css("--soft"), formatter: seconds, hideOverlap: true } }),
       yAxis: axis({ type: "category", inverse: true, data: rows.map((r) => r[0]), axisLabel: { color: css("--ink") }, splitLine: { show: false } }),
       series: [
         { type: "bar", stack: "s", silent: true, itemStyle: { color: "transparent" }, data: bases, tooltip: { show: false } },
@@ -142,16 +143,25 @@
   const charts = [];
   function draw() {
     while (charts.length) charts.pop().dispose();
-    const wanted = [["waterfall", waterfall], ["memory", memory]];
+    const wanted = [["waterfall", () => waterfall(data.step, data.stalls)], ["memory", memory]];
+    if (data.predicted) wanted.push(["waterfall-predicted", () => waterfall(data.predicted.step, data.predicted.stalls)]);
+    const card = document.getElementById("stages-card");
     if (data.stallsByStage.length > 1) wanted.push(["stages", stages]);
-    else document.getElementById("stages-card").hidden = true;
+    else if (card) card.hidden = true;
     for (const [id, option] of wanted) {
-      const chart = echarts.init(document.getElementById(id), null, { renderer: "canvas" });
+      const place = document.getElementById(id);
+      if (!place) continue; // a page of measurements has no memory to show
+      const chart = echarts.init(place, null, { renderer: "canvas" });
       chart.setOption(option());
       charts.push(chart);
     }
   }
   draw();
+  if (!data.timeline) {
+    window.addEventListener("resize", () => charts.forEach((c) => c.resize()));
+    dark.addEventListener("change", draw);
+    return;
+  }
   const gantt = drawGantt(document.getElementById("gantt"), data.timeline, { css, seconds });
   const note = document.getElementById("gantt-note");
   const t = data.timeline, n = (v) => v.toLocaleString("en-US");

@@ -1,0 +1,170 @@
+"""DeepSpeed: its JSON configuration, and a script that starts a training script with it.
+
+Keys as in https://www.deepspeed.ai/docs/config-json/ and deepspeed/runtime/config.py. The model and what changes its
+code (pipelines, experts, checkpoints) are the training script's; the JSON has no words for them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.launching import uneven_nodes
+
+TITLE = "DeepSpeed"
+LEARNING_RATE = 1e-4  # a place to put one: plans say nothing of it
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": {"type": "Adam", "params": {"lr": LEARNING_RATE, "adam_w_mode": False}},
+    "adamw": {"type": "AdamW", "params": {"lr": LEARNING_RATE}},
+    "lamb": {"type": "Lamb", "params": {"lr": LEARNING_RATE}},
+    "adagrad": {"type": "Adagrad", "params": {"lr": LEARNING_RATE}},
+    "sgd": {"type": "SGD", "params": {"lr": LEARNING_RATE, "momentum": 0.9}},
+    "plain-sgd": {"type": "SGD", "params": {"lr": LEARNING_RATE}},
+}
+UNTESTED = ("sgd", "plain-sgd")  # torch's own, which ZeRO takes when told to
+
+
+def runtimes(job: Job) -> tuple[str, ...]:
+    return ("deepspeed", "deepspeed-2021", "megatron-deepspeed")
+
+
+def write(job: Job, account: Account) -> dict[str, str]:
+    document: dict[str, Any] = {
+        "train_batch_size": job.batch,
+        "train_micro_batch_size_per_gpu": job.micro,
+        "gradient_accumulation_steps": job.micro_batches,
+        **_numbers(job, account),
+        "zero_optimization": _zero(job, account),
+        **_tensor(job, account),
+        **_activations(job, account),
+    }
+    account.says("micro", "dp")
+    _script_only(job, account)
+    text = json.dumps(document, indent=2) + "\n"
+    return {"ds_config.json": text, "launch.sh": _launch(job, account)}
+
+
+def _numbers(job: Job, account: Account) -> dict[str, Any]:
+    workload = job.question.workload
+    found: dict[str, Any] = {}
+    optimizer, precision = workload.optimizer.name, workload.precision
+    if optimizer in OPTIMIZERS:
+        found["optimizer"] = OPTIMIZERS[optimizer]
+    else:
+        account.note(
+            f"optimizer {optimizer}: DeepSpeed has none of that name; the script gives one"
+        )
+    if optimizer in UNTESTED and job.words.zero:
+        found["zero_allow_untested_optimizer"] = True
+    if precision.name in ("bf16", "fp16"):
+        found[precision.name] = {"enabled": True}
+    elif precision.quantises:
+        found[precision.attention] = {"enabled": True}
+        account.note(
+            f"precision {precision.name}: DeepSpeed's JSON has no narrower products than"
+            f" {precision.attention}; the script's layers have to bring them"
+        )
+    elif precision.name != "fp32":
+        account.note(
+            f"precision {precision.name}: a setting of torch in the script; fp32 is written"
+        )
+    if precision.gradient_bytes == 2 and job.gradient_bytes == 4:
+        found["data_types"] = {"grad_accum_dtype": "fp32"}
+        found["communication_data_type"] = "fp32"
+    return found
+
+
+def _zero(job: Job, account: Account) -> dict[str, Any]:
+    words, runtime = job.words, job.question.runtime
+    found: dict[str, Any] = {"stage": words.zero, "overlap_comm": runtime.overlaps_gradients}
+    size = words.buckets if words.buckets is not None else runtime.bucket_bytes
+    elements = max(1, round(size / job.gradient_bytes))
+    found["reduce_bucket_size"] = elements
+    found["allgather_bucket_size"] = elements
+    found["reduce_scatter"] = runtime.scatters_gradients
+    account.says("zero", "buckets")
+    account.cannot(
+        "shard",
+        "DeepSpeed splits over all replicas; zero_hpz_partition_size keeps a second copy of weights"
+        " in a group instead, which is another plan",
+    )
+    if "optimizer" in words.offload and words.zero:
+        found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    elif "optimizer" in words.offload:
+        account.note(
+            "offload=optimizer: DeepSpeed offloads the states of ZeRO alone (zero1 to zero3)"
+        )
+    return found
+
+
+def _tensor(job: Job, account: Account) -> dict[str, Any]:
+    words = job.words
+    if words.tp > 1 and words.zero > 2:
+        account.cannot(
+            "tp", "DeepSpeed's automatic tensor parallelism goes with ZeRO up to stage 2"
+        )
+    account.says("tp")
+    account.cannot("sp", "DeepSpeed's automatic tensor parallelism keeps the sequence whole")
+    if words.zero > 2:
+        return {}
+    return {"tensor_parallel": {"autotp_size": words.tp}} if words.tp > 1 else {}
+
+
+def _activations(job: Job, account: Account) -> dict[str, Any]:
+    words = job.words
+    wants = "activations" in words.offload
+    account.cannot(
+        "recompute",
+        "DeepSpeed's JSON says how checkpoints are kept, the script which blocks are"
+        " (deepspeed.checkpointing.checkpoint around them)",
+    )
+    if wants and words.recompute != "full":
+        account.note("offload=activations: DeepSpeed moves them to the host at checkpoints alone")
+    account.says("offload")
+    if not wants or words.recompute != "full":
+        return {}
+    return {"activation_checkpointing": {"cpu_checkpointing": True}}
+
+
+def _script_only(job: Job, account: Account) -> None:
+    stages = f"PipelineModule(num_stages={job.words.pp})"
+    account.cannot("pp", f"the script makes a pipeline, with {stages}; the JSON cannot")
+    account.cannot("vpp", "DeepSpeed's pipelines have one chunk a stage")
+    if job.words.schedule == "1f1b":
+        account.says("schedule")  # what its pipelines run
+    account.cannot("schedule", "DeepSpeed's pipelines run 1F1B")
+    account.cannot("layers", "the script's PipelineModule(partition_method=…) places layers")
+    account.cannot("cp", "DeepSpeed splits sequences by heads (Ulysses), in the script")
+    account.cannot("exchange", "DeepSpeed exchanges heads for positions all to all (Ulysses)")
+    account.cannot("ep", "the script's deepspeed.moe.layer.MoE(ep_size=…) spreads experts")
+    account.cannot("etp", "the script's MoE layers decide how experts are split")
+    account.cannot("tables", "DeepSpeed has no embedding tables of recommenders")
+    account.ranks(
+        ("tp", "dp", "pp"),
+        ("tp", "dp"),
+        why="DeepSpeed takes neighbouring ranks for tensor parallelism, then replicas, then stages",
+    )
+    counted = job.devices // (job.words.tp if job.words.zero < 3 else 1)
+    if counted != job.dp:
+        account.note(
+            f"{job.dp} replicas: the batch in the JSON is shared out among as many; unless the script"
+            f" makes the other groups, DeepSpeed counts {counted} and refuses the batch"
+        )
+
+
+def _launch(job: Job, account: Account) -> str:
+    uneven_nodes(job, account)
+    nodes = f"--num_nodes {job.nodes} " if job.nodes > 1 else ""
+    host = '--hostfile "${HOSTFILE:-hostfile}" ' if job.nodes > 1 else ""
+    lines = [
+        "#!/bin/sh",
+        f"# {job.title}",
+        *(["# HOSTFILE lists the nodes, one 'name slots=devices' a line."] if host else []),
+        "set -euf",
+        'cd "$(dirname "$0")"',
+        f"exec deepspeed {host}{nodes}--num_gpus {max(job.per_node)} \\",
+        '    "${TRAIN_SCRIPT:-train.py}" --deepspeed --deepspeed_config ds_config.json "$@"',
+    ]
+    return "\n".join(lines) + "\n"

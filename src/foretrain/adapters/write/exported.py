@@ -1,0 +1,110 @@
+"""What an export gives: files by name, and what of the plan they leave unsaid; and the files on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from foretrain.errors import FileError
+
+
+@dataclass(frozen=True)
+class Exported:
+    """`cannot`: what of the plan the target cannot express, one plain sentence each; empty: all of it is said."""
+
+    target: str
+    files: Mapping[str, str]
+    cannot: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"target": self.target, "files": dict(self.files), "cannot": list(self.cannot)}
+
+
+def save(exported: Exported, folder: str | Path) -> tuple[Path, ...]:
+    """The files in `folder`, which is made if its parent exists.
+
+    Everything is written beside the folder first and then renamed into it, so that no file is ever half there;
+    names stay inside the folder.
+    """
+    target = Path(folder)
+    names = tuple(exported.files)
+    _expect_plain(names)
+    _expect_free(target, names)
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
+    except OSError as error:
+        raise _cannot_write(target, error) from None
+    try:
+        for name in names:
+            _write(staging / name, exported.files[name])
+        _move(staging, target, names)
+    except OSError as error:
+        raise _cannot_write(target, error) from None
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(staging, ignore_errors=True)
+    return tuple(target / name for name in names)
+
+
+def _expect_plain(names: tuple[str, ...]) -> None:
+    wrong = [name for name in names if not _is_plain(name)]
+    if wrong:
+        raise FileError(
+            "files of an export stay in their folder:",
+            faults=[f"{name!r} is not a plain file name." for name in wrong],
+        )
+
+
+def _is_plain(name: str) -> bool:
+    """One part of a path, on any system: no separators, drives, streams, control characters or dots alone."""
+    has_path = any(mark in name for mark in '/\\:\0*?"<>|') or any(ord(c) < 32 for c in name)
+    return bool(name.strip(" .")) and not has_path
+
+
+def _expect_free(target: Path, names: tuple[str, ...]) -> None:
+    """Refuse before anything is written."""
+    if not target.parent.is_dir():
+        raise FileError(f"{target} cannot be made: the folder {target.parent} does not exist.")
+    if target.exists() and not target.is_dir():
+        raise FileError(f"{target} is a file; launch files need a folder. Give another name.")
+    taken = [name for name in names if (target / name).is_dir()]
+    if taken:
+        raise FileError(
+            f"{target} has folders where files belong:", faults=[f"{name}" for name in taken]
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.write(text)
+    path.chmod((0o777 if path.suffix == ".sh" else 0o666) & ~_mask())
+
+
+def _move(staging: Path, target: Path, names: tuple[str, ...]) -> None:
+    """A new folder appears at once with all its files; in one that is there, each file is replaced in one step."""
+    if not target.exists():
+        staging.chmod(0o777 & ~_mask())
+        os.rename(staging, target)
+        return
+    for name in names:
+        os.replace(staging / name, target / name)
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _cannot_write(target: Path, error: OSError) -> FileError:
+    return FileError(f"{target} cannot be written ({error.strerror or error}).")

@@ -1,0 +1,71 @@
+"""Scripts that start one process per device on every node."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.written import one_line
+
+SCRIPT = "launch.sh"  # every target has one
+
+
+def remarked(script: str, cannot: Iterable[str]) -> str:
+    """The script with what it does not say, so that the files tell it wherever they go."""
+    first, title, rest = script.split("\n", 2)
+    lines = [f"#   {one_line(line)}" for line in cannot]
+    told = ["# These files do not say:", *lines] if lines else []
+    return "\n".join([first, title, *told, rest])
+
+
+def torchrun_script(
+    job: Job,
+    account: Account,
+    command: Iterable[str],
+    *,
+    before: Iterable[str] = (),
+) -> str:
+    """`command`: what torchrun runs, one line each, ready for a shell."""
+    lines = [
+        "#!/bin/sh",
+        f"# {job.title}",
+        *_nodes_note(job, account),
+        "set -euf",
+        'cd "$(dirname "$0")"',
+        f'NNODES="${{NNODES:-{job.nodes}}}"',
+        f'NPROC_PER_NODE="${{NPROC_PER_NODE:-{max(job.per_node)}}}"',
+        'NODE_RANK="${NODE_RANK:-0}"',
+        'MASTER_ADDR="${MASTER_ADDR:-localhost}"',
+        'MASTER_PORT="${MASTER_PORT:-29500}"',
+        *before,
+        'exec torchrun --nnodes "$NNODES" --nproc-per-node "$NPROC_PER_NODE" \\',
+        '    --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
+        *(f"    {line} \\" for line in command),
+        '    "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def uneven_nodes(job: Job, account: Account) -> None:
+    """Launchers start as many processes on every node."""
+    if len(set(job.per_node)) > 1:
+        counts = ", ".join(str(count) for count in job.per_node)
+        account.note(
+            f"nodes with {counts} devices: launchers start as many processes on every node;"
+            " set the number on each node by hand"
+        )
+
+
+def _nodes_note(job: Job, account: Account) -> list[str]:
+    uneven_nodes(job, account)
+    if job.nodes == 1:
+        return []
+    return [
+        f"# Start it on each of the {job.nodes} nodes, with MASTER_ADDR the first and NODE_RANK"
+        f" 0 to {job.nodes - 1}."
+    ]
+
+
+def quoted(word: object) -> str:
+    return shlex.quote(str(word))

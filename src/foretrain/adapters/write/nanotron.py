@@ -1,0 +1,222 @@
+"""nanotron: its YAML configuration, and a script that starts `run_train.py` with it.
+
+Keys as in src/nanotron/config/config.py, parallelism_config.py and models_config.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.launching import torchrun_script
+from foretrain.adapters.write.written import yaml_text
+from foretrain.model.shape import TransformerShape
+
+TITLE = "nanotron"
+ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+STEPS = 100  # a place to put a number: plans say nothing of it
+LEARNING_RATE = 1e-4
+
+
+def runtimes(job: Job) -> tuple[str, ...]:
+    return ("nanotron",)
+
+
+def write(job: Job, account: Account) -> dict[str, str]:
+    shape = job.transformer(TITLE)
+    seq = job.question.workload.seq_len
+    document: dict[str, Any] = {
+        "general": {"project": "foretrain", "run": job.question.workload.model.name, "seed": 42},
+        "parallelism": _parallelism(job, account),
+        "model": _model(job, account, shape),
+        "tokenizer": {"tokenizer_name_or_path": "robot-test/dummy-tokenizer-wordlevel"},
+        "optimizer": _optimizer(job, account),
+        "tokens": {
+            "batch_accumulation_per_replica": job.micro_batches,
+            "micro_batch_size": job.micro,
+            "sequence_length": seq,
+            "train_steps": STEPS,
+            "val_check_interval": -1,
+            "limit_val_batches": 0,
+            "limit_test_batches": 0,
+        },
+        "data_stages": [
+            {
+                "name": "Training",
+                "start_training_step": 1,
+                "data": {"dataset": None, "seed": 42, "num_loading_workers": 1},
+            }
+        ],
+        "checkpoints": {"checkpoints_path": "checkpoints", "checkpoint_interval": STEPS},
+        "logging": {
+            "log_level": "info",
+            "log_level_replica": "info",
+            "iteration_step_info_interval": 1,
+        },
+    }
+    account.says("micro")
+    _never(account)
+    config = yaml_text(document, job.title)
+    return {"nanotron.yaml": config, "launch.sh": _launch(job, account)}
+
+
+def _parallelism(job: Job, account: Account) -> dict[str, Any]:
+    words, runtime = job.words, job.question.runtime
+    if words.schedule in ENGINES:
+        account.says("schedule")
+    account.cannot("schedule", "nanotron runs 1F1B or all forward, all backward; 1F1B is written")
+    if words.recompute == "full":
+        account.says("recompute")
+    account.cannot(
+        "recompute", "nanotron recomputes every layer as a whole or none; none is written"
+    )
+    account.says("dp", "pp", "tp", "sp", "cp")
+    account.ranks(
+        ("tp", "cp", "dp", "pp"), why="nanotron numbers ranks tp-cp-dp-pp from the inside"
+    )
+    if words.exchange == "ring":
+        account.says("exchange")
+    account.cannot("exchange", "nanotron passes keys and values round a ring")
+    return {
+        "dp": job.dp,
+        "pp": words.pp,
+        "tp": words.tp,
+        "context_parallel_size": words.cp,
+        "expert_parallel_size": 1,
+        "pp_engine": ENGINES.get(words.schedule or "1f1b", "1f1b"),
+        "tp_mode": "REDUCE_SCATTER" if words.sp else "ALL_REDUCE",
+        "tp_linear_async_communication": words.sp and runtime.overlaps_tensor_backward,
+        "tp_recompute_allgather": runtime.regathers_sequence,
+        "recompute_layer": words.recompute == "full",
+    }
+
+
+def _model(job: Job, account: Account, shape: TransformerShape) -> dict[str, Any]:
+    precision, words = job.question.workload.precision, job.words
+    if precision.name not in DTYPES:
+        account.note(
+            f"precision {precision.name}: nanotron has {', '.join(DTYPES)}; the widest near it is written"
+        )
+    bytes_ = words.buckets if words.buckets is not None else job.question.runtime.bucket_bytes
+    account.says("buckets")
+    return {
+        "dtype": DTYPES.get(precision.name, DTYPES.get(precision.attention, "float32")),
+        "ddp_bucket_cap_mb": max(1, round(bytes_ / 2**20)),
+        "make_vocab_size_divisible_by": job.question.runtime.pads_vocabulary_to,
+        "init_method": {"std": 0.02},
+        "model_config": _model_config(job, account, shape),
+    }
+
+
+def _model_config(job: Job, account: Account, shape: TransformerShape) -> dict[str, Any]:
+    """A Llama; with experts or biases of attention a Qwen2, which has both."""
+    is_qwen = bool(shape.num_experts) or shape.biases == "qkv" or bool(shape.sliding_window)
+    seq = job.question.workload.seq_len or 1
+    for line in _unlike(shape):
+        account.note(f"{line}: nanotron's Llama and Qwen2 have none; the nearest is written")
+    kind = "is_qwen2_config" if is_qwen else "is_llama_config"
+    found: dict[str, Any] = {
+        kind: True,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": (shape.moe_intermediate_size if shape.num_experts else None)
+        or shape.ffn,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_attention_heads": shape.num_attention_heads,
+        "num_key_value_heads": shape.kv_heads,
+        "max_position_embeddings": max(shape.max_position_embeddings or 0, seq),
+        "attention_bias": shape.biases == "qkv",
+        "tie_word_embeddings": shape.tie_word_embeddings,
+        "vocab_size": shape.vocab_size,
+        "initializer_range": 0.02,
+        "_attn_implementation": "ring" if job.words.cp > 1 else "flash_attention_2",
+    }
+    if shape.sliding_window:
+        found["sliding_window_size"] = shape.sliding_window
+    if shape.num_experts:
+        dense = shape.dense_layers
+        found["moe_config"] = {
+            "num_experts": shape.num_experts,
+            "top_k": shape.num_experts_per_tok or 1,
+            "layers": list(range(dense, shape.num_hidden_layers)) if dense else [-1],
+            "enable_shared_expert": bool(shape.num_shared_experts),
+            "token_dispatcher_type": "alltoall",
+        }
+    return found
+
+
+def _unlike(shape: TransformerShape) -> list[str]:
+    """What of a shape the models of nanotron do not have."""
+    every = shape.sliding_window_every or 1
+    usual = shape.hidden_size // shape.num_attention_heads
+    rows = (
+        (shape.norm != "rmsnorm", f"{shape.norm} norms"),
+        (shape.placement != "pre", f"{shape.placement} placement of norms"),
+        (shape.position != "rope", f"{shape.position} positions"),
+        (shape.hidden_act != "silu-gated", f"activation {shape.hidden_act}"),
+        (shape.biases == "all", "biases in all linear layers"),
+        (shape.dropout > 0, f"dropout {shape.dropout:g}"),
+        (shape.qk_norm, "norms of queries and keys"),
+        (shape.is_latent, "latent attention"),
+        (not shape.is_latent and shape.head_width != usual, f"heads of width {shape.head_width}"),
+        (bool(shape.sliding_window) and every > 1, "windows in some layers alone"),
+        ((shape.num_shared_experts or 0) > 1, f"{shape.num_shared_experts} shared experts"),
+        (shape.capacity_factor != 1.0, f"expert capacity {shape.capacity_factor:g}"),
+        (shape.head != "lm", f"a head of kind {shape.head}"),
+        (shape.embedding_norm, "a norm after the embedding"),
+    )
+    return [line for holds, line in rows if holds]
+
+
+def _optimizer(job: Job, account: Account) -> dict[str, Any]:
+    words, runtime, name = job.words, job.question.runtime, job.question.workload.optimizer.name
+    if words.zero <= 1:
+        account.says("zero")
+    account.cannot("zero", "nanotron splits optimizer states alone; zero1 is written")
+    factory: dict[str, Any] = {
+        "name": "adamW",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "adam_eps": 1.0e-08,
+        "torch_adam_is_fused": True,
+    }
+    if name in ("sgd", "plain-sgd"):
+        factory = {"name": "sgd"}
+        if name == "sgd":
+            account.note("optimizer sgd: nanotron's SGD has no momentum")
+    elif name not in ("adam", "adamw"):
+        account.note(f"optimizer {name}: nanotron has AdamW and SGD; AdamW is written")
+    return {
+        "zero_stage": min(words.zero, 1),
+        "weight_decay": 0.01,
+        "clip_grad": 1.0 if runtime.clips_gradients else None,
+        "accumulate_grad_in_fp32": job.gradient_bytes == 4,
+        "optimizer_factory": factory,
+        "learning_rate_scheduler": {
+            "learning_rate": LEARNING_RATE,
+            "lr_warmup_steps": 2,
+            "lr_warmup_style": "linear",
+            "lr_decay_style": "cosine",
+            "min_decay_lr": LEARNING_RATE / 10,
+        },
+    }
+
+
+def _never(account: Account) -> None:
+    account.cannot("vpp", "nanotron's pipelines have one chunk a stage")
+    account.cannot("layers", "nanotron places layers by their products itself")
+    account.cannot("ep", "nanotron's experts are not spread over replicas by this file")
+    account.cannot("etp", "nanotron's experts are not spread over replicas by this file")
+    account.cannot("shard", "nanotron splits over all replicas")
+    account.cannot("offload", "nanotron keeps everything on the device")
+    account.cannot("tables", "nanotron has no embedding tables of recommenders")
+
+
+def _launch(job: Job, account: Account) -> str:
+    before = [
+        "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        'NANOTRON="${NANOTRON:?set NANOTRON to a checkout of nanotron}"',
+    ]
+    command = ['"$NANOTRON/run_train.py" --config-file nanotron.yaml']
+    return torchrun_script(job, account, command, before=before)

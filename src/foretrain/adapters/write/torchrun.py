@@ -1,0 +1,186 @@
+"""torchrun: a training script for data parallelism with PyTorch, and the command that starts it.
+
+The script (`train.py.txt`) is the same for every plan; the plan is in the arguments. It replicates or shards the whole
+model; what cuts inside it is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.launching import quoted, torchrun_script
+from foretrain.adapters.write.placement import recomputed
+from foretrain.model.shape import TransformerShape
+from foretrain.plan.strategy import listed_recomputed, share_recomputed
+
+TITLE = "PyTorch (DDP and FSDP2)"
+SCRIPT = Path(__file__).with_name("train.py.txt")
+MIB = 2**20
+
+
+def runtimes(job: Job) -> tuple[str, ...]:
+    return ("fsdp2", "fsdp") if job.words.zero > 1 else ("ddp", "hf-eager")
+
+
+def write(job: Job, account: Account) -> dict[str, str]:
+    options = [
+        *_model(job, account),
+        *_batch(job, account),
+        *_state(job, account),
+        *_activations(job, account),
+        *_numbers(job, account),
+    ]
+    _never(account)
+    command = ["train.py", *(" ".join(map(quoted, option)) for option in options)]
+    return {
+        "train.py": SCRIPT.read_text(encoding="utf-8"),
+        "launch.sh": torchrun_script(job, account, command),
+    }
+
+
+def _model(job: Job, account: Account) -> list[tuple[object, ...]]:
+    shape, name = job.shape, job.question.workload.model.name
+    if shape is None:
+        account.note(f"the model: put {name} into build_model; a small decoder stands in for it")
+        return []
+    unlike = _unlike(shape)
+    if unlike:
+        account.note(
+            f"the model: put {name} into build_model; a decoder of its widths, without"
+            f" {', '.join(unlike)}, stands in for it"
+        )
+    act = shape.hidden_act.removesuffix("-gated").removesuffix("-tanh")
+    options: list[tuple[object, ...]] = [
+        ("--hidden", shape.hidden_size, "--layers", shape.num_hidden_layers),
+        ("--heads", shape.num_attention_heads, "--kv-heads", shape.kv_heads),
+        ("--ffn", shape.ffn, "--vocab", shape.vocab_size),
+        ("--seq", job.question.workload.seq_len, "--norm", shape.norm),
+        ("--activation", act if act in ("silu", "gelu", "relu") else "gelu"),
+        ("--positions", shape.position if shape.position in ("rope", "learned") else "none"),
+    ]
+    if shape.is_gated:
+        options.append(("--gated",))
+    if shape.tie_word_embeddings:
+        options.append(("--tied",))
+    return options
+
+
+def _unlike(shape: TransformerShape) -> list[str]:
+    """What of the model the script's decoder does not have."""
+    usual = shape.hidden_size // shape.num_attention_heads
+    rows = (
+        (bool(shape.num_experts), "experts"),
+        (shape.is_latent, "latent attention"),
+        (not shape.is_latent and shape.head_width != usual, "heads of their own width"),
+        (shape.placement != "pre", f"{shape.placement} placement of norms"),
+        (bool(shape.sliding_window), "windows of attention"),
+        (shape.dropout > 0, "dropout"),
+        (shape.qk_norm, "norms of queries and keys"),
+        (shape.biases != "none", "biases"),
+        (shape.position not in ("rope", "learned", "none"), f"{shape.position} positions"),
+        (shape.hidden_act == "squared-relu", "squared activations"),
+        (shape.head != "lm" or not shape.causal, "a head for masked tokens"),
+        (shape.embedding_norm, "a norm after the embedding"),
+    )
+    return [what for holds, what in rows if holds]
+
+
+def _batch(job: Job, account: Account) -> list[tuple[object, ...]]:
+    account.says("dp", "micro")
+    batch, each = job.batch, job.micro * job.devices
+    if batch % each:
+        near = max(1, round(batch / each)) * each
+        account.note(
+            f"batch {batch}: does not divide into micro-batches of {job.micro} on {job.devices}"
+            f" replicas, which is what this script makes of the plan; {near} is written"
+        )
+        batch = near
+    return [("--global-batch", batch, "--micro-batch", job.micro)]
+
+
+def _state(job: Job, account: Account) -> list[tuple[object, ...]]:
+    words = job.words
+    options: list[tuple[object, ...]] = [("--zero", words.zero)]
+    if words.shard:
+        options.append(("--shard", words.shard))
+    if words.zero < 2:
+        size = words.buckets if words.buckets is not None else job.question.runtime.bucket_bytes
+        options.append(("--bucket-mb", f"{size / MIB:g}"))
+        account.says("buckets")
+    account.cannot("buckets", "FSDP2 reduces the gradients of a block together")
+    account.says("zero", "shard")
+    return options
+
+
+def _activations(job: Job, account: Account) -> list[tuple[object, ...]]:
+    words = job.words
+    options: list[tuple[object, ...]] = []
+    again = _recompute(job, account)
+    if again != "none":
+        options.append(("--recompute", again))
+    if "activations" in words.offload:
+        options.append(("--offload-activations",))
+    if "optimizer" in words.offload:
+        if words.zero > 1:
+            options.append(("--offload-state",))
+            account.note("offload=optimizer: FSDP2 moves weights and gradients to the host as well")
+        else:
+            account.note("offload=optimizer: PyTorch offloads with FSDP alone (zero2, zero3)")
+    account.says("offload")
+    return options
+
+
+def _recompute(job: Job, account: Account) -> str:
+    word = job.words.recompute or "none"
+    if word == "full" or word == "none":
+        account.says("recompute")
+        return word
+    if share_recomputed(word) is not None or listed_recomputed(word) is not None:
+        account.says("recompute")
+        layers = [choice for part in recomputed(job) for choice in part]
+        numbers = [str(number) for number, choice in enumerate(layers) if choice == "full"]
+        return ",".join(numbers) or "none"
+    is_attention = word == "selective" and job.question.runtime.selective == "attention"
+    if is_attention or word == "attention":
+        account.says("recompute")
+        return "attention"
+    account.cannot(
+        "recompute", "this script runs attention or whole layers again; nothing is written"
+    )
+    return "none"
+
+
+def _numbers(job: Job, account: Account) -> list[tuple[object, ...]]:
+    workload = job.question.workload
+    precision, optimizer = workload.precision, workload.optimizer.name
+    if precision.quantises:
+        account.note(
+            f"precision {precision.name}: PyTorch has no such products of its own; {precision.attention}"
+            " is written"
+        )
+    if optimizer not in ("adam", "adamw", "sgd", "plain-sgd", "adagrad"):
+        account.note(f"optimizer {optimizer}: PyTorch has none of that name; AdamW is written")
+    options: list[tuple[object, ...]] = [
+        ("--precision", precision.attention if precision.quantises else precision.name)
+    ]
+    kinds = {"adam": "adam", "sgd": "sgd", "plain-sgd": "sgd", "adagrad": "adagrad"}
+    options.append(("--optimizer", kinds.get(optimizer, "adamw")))
+    if optimizer == "sgd":
+        options.append(("--momentum", 0.9))
+    if job.words.zero > 1 and job.gradient_bytes == 4:
+        options.append(("--reduce-fp32",))
+    return options
+
+
+def _never(account: Account) -> None:
+    lost = "this script replicates or shards whole models; all ranks become replicas"
+    for name in ("tp", "pp", "cp", "ep"):
+        account.cannot(name, lost)
+    account.cannot("sp", "there is no tensor parallelism in this script to put it beside")
+    account.cannot("etp", "this script spreads no experts")
+    account.cannot("exchange", "this script keeps sequences whole")
+    for name in ("vpp", "schedule", "layers"):
+        account.cannot(name, "this script runs no pipeline")
+    account.cannot("tables", "this script has no embedding tables of recommenders")
+    account.cannot("order", "with replicas alone all orders of ranks are one")

@@ -1,0 +1,123 @@
+"""Plans as columns: many short forms at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.plan.short_form import Words
+from foretrain.planning.layers import State
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Palette:
+    """What the columns of numbers stand for where a choice is not a number."""
+
+    recompute: tuple[str, ...] = ("none",)
+    schedule: tuple[str, ...] = ("1f1b",)
+    order: tuple[tuple[str, ...] | None, ...] = (None,)  # innermost first; None: the runtime's
+    offload: tuple[tuple[str, ...], ...] = ((),)
+    buckets: tuple[float | None, ...] = (None,)
+    exchange: tuple[str, ...] = ("all-gather",)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Choices:
+    """One plan per row. `shard` 0: over all replicas. Names are numbers in the palette."""
+
+    palette: Palette
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    dp: Ints
+    cp: Ints
+    ep: Ints
+    micro: Ints
+    zero: Ints
+    shard: Ints
+    sp: Ints
+    recompute: Ints
+    schedule: Ints
+    order: Ints
+    offload: Ints
+    buckets: Ints
+    exchange: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, rows: NDArray[Any]) -> Choices:
+        """Some of the plans: row numbers or a mask."""
+        return Choices(self.palette, *(getattr(self, name)[rows] for name in COLUMNS))
+
+    @property
+    def etp(self) -> Ints:
+        """The tensor-parallel degree inside experts that a short form without one means."""
+        return np.where(self.dp * self.cp % self.ep == 0, self.tp, 1).astype(np.int32)
+
+    def words(self, row: int) -> Words:
+        p = self.palette
+        return Words(
+            tp=int(self.tp[row]),
+            pp=int(self.pp[row]),
+            vpp=int(self.vpp[row]),
+            dp=int(self.dp[row]),
+            cp=int(self.cp[row]),
+            ep=int(self.ep[row]),
+            zero=int(self.zero[row]),
+            shard=int(self.shard[row]) or None,
+            sp=bool(self.sp[row]),
+            micro=int(self.micro[row]),
+            recompute=p.recompute[self.recompute[row]],
+            schedule=p.schedule[self.schedule[row]] if self.pp[row] > 1 else None,
+            order=p.order[self.order[row]],
+            offload=p.offload[self.offload[row]],
+            buckets=p.buckets[self.buckets[row]],
+            exchange=p.exchange[self.exchange[row]],
+        )
+
+    def state(self, row: int) -> State:
+        """The state that the plan's blocks are in."""
+        order = self.palette.order[self.order[row]]
+        return State(
+            tp=int(self.tp[row]),
+            cp=int(self.cp[row]),
+            ep=int(self.ep[row]),
+            etp=int(self.etp[row]) if self.ep[row] > 1 else None,
+            sp=bool(self.sp[row]),
+            micro=int(self.micro[row]),
+            recompute=self.palette.recompute[self.recompute[row]],
+            exchange=self.palette.exchange[self.exchange[row]],
+            order=order,
+            pp=int(self.pp[row]) if self._has_stages_inside(row) else 1,
+        )
+
+    def _has_stages_inside(self, row: int) -> bool:
+        """Whether other stages lie between the ranks of a tensor, context or expert group."""
+        order = self.palette.order[self.order[row]]
+        if order is None or "pp" not in order or self.pp[row] == 1:
+            return False
+        inner = order[order.index("pp") + 1 :]  # axes outside of pp
+        wanted = {"tp": self.tp[row], "cp": self.cp[row], "dp": self.ep[row]}
+        return any(wanted.get(axis, 1) > 1 for axis in inner)
+
+
+COLUMNS = tuple(field.name for field in fields(Choices) if field.name != "palette")
+
+
+def joined(parts: Iterable[Choices], palette: Palette) -> Choices:
+    """All rows of several tables with one palette."""
+    found = list(parts)
+    columns = (
+        np.concatenate([getattr(part, name) for part in found])
+        if found
+        else np.zeros(0, dtype=np.int32)
+        for name in COLUMNS
+    )
+    return Choices(palette, *columns)

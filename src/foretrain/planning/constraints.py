@@ -1,0 +1,115 @@
+"""What the user pins: `tp<=8`, `pp=4|8`, `zero>=1`, `no recompute`, `sp`, `schedule=1f1b`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foretrain.errors import PlanError, did_you_mean
+from foretrain.plan.schedules import SCHEDULES
+from foretrain.units import parse_bytes
+
+NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro", "zero", "shard")
+NAMES = ("recompute", "schedule", "order", "offload", "cp-exchange", "buckets", "layers")
+FLAGS = ("sp",)
+_NOTHING = {
+    "recompute": "none", "offload": "none", "shard": 0, "zero": 0, "sp": False,
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 1, "buckets": "default", "layers": "even",
+}  # fmt: skip
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
+_WORD = re.compile(r"(?P<name>[a-z-]+)\s*(?P<sign><=|>=|!=|=|<|>)\s*(?P<value>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`name` must compare with one of `values` as `sign` says."""
+
+    text: str
+    name: str
+    sign: str
+    values: tuple[Any, ...]
+
+    def allows(self, value: Any) -> bool:
+        compare = _COMPARE[self.sign]
+        if self.sign == "!=":
+            return all(compare(value, one) for one in self.values)
+        return any(compare(value, one) for one in self.values)
+
+
+def parse(texts: Iterable[str]) -> tuple[Constraint, ...]:
+    """Constraints from words separated by commas, semicolons or given one by one; all faults at once."""
+    found, faults = [], []
+    for text in texts:
+        for word in re.split(r"[,;]", text):
+            if not word.strip():
+                continue
+            try:
+                found.append(_read(word.strip().lower()))
+            except PlanError as error:
+                faults.append(str(error))
+    if faults:
+        raise PlanError("these constraints cannot be read:", faults=faults)
+    return tuple(found)
+
+
+def _read(word: str) -> Constraint:
+    if word.startswith("no "):
+        name = _known(word, word[3:].strip())
+        if name not in _NOTHING:
+            raise PlanError(f"{word}: {name} is always there; name the values you want.")
+        return Constraint(word, name, "=", (_NOTHING[name],))
+    if word in FLAGS:
+        return Constraint(word, word, "=", (True,))
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise PlanError(
+            f"{word}: not a constraint. Write tp<=8, pp=4|8, zero>=1, recompute=none|full, sp or no offload."
+        )
+    name, sign = _known(word, match["name"]), match["sign"]
+    values = tuple(_value(word, name, part.strip()) for part in match["value"].split("|"))
+    if name not in NUMBERS and sign not in ("=", "!="):
+        raise PlanError(f"{word}: {name} is a name, it has no order. Use = or !=.")
+    if len(values) > 1 and sign not in ("=", "!="):
+        raise PlanError(f"{word}: give one value after {sign}.")
+    return Constraint(word, name, sign, values)
+
+
+def _known(word: str, name: str) -> str:
+    known = (*NUMBERS, *NAMES, *FLAGS)
+    if name not in known:
+        raise PlanError(
+            f"{word}: unknown name {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
+        )
+    return name
+
+
+def _value(word: str, name: str, text: str) -> Any:
+    if name in NUMBERS:
+        if not text.isdigit():
+            raise PlanError(f"{word}: {text!r} is not a whole number.")
+        return int(text)
+    if name in FLAGS:
+        if text not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+            raise PlanError(f"{word}: {name} takes true or false.")
+        return text in ("true", "1", "yes", "on")
+    if name == "schedule" and text not in SCHEDULES:
+        raise PlanError(
+            f"{word}: unknown schedule.{did_you_mean(text, SCHEDULES)} Known: {', '.join(SCHEDULES)}."
+        )
+    if name == "buckets" and text != "default":
+        return parse_bytes(text.upper())
+    return text
+
+
+def kept(name: str, values: Sequence[Any], constraints: Sequence[Constraint]) -> tuple[Any, ...]:
+    """The values that all constraints on a name allow; values asked for by name are added if they were not there."""
+    mine = [c for c in constraints if c.name == name]
+    asked = [v for c in mine if c.sign == "=" for v in c.values]
+    every = dict.fromkeys((*values, *asked))
+    return tuple(v for v in every if all(c.allows(v) for c in mine))

@@ -1,0 +1,94 @@
+"""A search's answer as plain data, for JSON and for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from foretrain.planning.explain import Explanation
+from foretrain.planning.more_nodes import Larger
+from foretrain.planning.per_layer import described
+from foretrain.planning.planner import Ranked, SearchResult
+from foretrain.planning.survey import Seen
+
+
+def document(
+    result: SearchResult, told: Sequence[Explanation], with_more: Larger | None
+) -> dict[str, Any]:
+    """What `foretrain search --json` gives."""
+    context = result.task.runtime.context_bytes
+    return {
+        "objective": result.objective,
+        "question": question(result),
+        "plans_valid": result.plans_valid,
+        "plans_fitting": result.plans_fitting,
+        "plans_pruned": pruned(result.plans_pruned),
+        "seconds": result.seconds,
+        "best": ranked_rows(result.best),
+        "pareto": [seen_row(row, context) for row in result.pareto],
+        "explanations": [one.to_dict() for one in told],
+        "nearest": None if result.nearest is None else seen_row(result.nearest, context),
+        "with_more_nodes": None
+        if with_more is None
+        else {
+            "factor": with_more.factor,
+            "nodes": with_more.nodes,
+            **seen_row(with_more.best, context),
+        },
+        "notes": list(result.notes),
+    }
+
+
+def question(result: SearchResult) -> dict[str, Any]:
+    """What was searched for; the keys are those of a prediction's question."""
+    task = result.task
+    return {
+        "model": task.workload.model.name,
+        "parameters": task.workload.model.parameters,
+        "seq_len": task.workload.seq_len,
+        "global_batch": task.workload.global_batch,
+        "precision": task.workload.precision.name,
+        "optimizer": task.workload.optimizer.name,
+        "cluster": task.cluster.name,
+        "devices": task.devices,
+        "nodes": task.cluster.node_count,
+        "runtime": task.runtime.name,
+    }
+
+
+def pruned(reasons: Mapping[str, int]) -> dict[str, int]:
+    """Plans that were not considered by the reason, most first."""
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    found: dict[str, int] = {}
+    for reason, count in ordered:
+        if count:
+            name = reason.rstrip(" :")
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def ranked_rows(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
+    return [
+        {
+            "plan": described(row.plan),
+            "tree": row.plan.to_dict(),
+            "prediction": row.prediction.to_dict(),
+            "estimated_seconds": row.estimated_seconds,
+        }
+        for row in rows
+    ]
+
+
+def seen_row(row: Seen, context: float) -> dict[str, Any]:
+    """An estimated plan. `peak_bytes` is without the driver's context, as in a prediction."""
+    return {
+        "plan": row.plan,
+        "step_seconds": row.seconds,
+        "peak_bytes": row.memory - context,
+        "capacity_bytes": row.capacity,
+        "lacks_bytes": row.lacks,
+        "work_seconds": row.work,
+        "pipeline_seconds": row.pipeline,
+        "data_seconds": row.data,
+        "update_seconds": row.update,
+    }

@@ -1,0 +1,157 @@
+"""The estimator: step time and memory of many plans at once, in closed form.
+
+A plan is a chain of blocks whose costs depend on their own state alone (`layers.py`), joined by transitions: sends
+between stages, reductions and gathers between replicas (`exchanges.py`). The Markov property makes a plan's cost a
+sum, so a few hundred compiled states answer for a million plans. What the simulator knows more, contention between
+unlike flows and hosts that run ahead, is left out; `tests/accuracy/test_estimator.py` bounds what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.planning.choices import Choices
+from foretrain.planning.exchanges import Exchanges
+from foretrain.planning.fleet import Fleet, Shares, fleet, update_curve
+from foretrain.planning.footprint import peak_bytes
+from foretrain.planning.layers import Layers, State, grown, layers
+from foretrain.planning.task import Task
+from foretrain.planning.times import Times
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Estimates:
+    """One row per plan. Seconds are infinite where the model refuses a plan, or where it does not fit and only plans
+    that do were asked for."""
+
+    seconds: Floats
+    memory: Floats
+    capacity: Floats
+    # what the seconds are made of
+    work: Floats  # of the slowest stage, all micro-batches
+    pipeline: Floats  # what fills and drains the pipeline besides
+    data: Floats  # reductions and gathers that nothing hides
+    update: Floats
+    refusal: tuple[str, ...]  # reasons …
+    refused: Ints  # … and which of them is a row's (-1: none)
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        return np.asarray((self.memory <= self.capacity) & (self.refused < 0))
+
+
+_COLUMNS = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
+
+
+class Estimator:
+    """Remembers what it compiled, so that the next plans cost less."""
+
+    def __init__(self, task: Task, *, only_fitting: bool = True) -> None:
+        self.task, self.only_fitting = task, only_fitting
+        self.exchanges = Exchanges(task.network, task.runtime.library)
+        self.update = update_curve(task)
+        self.shares = Shares(task)
+
+    def estimate(self, choices: Choices) -> Estimates:
+        """Memory first: plans that do not fit are not worth a look at their time."""
+        count = len(choices)
+        columns = {name: np.full(count, np.inf) for name in _COLUMNS}
+        rows, known = self._states(choices)
+        reasons = tuple(dict.fromkeys(known.refused.values()))
+        refused = np.full(count, -1, dtype=np.int64)
+        for place, reason in enumerate(known.refused.values()):
+            refused[rows == -1 - place] = reasons.index(reason)
+        fleets = [
+            (mine, fleet(self.shares, choices.take(mine), known, rows[mine], self.exchanges))
+            for mine in _alike(choices, np.flatnonzero(rows >= 0))
+        ]
+        self._held(fleets, columns)
+        while self._fill(known, rows[self._wanted(columns) & (rows >= 0)]):
+            self._held(fleets, columns)
+        wanted = self._wanted(columns)
+        for mine, ships in fleets:
+            timed = np.flatnonzero(wanted[mine])
+            if len(timed):
+                found = Times(ships.take(timed), self.update).columns()
+                for name, values in found.items():
+                    columns[name][mine[timed]] = values
+        return Estimates(**columns, refusal=reasons, refused=refused)
+
+    @staticmethod
+    def _held(fleets: Sequence[tuple[Ints, Fleet]], columns: dict[str, Floats]) -> None:
+        for mine, ships in fleets:
+            columns["memory"][mine], columns["capacity"][mine] = peak_bytes(ships)
+
+    def _wanted(self, columns: dict[str, Floats]) -> NDArray[np.bool_]:
+        fits = columns["memory"] <= columns["capacity"]
+        return np.asarray(fits & np.isfinite(columns["memory"]) | (not self.only_fitting))
+
+    def _fill(self, known: Layers, rows: Ints) -> bool:
+        """Compile the states that have not been; whether they hold something else than was thought."""
+        missing = np.unique(rows)
+        missing = missing[~known.is_timed[missing]]
+        if not len(missing):
+            return False
+        states = list(known.number)
+        return known.fill(layers(self.task, [states[row] for row in missing.tolist()]))
+
+    def _states(self, choices: Choices) -> tuple[Ints, Layers]:
+        """Each plan's state as a row of the table; refused states are counted down from -1.
+
+        Of states that differ in the micro-batch alone the two smallest are compiled. What the others hold follows
+        from them; what they take is asked once a plan is known to fit.
+        """
+        names = ("tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "order", "pp")
+        _, first, inverse = np.unique(_keys(choices, names), return_index=True, return_inverse=True)
+        plain = self._plain_orders()
+        states = [plain(choices.state(int(row))) for row in first]
+        families: dict[State, list[State]] = {}
+        for state in sorted(dict.fromkeys(states), key=lambda state: state.micro):
+            families.setdefault(state._replace(micro=0), []).append(state)
+        found = layers(self.task, [state for family in families.values() for state in family[:2]])
+        for family in families.values():
+            reason = found.refused.get(family[0])
+            found.refused.update(dict.fromkeys(family if reason else (), reason or ""))
+        able = [f for f in families.values() if f[0] not in found.refused]
+        known = grown(found, [s for family in able for s in family if s not in found.refused])
+        places = {state: -1 - place for place, state in enumerate(known.refused)}
+        numbers = [known.number[s] if s in known.number else places[s] for s in states]
+        return np.array(numbers, dtype=np.int64)[inverse.reshape(-1)], known
+
+    def _plain_orders(self) -> Callable[[State], State]:
+        """Orders of the axes that differ from the runtime's in where stages lie do not matter to blocks, unless these
+        lie between the ranks of a group."""
+        usual = tuple(axis for axis in reversed(self.task.runtime.rank_order) if axis != "pp")
+
+        def plain(state: State) -> State:
+            if state.order is None or state.pp > 1:
+                return state
+            inner = tuple(axis for axis in state.order if axis != "pp")
+            return state._replace(order=None) if inner == usual else state
+
+        return plain
+
+
+def _alike(choices: Choices, rows: Ints) -> Iterator[Ints]:
+    """Rows of plans with one mesh and one way to share out layers."""
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "order", "shard")
+    inverse = _keys(choices, names)[rows]
+    order = np.argsort(inverse, kind="stable")
+    bounds = np.flatnonzero(np.diff(inverse[order])) + 1
+    yield from (rows[part] for part in np.split(order, bounds) if len(part))
+
+
+def _keys(choices: Choices, names: Sequence[str]) -> Ints:
+    """One number per row, equal where all named columns are."""
+    key = np.zeros(len(choices), dtype=np.int64)
+    for name in names:
+        column = getattr(choices, name).astype(np.int64)
+        key = key * (int(column.max(initial=0)) + 1) + column
+    return key

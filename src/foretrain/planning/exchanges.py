@@ -1,0 +1,80 @@
+"""What collectives between the ranks of a mesh cost, for many sizes at once.
+
+Every group of a communicator moves at the same time, as replicas and pipelines do; the slowest decides. The choice
+of algorithm and protocol is the simulator's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import Communicator
+from foretrain.compile.passes.fold import ranks_of
+from foretrain.cost.crowd import crowd
+from foretrain.cost.network import Network
+from foretrain.plan.mesh import Mesh
+from foretrain.planning.curves import Curve
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_SMALLEST = 4096.0  # bytes: below, latency is all
+
+
+@dataclass(eq=False, slots=True)
+class Exchanges:
+    """Collectives on a network; what was asked is remembered by the groups that take part."""
+
+    network: Network
+    library: str
+    _known: dict[tuple[bytes, str], Exchange] = field(default_factory=dict)
+    _by_mesh: dict[tuple[Mesh, Communicator, str, bool], Exchange] = field(default_factory=dict)
+
+    def between(
+        self, mesh: Mesh, communicator: Communicator, collective: str, alone: bool = False
+    ) -> Exchange:
+        """A collective on the groups of a communicator: all of them at once, or those of the first stage alone."""
+        asked = (mesh, communicator, collective, alone)
+        found = self._by_mesh.get(asked)
+        if found is None:
+            groups = ranks_of(mesh, communicator)
+            if alone:
+                groups = groups[mesh.coordinate("pp")[groups[:, 0]] == 0]
+            found = self._by_mesh[asked] = self._of(groups, collective)
+        return found
+
+    def sends(self, mesh: Mesh) -> list[Exchange]:
+        """From each stage to the next, from the last to the first: inside a domain, or between two."""
+        ranks = mesh.groups(("pp",))
+        domain = self.network.domain_of[ranks]
+        is_far = (domain != np.roll(domain, -1, axis=1)).any(axis=0)
+        pairs = np.stack([ranks, np.roll(ranks, -1, axis=1)], axis=2)
+        ways = [self._of(pairs[:, is_far == far].reshape(-1, 2), "send") for far in (False, True)]
+        return [ways[int(far)] for far in is_far]
+
+    def _of(self, groups: Ints, collective: str) -> Exchange:
+        key = (groups.tobytes() + str(groups.shape).encode(), collective)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Exchange(self.network, groups, collective, self.library)
+        return found
+
+
+class Exchange:
+    """Seconds by bytes of one collective on one set of groups."""
+
+    def __init__(self, network: Network, groups: Ints, collective: str, library: str) -> None:
+        self.ranks = groups.shape[1] if len(groups) else 1
+        if not len(groups):
+            self.is_network = False
+            return
+        slowest = crowd(network, groups, collective, library)
+        self.is_network = slowest.is_network
+        self._curve = Curve(lambda sizes: [slowest.seconds(size) for size in sizes], _SMALLEST)
+
+    def seconds(self, sizes: Floats) -> Floats:
+        """A rank alone has nobody to wait for."""
+        return self._curve(sizes) if self.ranks > 1 else np.zeros_like(sizes)

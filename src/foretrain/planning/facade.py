@@ -1,0 +1,217 @@
+"""The façade: from names to the best plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.errors import InputError
+from foretrain.forecast import ask
+from foretrain.model.graph import Model
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
+from foretrain.model.workload import DataSource
+from foretrain.planning import constraints, explain, planner
+from foretrain.planning.document import document
+from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
+from foretrain.planning.explain import Explanation
+from foretrain.planning.more_nodes import Larger, larger
+from foretrain.planning.planner import Progress, Ranked, SearchResult
+from foretrain.planning.survey import OBJECTIVES
+from foretrain.planning.task import Task
+from foretrain.planning.walked import with_walks
+from foretrain.runtime import Runtime
+
+if TYPE_CHECKING:
+    from foretrain.cluster.stragglers import Spread
+
+T = TypeVar("T")
+GOALS = (*OBJECTIVES, "pareto")
+
+
+@dataclass(frozen=True)
+class Found(SearchResult):
+    """A search's result and what can be asked of it."""
+
+    where: tuple[str, ...] = ()
+
+    @cached_property
+    def explanations(self) -> tuple[Explanation, ...]:
+        """For every value of a choice that the best plan does not have: what it costs."""
+        return explain.explanations(self)
+
+    def why(self, text: str) -> Explanation:
+        """Why not `"tp=4"`, `"no zero"`, `"tp=4, pp=2"`."""
+        return explain.why(self, text, self.where)
+
+    @cached_property
+    def with_more_nodes(self) -> Larger | None:
+        """Where nothing fits: how many times the nodes would do."""
+        if self.best or self.nearest is None:
+            return None
+        return larger(self.task, self.nearest, self.where)
+
+    def to_dict(self) -> dict[str, Any]:
+        return document(self, self.explanations, self.with_more_nodes)
+
+    def save(self, path: str | Path) -> None:
+        """Write a report in the format the extension names: html, json, md, csv, txt."""
+        from foretrain.report.page import save_page
+        from foretrain.report.search import search_page
+
+        save_page(search_page(self), path)
+
+
+def search(
+    model: str | Path | Mapping[str, Any] | Model,
+    *,
+    on: str | Path | Mapping[str, Any] | Cluster,
+    batch: int,
+    micro_batch: int | None = None,
+    seq: int | None = None,
+    precision: str | Precision = "bf16",
+    optimizer: str | Optimizer = "adam",
+    runtime: str | Runtime = "megatron",
+    runtime_options: Mapping[str, Any] | None = None,
+    data: DataSource | None = None,
+    stragglers: str | Mapping[int, float] | Spread | None = None,
+    objective: str = "time",
+    top: int = 10,
+    where: str | Sequence[str] = (),
+    per_layer: bool = False,
+    workers: int | None = None,
+    ray: str | None = None,
+    state: str | Path | None = None,
+    restart: bool = False,
+    seed: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Found:
+    """The best plans: `search("llama3-8b", on="2 x dgx-h100", batch=256, where="tp<=8, no offload")`.
+
+    `objective`: time, cost, memory, or pareto for plans that no other beats both in time and in memory. `per_layer`
+    also tries different strategies for different layers. `workers` processes on this machine or a Ray cluster (`ray`:
+    its address, "local" for one on this machine) share the work. `state` is a file that a later call with the same
+    question goes on from; `restart` forgets what it holds.
+    """
+    _check(objective, top, batch)
+    pinned = (where,) if isinstance(where, str) else tuple(where)
+    if micro_batch is not None:
+        pinned = (*pinned, f"micro={micro_batch}")
+    asked = ask(
+        model,
+        on=on,
+        batch=batch,
+        seq=seq,
+        precision=precision,
+        optimizer=optimizer,
+        runtime=runtime,
+        runtime_options=runtime_options,
+        data=data,
+        stragglers=_seeded(stragglers, seed),
+    )
+    task = Task(asked.workload, asked.cluster, asked.runtime)
+    wanted = _Wanted(task, pinned, objective, top, progress)
+    result = wanted.searched(executor_of(workers, ray), state, restart)
+    if per_layer:
+        result = wanted.walked(result)
+    if objective == "pareto":
+        result = replace(result, objective=objective, best=wanted.front(result))
+    own = {field.name: getattr(result, field.name) for field in fields(SearchResult)}
+    return Found(**own, where=pinned)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    task: Task
+    where: tuple[str, ...]
+    objective: str
+    top: int
+    progress: Callable[[Progress], None] | None
+
+    @property
+    def ranked_by(self) -> str:
+        """Plans of a front are looked for from its fast end."""
+        return "time" if self.objective == "pareto" else self.objective
+
+    def searched(self, executor: Executor, state: str | Path | None, restart: bool) -> SearchResult:
+        asked: dict[str, Any] = {
+            "where": self.where,
+            "objective": self.ranked_by,
+            "top": self.top,
+        }
+        more: dict[str, Any] = {"executor": executor, "progress": self.progress}
+        if state is None:
+            return planner.search(self.task, **asked, **more)
+        from foretrain.planning.journal import Journal
+
+        key = planner.search_key(self.task, **asked)
+        with Journal(state, key, restart=restart) as journal:
+            return planner.search(self.task, **asked, **more, journal=journal)
+
+    def walked(self, result: SearchResult) -> SearchResult:
+        """The same with plans whose layers differ."""
+        pinned, tell = constraints.parse(self.where), partial(self._tell, result)
+        best = with_walks(self.task, result.best, pinned, self.ranked_by, self.top, tell)
+        return replace(result, best=best)
+
+    def front(self, result: SearchResult) -> tuple[Ranked, ...]:
+        """Plans spread over the front, simulated; fastest first, each with less memory than those before it."""
+        known = {row.plan.text for row in result.best}
+        rows = [row for row in spread(result.pareto, self.top) if row.plan not in known]
+        found = list(result.best)
+        for number, row in enumerate(rows, 1):
+            found.append(planner.simulate(self.task, row))
+            self._tell(result, number, len(rows))
+        found.sort(key=lambda one: (one.prediction.step_seconds, _peak(one)))
+        kept: list[Ranked] = []
+        for one in found:
+            if one.prediction.fits and (not kept or _peak(one) < _peak(kept[-1])):
+                kept.append(one)
+        return tuple(spread(kept, self.top))
+
+    def _tell(self, result: SearchResult, done: int, count: int) -> None:
+        if self.progress is not None:
+            self.progress(Progress(0, 0, result.plans_valid, None, result.seconds, done, count))
+
+
+def _peak(row: Ranked) -> float:
+    return row.prediction.memory.peak_bytes
+
+
+def executor_of(workers: int | None, ray: str | None) -> Executor:
+    """Who does the work."""
+    if ray is not None:
+        return RayExecutor(None if ray in ("", "local") else ray, workers)
+    return InOrder() if workers is None or workers == 1 else Processes(workers)
+
+
+def _check(objective: str, top: int, batch: int) -> None:
+    faults = []
+    if objective not in GOALS:
+        faults.append(f"objective {objective!r} is unknown. Known: {', '.join(GOALS)}.")
+    if top < 1:
+        faults.append(f"top {top}: must be 1 or more.")
+    if batch < 1:
+        faults.append(f"global batch {batch} is not a positive whole number.")
+    if faults:
+        raise InputError("this cannot be searched for:", faults=faults)
+
+
+def _seeded(slow: Any, seed: int | None) -> Any:
+    """A spread of slow devices is drawn with the search's seed, unless it names its own."""
+    if seed is None or not isinstance(slow, str) or "sigma" not in slow or "seed" in slow:
+        return slow
+    return f"{slow},seed={seed}"
+
+
+def spread(rows: Sequence[T], count: int) -> list[T]:
+    """So many of the rows, both ends among them."""
+    if len(rows) <= count:
+        return list(rows)
+    if count == 1:
+        return [rows[0]]
+    return [rows[round(place * (len(rows) - 1) / (count - 1))] for place in range(count)]

@@ -1,0 +1,202 @@
+"""Plans that share a mesh and a way to share out layers, ready for closed forms: [plans, parts] columns.
+
+Everything a closed form needs is gathered here once: what each part of the pipeline runs, holds and exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.execution import Communicator
+from foretrain.compile.passes.place import place
+from foretrain.cost.compute import Calibrated
+from foretrain.model.ops.base import Kernel
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.short_form import Words, build
+from foretrain.plan.strategy import Schedule
+from foretrain.planning.choices import Choices
+from foretrain.planning.curves import Curve
+from foretrain.planning.exchanges import Exchange, Exchanges
+from foretrain.planning.layers import DENSE, EXPERT, Layers
+from foretrain.planning.task import Task
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_LEAST_TRAFFIC = 1e6  # bytes: below, starting the kernel is all
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fleet:
+    """`rows`: the plans' states in `layers`. `share[part, block]`: repetitions of a block in a part."""
+
+    task: Task
+    choices: Choices
+    layers: Layers
+    rows: Ints
+    mesh: Mesh
+    exchanges: Exchanges
+    share: Floats
+    kinds: NDArray[np.bool_]  # [stages, kinds of devices]: which a stage runs on
+    _axes: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
+    _asked: dict[tuple[tuple[str, ...], str, bool], Exchange] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> int:
+        return int(self.choices.pp[0])
+
+    @property
+    def chunks(self) -> int:
+        return int(self.choices.vpp[0])
+
+    @property
+    def counts(self) -> Floats:
+        """Micro-batches of a replica."""
+        batch = self.task.workload.global_batch
+        return np.asarray(batch / (self.choices.dp * self.choices.micro), dtype=np.float64)
+
+    def take(self, rows: Ints) -> Fleet:
+        """Some of the plans."""
+        return replace(self, choices=self.choices.take(rows), rows=self.rows[rows])
+
+    def distinct(self, *columns: NDArray[Any]) -> tuple[Fleet, Ints]:
+        """One plan for every combination of what columns hold, and which of them stands for each plan."""
+        key = np.zeros(len(self.rows), dtype=np.int64)
+        for column in columns:
+            key = key * (int(column.max(initial=0)) + 1) + column
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        return self.take(first), inverse.reshape(-1)
+
+    @property
+    def weights(self) -> Ints:
+        """Equal for plans whose ranks hold the same weights before these are split."""
+        return np.asarray(self.layers.weights[self.rows])
+
+    def by_part(self, column: Floats) -> Floats:
+        """[states, blocks] → [plans, parts]."""
+        return np.asarray(column[self.rows] @ self.share.T)
+
+    def by_stage(self, column: Floats) -> Floats:
+        """[states, blocks] → [plans, stages]."""
+        return self.summed(self.by_part(column))
+
+    def summed(self, parts: Floats) -> Floats:
+        """[plans, parts] → [plans, stages]."""
+        return np.asarray(parts.reshape(len(parts), self.chunks, self.stages).sum(axis=1))
+
+    def seconds_by_part(self, blocks: Floats) -> Floats:
+        """[plans, kinds, blocks] → [plans, parts] on the slowest device of each stage."""
+        each = np.einsum("nkb,pb->nkp", blocks, self.share)
+        runs_on = np.tile(self.kinds, (self.chunks, 1))  # [parts, kinds]
+        return np.asarray(np.where(runs_on.T[None], each, 0.0).max(axis=1))
+
+    def exchange(self, axes: tuple[str, ...], collective: str, alone: bool = False) -> Exchange:
+        """Of the groups of all stages at once, or of one stage alone."""
+        found = self._asked.get((axes, collective, alone))
+        if found is None:
+            found = self.exchanges.between(self.mesh, Communicator(axes), collective, alone)
+            self._asked[axes, collective, alone] = found
+        return found
+
+    def elements(self, name: str, kind: int) -> Floats:
+        """[states, blocks] a column of weights; tied ones are one where there is one stage."""
+        column = getattr(self.layers, name)[:, :, kind]
+        if self.stages > 1 or kind != DENSE:
+            return np.asarray(column)
+        return np.asarray(np.maximum(column - self.layers.tied, 0.0))
+
+    def axes_of(self, kind: int) -> tuple[str, ...]:
+        """The axes along which copies of a kind of weights lie."""
+        found = self._axes.get(("copies", kind))
+        if found is None:
+            found = self._axes["copies", kind] = self._copies(kind)
+        return found
+
+    def _copies(self, kind: int) -> tuple[str, ...]:
+        if kind == DENSE or not any(name == "ep" for name, _ in self.mesh.names):
+            return self._real((*self.mesh.expand("dp"), *self.mesh.expand("cp")))
+        holders = self.mesh.expand("expert_ranks")
+        return self._real(tuple(a for a in holders if a not in self.mesh.expand("ep")))
+
+    def owners_of(self, kind: int) -> tuple[str, ...]:
+        """… and those that states of it are split over by ZeRO."""
+        found = self._axes.get(("owners", kind))
+        if found is None:
+            found = self._axes["owners", kind] = self._owners(kind)
+        return found
+
+    def _owners(self, kind: int) -> tuple[str, ...]:
+        axes = self.axes_of(kind)
+        if not any(name == "shards" for name, _ in self.mesh.names):
+            return axes
+        return tuple(axis for axis in axes if axis in self.mesh.expand("shards"))
+
+    def _real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        sizes = dict(self.mesh.axes)
+        return tuple(axis for axis in axes if sizes[axis] > 1)
+
+    def parts_of(self, kind: int, role: int) -> Floats:
+        """Into how many pieces a state of a kind of weights is split; roles are ZeRO's stages."""
+        pieces = self.mesh.size(*self.owners_of(kind)) if self.owners_of(kind) else 1
+        return np.where(self.choices.zero >= role, float(pieces), 1.0)
+
+
+KINDS = (DENSE, EXPERT)
+
+
+class Shares:
+    """How layers are shared out over parts: remembered, as meshes of every kind ask for the same."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._known: dict[tuple[int, int], Floats] = {}
+
+    def of(self, pp: int, vpp: int) -> Floats:
+        """[parts, blocks] repetitions."""
+        found = self._known.get((pp, vpp))
+        if found is None:
+            model = self.task.workload.model
+            schedule = Schedule("interleaved" if vpp > 1 else "1f1b", 1, pp, vpp)
+            found = self._known[pp, vpp] = np.zeros((pp * vpp, len(model.blocks)))
+            placed = place(model, schedule, self.task.runtime.places_by_products)
+            for part, instances in enumerate(placed):
+                for block, _ in instances:
+                    found[part, block] += 1.0
+        return found
+
+
+def fleet(
+    shares: Shares, choices: Choices, layers: Layers, rows: Ints, exchanges: Exchanges
+) -> Fleet:
+    """All of `choices` have the degrees, the order and the sharding of the first."""
+    task = shares.task
+    words = choices.words(0)
+    mesh = mesh_of(task, words)
+    kinds = np.ones((words.pp, len(task.cluster.devices)), dtype=np.bool_)
+    if kinds.shape[1] > 1:
+        kinds[:] = False
+        kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
+    share = shares.of(words.pp, words.vpp)
+    return Fleet(task, choices, layers, rows, mesh, exchanges, share, kinds)
+
+
+def mesh_of(task: Task, words: Words) -> Mesh:
+    """The mesh alone, as the compiler would have it."""
+    return build(words, task.runtime)[0]
+
+
+def update_curve(task: Task) -> Curve:
+    """Seconds of an optimizer update by the memory it moves, on the slowest kind of device."""
+
+    def ask(sizes: Sequence[float]) -> list[float]:
+        kernels = [Kernel("memory", "update", 0.0, size, "fp32") for size in sizes]
+        each = [Calibrated().seconds(kernels, device).seconds for device in task.cluster.devices]
+        slowest: list[float] = (np.max(each, axis=0) * task.runtime.kernel_pace).tolist()
+        return slowest
+
+    return Curve(ask, _LEAST_TRAFFIC)

@@ -1,0 +1,390 @@
+"""What one repetition of each block costs in every state a plan can put it in: the emissions of the estimator.
+
+A *state* is how a block is split and what it keeps: degrees of tensor, context and expert parallelism, sequence
+parallelism, micro-batch, recomputation. Pipelines, replicas and ZeRO do not change what one micro-batch does in a
+block, so a few hundred states serve a space of a million plans. Blocks are compiled by the compiler's own passes
+and their kernels and collectives cost what the simulator charges for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.blocks import Blocks
+from foretrain.compile.execution import Communication, Compute, Item
+from foretrain.compile.layout import Layout
+from foretrain.compile.passes.communicate import WeightShard
+from foretrain.compile.passes.fold import Fold, fold
+from foretrain.compile.passes.recompute import BlockPass
+from foretrain.compile.passes.scope import check_axes
+from foretrain.cost.compute import Calibrated, ComputeModel
+from foretrain.cost.host import chain_summaries
+from foretrain.cost.items import ItemCosts, Surroundings, uses_of
+from foretrain.cost.launching import host_seconds
+from foretrain.errors import InputError
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.short_form import Words
+from foretrain.planning.task import Task
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+DENSE, EXPERT = range(2)
+"""Kinds of weights by who holds copies of them: all replicas, or those with the same experts."""
+
+
+class State(NamedTuple):
+    """How a block is split on one micro-batch. `pp` is 1 unless stages lie between the ranks of a group."""
+
+    tp: int
+    cp: int
+    ep: int
+    etp: int | None
+    sp: bool
+    micro: int
+    recompute: str
+    exchange: str
+    order: tuple[str, ...] | None
+    pp: int
+
+    def words(self, devices: int) -> Words:
+        """A plan in which blocks are in this state; weights are split as far as they can be, to see over what."""
+        return Words(
+            tp=self.tp,
+            cp=self.cp,
+            ep=self.ep,
+            etp=self.etp,
+            pp=self.pp,
+            dp=devices // (self.tp * self.cp * self.pp),
+            sp=self.sp,
+            micro=self.micro,
+            recompute=self.recompute,
+            exchange=self.exchange,
+            order=self.order,
+            zero=3,
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Layers:
+    """Columns over (states, blocks); seconds over (states, kinds of devices, blocks)."""
+
+    number: dict[State, int]
+    refused: dict[State, str]  # states the model cannot be in, and why
+    forward: Floats
+    backward: Floats  # all of it
+    weight: Floats  # the part of it that makes weight gradients
+    host_forward: Floats  # seconds the host takes to issue it
+    host_backward: Floats
+    host_weight: Floats
+    late_forward: Floats  # tensor-parallel collectives in it, at which hosts may be late
+    late_backward: Floats
+    late_weight: Floats
+    lead: Floats  # by which it has to be ahead for a block's devices not to wait
+    saved: Floats  # bytes kept for backward
+    forward_workspace: Floats
+    backward_workspace: Floats
+    boundary: Floats  # bytes handed on
+    elements: Floats  # [states, blocks, 2] of weights a rank holds, dense and expert …
+    touched: Floats  # … those an update reaches …
+    sent: Floats  # … and as many of full width as are moved when weights are gathered
+    tensors: Floats  # [states, blocks] weights …
+    large: Floats  # … those large enough to be split
+    rerun: Floats  # [states, blocks, 2] elements moved once more for ops that run again
+    tied: Floats  # [states, blocks] elements that are another block's where one rank runs both
+    copied: Floats  # [states, kinds of devices, blocks, 2] seconds of copies of weights and of gradients, if split
+    wire_forward: (
+        Floats  # [states, blocks, 2] seconds of collectives in it, inside a domain and beyond
+    )
+    wire_backward: Floats
+    weights: Ints  # [states] equal where weights and what is done with them are
+    is_timed: Bools  # [states] whether seconds are known yet
+
+    def fill(self, others: Layers) -> bool:
+        """Put in what others know of the same states; whether that changed what they hold."""
+        theirs = np.arange(len(others.number))
+        mine = np.array([self.number[state] for state in others.number], dtype=np.int64)
+        is_new = any(
+            not np.allclose(getattr(self, name)[mine], getattr(others, name)[theirs], rtol=1e-9)
+            for name in _GROWING
+        )
+        for name in _COLUMNS:
+            getattr(self, name)[mine] = getattr(others, name)[theirs]
+        self.weights[:] = _alike(*(getattr(self, name) for name in _WEIGHTS))
+        return is_new
+
+
+_WEIGHTS = ("elements", "touched", "sent", "tensors", "large", "tied")
+_GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
+_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("number", "refused"))
+
+
+def grown(known: Layers, wanted: Sequence[State]) -> Layers:
+    """States with larger micro-batches before they are compiled: what they hold, on a line through two of the same
+    state with smaller ones. Memory is convex in the micro-batch, so the line does not run above it."""
+    families: dict[State, list[int]] = {}
+    for state, row in sorted(known.number.items(), key=lambda item: item[0].micro):
+        families.setdefault(state._replace(micro=0), []).append(row)
+    ends = np.array(
+        [
+            [known.number[s]] * 2 if s in known.number else families[s._replace(micro=0)][-2:]
+            for s in wanted
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 2)
+    micros = np.array([state.micro for state in known.number], dtype=np.float64)[ends]
+    span = np.maximum(micros[:, 1] - micros[:, 0], 1.0)
+    along = (np.array([state.micro for state in wanted]) - micros[:, 0]) / span
+    columns = {name: getattr(known, name)[ends[:, 0]] for name in _COLUMNS}
+    for name in _GROWING:
+        low, high = columns[name], getattr(known, name)[ends[:, 1]]
+        columns[name] = low + (high - low) * along.reshape((-1,) + (1,) * (low.ndim - 1))
+    columns["is_timed"] = ends[:, 0] == ends[:, 1]
+    columns["weights"] = _alike(*(columns[name] for name in _WEIGHTS))
+    return Layers({state: row for row, state in enumerate(wanted)}, known.refused, **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    state: State
+    mesh: Mesh
+    passes: tuple[BlockPass, ...]  # one per block of the model
+
+
+def layers(task: Task, states: Iterable[State], compute: ComputeModel | None = None) -> Layers:
+    """Compile and cost every state; those the model refuses are told with the reason."""
+    compiled: list[_Compiled] = []
+    refused: dict[State, str] = {}
+    shared = _Shared(task)
+    for state in dict.fromkeys(states):
+        try:
+            compiled.append(shared.compiled(state))
+        except InputError as error:
+            refused[state] = str(error).splitlines()[0]
+    return _table(task, compiled, refused, compute or Calibrated())
+
+
+class _Shared:
+    """Programs of blocks do not depend on what is recomputed: states that differ in that alone share them."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.known: dict[State, tuple[Mesh, Blocks]] = {}
+        # tied weights are told apart, as they are on a pipeline; a lone stage takes them off again
+        model = replace(task.workload.model, tied=())
+        self.workload = replace(task.workload, model=model)
+
+    def compiled(self, state: State) -> _Compiled:
+        base = state._replace(recompute="none")
+        if base not in self.known:
+            plan = self.task.plan(base.words(self.task.devices))
+            self.known[base] = plan.mesh, Blocks(self.workload, plan, self.task.runtime)
+        mesh, blocks = self.known[base]
+        passes = _steady(blocks, state.recompute)
+        check_axes(mesh, blocks.used_axes, self.task.workload.model)
+        return _Compiled(state, mesh, passes)
+
+
+def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
+    """Each block once, as it is among its like: after another repetition of itself where it repeats."""
+    layouts: tuple[Layout, ...] | None = None
+    found = []
+    for number, block in enumerate(blocks.model.blocks):
+        one, layouts = blocks.block(number, 0, layouts, recompute)
+        if block.repeat > 1:
+            one, layouts = blocks.block(number, 1, layouts, recompute)
+        found.append(one)
+    return tuple(found)
+
+
+def _table(
+    task: Task, compiled: Sequence[_Compiled], refused: dict[State, str], compute: ComputeModel
+) -> Layers:
+    blocks = len(task.workload.model.blocks)
+    kinds = len(task.cluster.devices)
+    rows = len(compiled)
+    seconds = np.zeros((5, rows, kinds, blocks))
+    hosts = np.zeros((5, rows, blocks))
+    lates = np.zeros((5, rows, blocks))
+    leads = np.zeros((rows, blocks))
+    wires = np.zeros((5, rows, blocks, 2))
+    for mesh, mine in _by_mesh(compiled).items():
+        chains = [chain for row in mine for p in compiled[row].passes for chain in _chains(p)]
+        device, host, lead, wire = chain_seconds(task, mesh, chains, compute)
+        shape = (len(mine), blocks, 5)
+        for kind in range(kinds):
+            seconds[:, mine, kind] = np.moveaxis(device[kind].reshape(shape), 2, 0)
+        hosts[:, mine] = np.moveaxis(host.reshape(shape), 2, 0)
+        late = np.array([sum(map(_is_tensor, chain)) for chain in chains], dtype=np.float64)
+        lates[:, mine] = np.moveaxis(late.reshape(shape), 2, 0)
+        leads[mine] = lead.reshape(shape)[:, :, 0]
+        wires[:, mine] = np.moveaxis(wire.reshape(*shape, 2), 2, 0)
+    held = [[_weights(p, one.mesh) for p in one.passes] for one in compiled]
+    shaped = np.array(held, dtype=np.float64).reshape(rows, blocks, 2, 3)
+
+    def column(name: str) -> Floats:
+        found = [[getattr(p, name) for p in one.passes] for one in compiled]
+        return np.array(found, dtype=np.float64).reshape(rows, blocks)
+
+    tensors, large = (
+        _tensors(compiled, least).reshape(rows, blocks) for least in (0.0, task.runtime.splits_from)
+    )
+    tied = _tied(task, compiled).reshape(rows, blocks)
+    return Layers(
+        number={one.state: row for row, one in enumerate(compiled)},
+        refused=refused,
+        forward=seconds[0],
+        backward=seconds[1],
+        weight=seconds[2],
+        host_forward=hosts[0],
+        host_backward=hosts[1],
+        host_weight=hosts[2],
+        late_forward=lates[0],
+        late_backward=lates[1],
+        late_weight=lates[2],
+        lead=leads,
+        saved=column("saved_bytes"),
+        forward_workspace=column("forward_workspace"),
+        backward_workspace=column("backward_workspace"),
+        boundary=column("boundary_bytes"),
+        elements=shaped[..., 0],
+        touched=shaped[..., 1],
+        sent=shaped[..., 2],
+        tensors=tensors,
+        large=large,
+        rerun=_rerun(compiled).reshape(rows, blocks, 2),
+        tied=tied,
+        copied=np.moveaxis(seconds[3:], 0, 3),
+        wire_forward=wires[0],
+        wire_backward=wires[1],
+        weights=_alike(shaped, tensors, large, tied),
+        is_timed=np.ones(rows, dtype=np.bool_),
+    )
+
+
+def _chains(block: BlockPass) -> tuple[tuple[Item, ...], ...]:
+    """Forward, backward and the part of it that makes weight gradients, without copies of split weights (which plans
+    that split none do not make), and those: of weights, of gradients."""
+
+    def is_copy(item: Item) -> bool:
+        return isinstance(item.work, Compute) and item.work.op == copies
+
+    copies = f"{block.name}.weights"
+    chains = (block.forward, block.backward, block.backward_weight)
+    plain = tuple(tuple(item for item in chain if not is_copy(item)) for chain in chains)
+    out, back = (tuple(filter(is_copy, chain)) for chain in (block.forward, block.backward_weight))
+    return (*plain, out, back)
+
+
+def _alike(*columns: Floats) -> Ints:
+    """A number per row, the same where all columns are."""
+    if not len(columns[0]):
+        return np.zeros(0, dtype=np.int64)
+    if not len(columns[0]):
+        return np.zeros(0, dtype=np.int64)
+    numbers: dict[bytes, int] = {}
+    rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
+
+
+def _tensors(compiled: Sequence[_Compiled], least: float) -> Floats:
+    """Weights of so many elements at least."""
+    counts = [
+        [sum(w.elements >= least for _, ws in p.ready for w in ws) for p in one.passes]
+        for one in compiled
+    ]
+    return np.array(counts, dtype=np.float64)
+
+
+def _tied(task: Task, compiled: Sequence[_Compiled]) -> Floats:
+    """Elements of weights that are copies of another block's."""
+    copies = {second for _, second in task.workload.model.tied}
+    if not copies:
+        return np.zeros((len(compiled), len(task.workload.model.blocks)))
+    sizes = [
+        [sum(w.elements for _, ws in p.ready for w in ws if w.path in copies) for p in one.passes]
+        for one in compiled
+    ]
+    return np.array(sizes, dtype=np.float64)
+
+
+def _rerun(compiled: Sequence[_Compiled]) -> Floats:
+    """Elements of dense and expert weights that ops which run again read."""
+    found = [
+        [[w for _, _, w in _sorted(p.rerun, one.mesh)] for p in one.passes] for one in compiled
+    ]
+    return np.array(found, dtype=np.float64)
+
+
+def _by_mesh(compiled: Sequence[_Compiled]) -> dict[Mesh, list[int]]:
+    found: dict[Mesh, list[int]] = {}
+    for row, one in enumerate(compiled):
+        found.setdefault(one.mesh, []).append(row)
+    return found
+
+
+def chain_seconds(
+    task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]], compute: ComputeModel
+) -> tuple[list[Floats], Floats, Floats, Floats]:
+    """Seconds of every chain on each kind of device, of its host, the host's lead, and [chains, 2] of collectives
+    inside a domain and beyond."""
+    numbers: dict[Item, int] = {}
+    members = [[numbers.setdefault(item, len(numbers)) for item in chain] for chain in chains]
+    items = tuple(numbers)
+    where = _folded(task, mesh, items)
+    around = Surroundings(task.cluster, task.runtime, task.network, compute)
+    costs = ItemCosts(items, where, around)
+    told = [costs.seconds_of(c) for c in range(where.classes)]
+    seconds = np.array([total for total, _, _ in told])
+    moving = np.max([parts[1:] for _, parts, _ in told], axis=0)
+    ptr = np.concatenate([[0], np.cumsum([len(chain) for chain in chains])])
+    owner = np.repeat(np.arange(len(chains)), np.diff(ptr))
+    item = np.array([number for chain in members for number in chain], dtype=np.int64)
+    device_kind = np.asarray(task.cluster.device_kind)[where.examples]
+    device = []
+    for kind in range(len(task.cluster.devices)):
+        mine = np.flatnonzero(device_kind == kind)
+        slowest = seconds[mine].max(axis=0) if len(mine) else np.zeros(len(items))
+        summed = np.bincount(owner, weights=slowest[item], minlength=len(chains))
+        device.append(summed.astype(np.float64))
+    wire = np.stack([np.bincount(owner, way[item], len(chains)) for way in moving], axis=1).astype(
+        np.float64
+    )
+    none = np.zeros(len(chains))
+    if task.runtime.uses_cuda_graphs:
+        return device, none, none, wire
+    each = host_seconds(items, where, task.cluster, task.runtime)
+    if not each.any():
+        return device, none, none, wire
+    summary = chain_summaries(ptr, seconds.max(axis=0)[item], each[item])
+    return device, summary.host, summary.lead, wire
+
+
+def _is_tensor(item: Item) -> bool:
+    work = item.work if isinstance(item.work, Communication) else item.beside
+    return work is not None and work.purpose == "tensor"
+
+
+def _folded(task: Task, mesh: Mesh, items: Sequence[Item]) -> Fold:
+    return fold(task.network, mesh, uses_of(items), frozenset(), True)
+
+
+def _weights(block: BlockPass, mesh: Mesh) -> list[tuple[float, float, float]]:
+    """Elements of dense and expert weights: held, reached by an update, moved by a gather."""
+    return _sorted(block.pooled, mesh)
+
+
+def _sorted(shards: Iterable[WeightShard], mesh: Mesh) -> list[tuple[float, float, float]]:
+    replicas = {*mesh.expand("dp"), *mesh.expand("cp")} & {a for a, n in mesh.axes if n > 1}
+    found = np.zeros((2, 3))
+    for shard in shards:
+        kind = DENSE if replicas <= set(shard.reduce_axes) else EXPERT
+        reached = shard.elements if shard.touched is None else shard.touched
+        found[kind] += (shard.elements, reached, shard.elements * shard.sent)
+    return [(held, reached, sent) for held, reached, sent in found.tolist()]

@@ -1,0 +1,237 @@
+"""Search: estimate every plan of a space, simulate the best few in full, rank them by the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from foretrain.analysis.prediction import Prediction
+from foretrain.errors import InputError
+from foretrain.forecast import answer
+from foretrain.plan.plan import Plan
+from foretrain.plan.short_form import parse
+from foretrain.planning.executors import Executor, InOrder
+from foretrain.planning.inputs import Key, key
+from foretrain.planning.space import Part, Space, space
+from foretrain.planning.survey import OBJECTIVES, Seen, Survey, Told, merged, survey
+from foretrain.planning.task import Task
+
+if TYPE_CHECKING:
+    from foretrain.planning.journal import Journal
+
+SIMULATED_PER_WANTED = 2
+LEAST_SIMULATED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search has come."""
+
+    parts_done: int
+    parts: int
+    plans_seen: int
+    best: Seen | None
+    seconds: float
+    simulated: int = 0
+    to_simulate: int = 0
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A plan of the result, simulated."""
+
+    plan: Plan
+    prediction: Prediction
+    estimated_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of a simulation, what its plan is ranked by."""
+
+    step_seconds: float
+    peak_bytes: float
+    fits: bool
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Score:
+        return cls(prediction.step_seconds, prediction.memory.peak_bytes, prediction.fits)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def rank(self, objective: str) -> tuple[float, float]:
+        both = (self.step_seconds, self.peak_bytes)
+        return both[::-1] if objective == "memory" else both
+
+
+REFUSED = Score(inf, inf, False)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """`best` is empty where nothing fits; `nearest` then lacks least memory."""
+
+    task: Task
+    objective: str
+    plans_valid: int
+    plans_fitting: int
+    plans_pruned: Mapping[str, int]
+    best: tuple[Ranked, ...]
+    pareto: tuple[Seen, ...]
+    told: tuple[Told, ...]
+    nearest: Seen | None
+    seconds: float
+    notes: tuple[str, ...] = field(default=())
+
+
+def search_key(
+    task: Task, *, where: Sequence[str] = (), objective: str = "time", top: int = 10
+) -> Key:
+    """What a journal of `search` with these arguments is known by."""
+    return key(task, space(task, where), objective, _keep(top))
+
+
+def _keep(top: int) -> int:
+    return max(SIMULATED_PER_WANTED * top, LEAST_SIMULATED)
+
+
+def search(
+    task: Task,
+    *,
+    where: Sequence[str] = (),
+    objective: str = "time",
+    top: int = 10,
+    executor: Executor | None = None,
+    journal: Journal | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> SearchResult:
+    """The best plans for a task."""
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective {objective!r} is unknown. Known: {', '.join(OBJECTIVES)}.")
+    started = perf_counter()
+    plans = space(task, where)
+    keep = _keep(top)
+    if journal is not None and journal.key != key(task, plans, objective, keep):
+        raise InputError(f"journal {journal.path} was opened for another search; see search_key.")
+    executor = executor or InOrder()
+    whole = _surveyed(task, plans, objective, keep, executor, journal, progress, started)
+    ranked = _simulated(task, whole, objective, top, journal, progress, started)
+    return SearchResult(
+        task=task,
+        objective=objective,
+        plans_valid=whole.seen,
+        plans_fitting=whole.fitting,
+        plans_pruned=whole.pruned,
+        best=ranked,
+        pareto=whole.pareto,
+        told=whole.told,
+        nearest=whole.nearest,
+        seconds=perf_counter() - started,
+        notes=tuple(executor.notes),
+    )
+
+
+def _surveyed(
+    task: Task,
+    plans: Space,
+    objective: str,
+    keep: int,
+    executor: Executor,
+    journal: Journal | None,
+    progress: Callable[[Progress], None] | None,
+    started: float,
+) -> Survey:
+    """All parts, those a journal knows from it."""
+    parts = plans.parts()
+    done: dict[int, Survey] = dict(journal.known()) if journal is not None else {}
+    left = [number for number in range(len(parts)) if number not in done]
+    work = partial(_part, task, plans, objective, keep)
+    for place, found in executor.run(work, [parts[number] for number in left]):
+        done[left[place]] = found
+        if journal is not None:
+            journal.add(left[place], found)
+        if progress is not None:
+            progress(_told_progress(done, len(parts), objective, started))
+    return merged((done[number] for number in range(len(parts))), objective, keep)
+
+
+def _part(task: Task, plans: Space, objective: str, keep: int, part: Part) -> Survey:
+    return survey(task, plans, part, objective, keep)
+
+
+def _told_progress(
+    done: Mapping[int, Survey], parts: int, objective: str, started: float
+) -> Progress:
+    bests = [found.best[0] for found in done.values() if found.best]
+    key = (lambda row: row.memory) if objective == "memory" else (lambda row: row.seconds)
+    return Progress(
+        parts_done=len(done),
+        parts=parts,
+        plans_seen=sum(found.seen for found in done.values()),
+        best=min(bests, key=key) if bests else None,
+        seconds=perf_counter() - started,
+    )
+
+
+def _simulated(
+    task: Task,
+    whole: Survey,
+    objective: str,
+    top: int,
+    journal: Journal | None,
+    progress: Callable[[Progress], None] | None,
+    started: float,
+) -> tuple[Ranked, ...]:
+    """The best few in full; what then does not fit is left out.
+
+    Of plans that a journal knows only those that come out on top are simulated once more, for all that a prediction
+    says beyond its score.
+    """
+    scores = dict(journal.simulated()) if journal is not None else {}
+    found: dict[str, Ranked] = {}
+
+    def simulated(row: Seen, to_simulate: int) -> None:
+        try:
+            found[row.plan] = simulate(task, row)
+        except InputError:  # refused for what only the whole of a plan shows
+            scores[row.plan] = REFUSED
+            return
+        scores[row.plan] = Score.of(found[row.plan].prediction)
+        if journal is not None:
+            journal.add_simulated(row.plan, scores[row.plan])
+        if progress is not None:
+            seconds = perf_counter() - started
+            progress(Progress(0, 0, whole.seen, row, seconds, len(found), to_simulate))
+
+    new = [row for row in whole.best if row.plan not in scores]
+    for row in new:
+        simulated(row, len(new))
+    fitting = [row for row in whole.best if scores[row.plan].fits]
+    best = sorted(fitting, key=lambda row: scores[row.plan].rank(objective))[:top]
+    again = [row for row in best if row.plan not in found]
+    for row in again:
+        simulated(row, len(new) + len(again))
+    return tuple(found[row.plan] for row in best)
+
+
+def simulate(task: Task, row: Seen) -> Ranked:
+    plan = task.plan(parse(row.plan))
+    return Ranked(plan, answer(task.question(plan)), row.seconds)
+
+
+def ranked_rows(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
+    """For documents."""
+    return [
+        {
+            "plan": row.plan.text,
+            "tree": row.plan.to_dict(),
+            "prediction": row.prediction.to_dict(),
+            "estimated_seconds": row.estimated_seconds,
+        }
+        for row in rows
+    ]

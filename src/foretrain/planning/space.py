@@ -1,0 +1,275 @@
+"""The space: which plans are looked at, as columns, one part of it at a time.
+
+Plans that only spell another plan differently (ZeRO without replicas, sequence parallelism without tensor
+parallelism) are not plans of their own. Plans that cannot run are counted by the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compile.passes.place import place
+from foretrain.errors import PlanError
+from foretrain.plan.strategy import Schedule
+from foretrain.planning.choices import COLUMNS, Choices, Palette
+from foretrain.planning.constraints import Constraint, kept, parse
+from foretrain.planning.task import Task
+
+Bools = NDArray[np.bool_]
+
+SHORTEST_SLICE = 512
+"""Tokens of a sequence that context parallelism leaves a rank at least."""
+MOST_MICRO = 64
+FEWEST_POWERS = 4
+INTERLEAVED = "interleaved"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Plans that split blocks alike: the unit of work."""
+
+    tp: int
+    cp: int
+    ep: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Space:
+    """Options of every choice. `dp` is what the others leave."""
+
+    devices: int
+    batch: int
+    layers: int
+    tp: tuple[int, ...]
+    pp: tuple[int, ...]
+    vpp: tuple[int, ...]
+    cp: tuple[int, ...]
+    ep: tuple[int, ...]
+    micro: tuple[int, ...]
+    zero: tuple[int, ...]
+    shard: tuple[int, ...]
+    sp: tuple[bool, ...]
+    palette: Palette
+    constraints: tuple[Constraint, ...] = ()
+    refused_parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+    def parts(self) -> tuple[Part, ...]:
+        """Every way to split blocks that the number of devices allows."""
+        found = (Part(tp, cp, ep) for tp, cp, ep in product(self.tp, self.cp, self.ep))
+        return tuple(
+            p for p in found
+            if self.devices % (p.tp * p.cp) == 0 and (self.devices // p.cp) % p.ep == 0
+        )  # fmt: skip
+
+    def choices(self, part: Part) -> tuple[Choices, dict[str, int]]:
+        """The plans of a part that can run, and how many cannot, by the reason."""
+        blocks = [self._of_mesh(part, pp, vpp) for pp, vpp in self._pipelines(part)]
+        table = np.concatenate(blocks) if blocks else np.zeros((0, len(COLUMNS)), np.int32)
+        pruned: dict[str, int] = {}
+        for reason, ok in self._checks(Choices(self.palette, *table.T)):
+            if reason:
+                lost = int((~ok).sum())
+                if lost:
+                    pruned[reason] = pruned.get(reason, 0) + lost
+            table = table[ok]
+        return Choices(self.palette, *np.ascontiguousarray(table.T)), pruned
+
+    def _pipelines(self, part: Part) -> Iterator[tuple[int, int]]:
+        for pp, vpp in product(self.pp, self.vpp):
+            if self.devices % (part.tp * part.cp * pp) == 0 and (vpp == 1 or pp > 1):
+                yield pp, vpp
+
+    def _of_mesh(self, part: Part, pp: int, vpp: int) -> NDArray[np.int32]:
+        """[plans, columns] all combinations of the other choices on one mesh."""
+        dp = self.devices // (part.tp * part.cp * pp)
+        p = self.palette
+        options: dict[str, Sequence[int]] = {
+            "tp": (part.tp,), "pp": (pp,), "vpp": (vpp,), "dp": (dp,), "cp": (part.cp,), "ep": (part.ep,),
+            "micro": self.micro, "zero": self.zero, "shard": self.shard,
+            "sp": tuple(map(int, self.sp)) if part.tp > 1 else (0,),
+            "recompute": range(len(p.recompute)),
+            "schedule": self._schedules(pp, vpp), "order": range(len(p.order)),
+            "offload": range(len(p.offload)), "buckets": range(len(p.buckets)),
+            "exchange": range(len(p.exchange)) if part.cp > 1 else (0,),
+        }  # fmt: skip
+        grids = np.meshgrid(*(np.array(options[name], np.int32) for name in COLUMNS), indexing="ij")
+        return np.stack([grid.reshape(-1) for grid in grids], axis=1)
+
+    def _schedules(self, pp: int, vpp: int) -> list[int]:
+        names = self.palette.schedule
+        if pp == 1:
+            return [0] if names else []
+        return [i for i, name in enumerate(names) if (name == INTERLEAVED) == (vpp > 1)]
+
+    def _checks(self, every: Choices) -> Iterator[tuple[str, Bools]]:
+        """Masks, each of what the masks before it left; those without a reason drop other spellings."""
+        state = _Left(every)
+        c = every
+        replicas = c.dp * c.cp
+        is_same = ((c.zero > 0) | (c.shard > 0)) & (replicas == 1)
+        is_same |= (c.shard > 0) & ((c.zero == 0) | (c.shard >= replicas))
+        is_same |= (c.order > 0) & ((c.pp == 1) | (c.dp == 1))
+        is_same |= (c.buckets > 0) & (replicas == 1)
+        yield "", state.mask(~is_same)
+        for constraint in self.constraints:
+            if constraint.name == "dp":
+                ok = np.array([constraint.allows(v) for v in np.unique(c.dp).tolist()])
+                yield constraint.text, state.mask(ok[np.searchsorted(np.unique(c.dp), c.dp)])
+        yield (
+            "the batch is not a multiple of replicas x micro-batch",
+            state.mask(self.batch % (c.dp * c.micro) == 0),
+        )
+        count = self.batch // np.maximum(c.dp * c.micro, 1)
+        yield (
+            "interleaved needs micro-batches in groups of the stages",
+            state.mask((c.vpp == 1) | (count % c.pp == 0)),
+        )
+        yield (
+            "hybrid shards do not divide the replicas",
+            state.mask((c.shard == 0) | (replicas % np.maximum(c.shard, 1) == 0)),
+        )
+        holders = replicas * np.where(replicas % c.ep == 0, 1, c.tp)
+        yield "experts do not divide the ranks that hold them", state.mask(holders % c.ep == 0)
+        bad = np.zeros(len(c), dtype=np.bool_)
+        for pp, vpp in self.refused_parts:
+            bad |= (c.pp == pp) & (c.vpp == vpp)
+        yield "too few layers for the stages", state.mask(~bad)
+
+
+class _Left:
+    """Masks over all rows, told as masks over those still there."""
+
+    def __init__(self, every: Choices) -> None:
+        self.here = np.ones(len(every), dtype=np.bool_)
+
+    def mask(self, ok: Bools) -> Bools:
+        told = ok[self.here]
+        self.here &= ok
+        return told
+
+
+def space(task: Task, where: Sequence[str] = ()) -> Space:
+    """The plans worth looking at for a task, under the user's constraints."""
+    wanted = parse(where)
+    model, devices = task.workload.model, task.devices
+    dims = {dim for _, op in model.ops() for dim in op.size}
+    experts = max((op.size.get("expert", 1) for _, op in model.ops()), default=1)
+    domain, layers = _domain(task), _repeated(task)
+
+    def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        found = kept(name, values, wanted)
+        if not found:
+            told = ", ".join(c.text for c in wanted if c.name == name)
+            raise PlanError(
+                f"{told} leaves no choice of {name}: without it there are {', '.join(map(str, values))}."
+            )
+        return found
+
+    splits = {"heads", "ffn"} & dims
+    pps = option("pp", [n for n in _divisors(devices) if n <= max(1, layers)])
+    vpps = option("vpp", _chunks(layers, pps))
+    return Space(
+        devices=devices,
+        batch=task.workload.global_batch,
+        layers=layers,
+        tp=option("tp", [n for n in _divisors(devices) if n <= domain] if splits else [1]),
+        pp=pps,
+        vpp=vpps,
+        cp=option("cp", _context(task, devices)),
+        ep=option("ep", list(_divisors(gcd(experts, devices))) if experts > 1 else [1]),
+        micro=option("micro", _micros(task.workload.global_batch)),
+        zero=option("zero", [0, 1, 2, 3]),
+        shard=option("shard", [0, domain] if devices > domain > 1 else [0]),
+        sp=option("sp", [False, True] if "seq" in dims else [False]),
+        palette=_palette(option, task, domain),
+        constraints=wanted,
+        refused_parts=_refused(task, pps, vpps),
+    )
+
+
+def _palette(option: Any, task: Task, domain: int) -> Palette:
+    has_sequence = any("seq" in op.size for _, op in task.workload.model.ops())
+    orders: dict[str, tuple[str, ...] | None] = {"default": None}
+    if task.devices > domain:
+        orders["tp-cp-pp-dp"] = ("tp", "cp", "pp", "dp")
+    picked = option("order", list(orders))
+    for text in picked:
+        orders.setdefault(text, tuple(text.split("-")))
+    offloads = option("offload", ["none", "optimizer"])
+    buckets = option("buckets", ["default"])
+    return Palette(
+        recompute=option(
+            "recompute", ["none", "selective", "full"] if has_sequence else ["none", "full"]
+        ),
+        schedule=option("schedule", ["1f1b", INTERLEAVED, "gpipe", "zb-h1"]),
+        order=tuple(orders[text] for text in picked),
+        offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
+        buckets=tuple(None if size == "default" else size for size in buckets),
+        exchange=option("cp-exchange", ["all-gather"]),
+    )
+
+
+def _repeated(task: Task) -> int:
+    """Layers that are shared out over stages: repetitions of blocks, or all blocks where none repeats."""
+    blocks = task.workload.model.blocks
+    return sum(b.repeat for b in blocks if b.repeat > 1) or len(blocks)
+
+
+def _domain(task: Task) -> int:
+    """Ranks joined by the fast links of one node or rack."""
+    return int(np.bincount(np.asarray(task.cluster.domain_of)).max())
+
+
+def _divisors(count: int) -> list[int]:
+    return [n for n in range(1, count + 1) if count % n == 0]
+
+
+def _chunks(layers: int, stages: Sequence[int]) -> list[int]:
+    """Chunks that share layers out evenly on some number of stages."""
+    found = {1}
+    for pp in stages:
+        if pp > 1 and layers % pp == 0:
+            found.update(n for n in _divisors(layers // pp) if n <= 16)
+    return sorted(found)
+
+
+def _context(task: Task, devices: int) -> list[int]:
+    length = task.workload.seq_len or 1
+    return [
+        n
+        for n in _divisors(devices)
+        if n == 1 or (length % n == 0 and length // n >= SHORTEST_SLICE)
+    ]
+
+
+def _micros(batch: int) -> list[int]:
+    """Powers of two that divide the batch; all divisors where it has few of those."""
+    divisors = [n for n in range(1, min(batch, MOST_MICRO) + 1) if batch % n == 0]
+    powers = [n for n in divisors if n & (n - 1) == 0]
+    return powers if len(powers) >= FEWEST_POWERS else divisors
+
+
+def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[int, int], str]:
+    """Pipelines that the model's layers cannot be shared out over."""
+    refused = {}
+    for pp, vpp in product(pps, vpps):
+        if pp == 1:
+            continue
+        model, layers = task.workload.model, _repeated(task)
+        if vpp > 1 and layers % (pp * vpp):
+            refused[pp, vpp] = "chunks are uneven"
+            continue
+        try:
+            place(model, Schedule(INTERLEAVED, 1, pp, vpp), task.runtime.places_by_products)
+        except PlanError as error:
+            refused[pp, vpp] = str(error)
+        if pp * vpp > layers:
+            refused.setdefault((pp, vpp), "more parts than layers")
+    return refused

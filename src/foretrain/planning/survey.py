@@ -1,0 +1,246 @@
+"""One part of a space looked at: the few plans worth remembering of the many seen.
+
+What a survey keeps is small and plain, so that it can be stored, sent and merged in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.planning.choices import Choices
+from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.space import Part, Space
+from foretrain.planning.task import Task
+
+Ints = NDArray[np.int64]
+
+OBJECTIVES = ("time", "cost", "memory")
+TOLD = ("tp", "pp", "vpp", "cp", "ep", "micro", "zero", "shard", "sp", "recompute", "schedule", "order", "offload")  # fmt: skip
+"""Choices of which the best plan is remembered for each value, to say why others lose."""
+REFUSED = "the model cannot be split so: "
+TOO_LARGE = "does not fit in memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A plan as estimated."""
+
+    plan: str
+    seconds: float
+    memory: float
+    capacity: float
+    work: float
+    pipeline: float
+    data: float
+    update: float
+
+    @property
+    def lacks(self) -> float:
+        """Bytes too few."""
+        return max(0.0, self.memory - self.capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The plans with one value of a choice."""
+
+    choice: str
+    value: str
+    seen: int
+    fitting: int
+    best: Seen | None  # … or, where none fits, the one that lacks least
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found in some parts of a space."""
+
+    seen: int = 0
+    fitting: int = 0
+    pruned: Mapping[str, int] = None  # type: ignore[assignment]
+    best: tuple[Seen, ...] = ()
+    pareto: tuple[Seen, ...] = ()  # step time against memory
+    told: tuple[Told, ...] = ()
+    nearest: Seen | None = None  # of the plans that do not fit, the one that lacks least
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Survey:
+        def seen(row: Mapping[str, Any] | None) -> Seen | None:
+            return None if row is None else Seen(**row)
+
+        return cls(
+            seen=data["seen"],
+            fitting=data["fitting"],
+            pruned=dict(data["pruned"]),
+            best=tuple(Seen(**row) for row in data["best"]),
+            pareto=tuple(Seen(**row) for row in data["pareto"]),
+            told=tuple(Told(**{**row, "best": seen(row["best"])}) for row in data["told"]),
+            nearest=seen(data["nearest"]),
+        )
+
+
+def survey(
+    task: Task,
+    space: Space,
+    part: Part,
+    objective: str,
+    keep: int,
+    estimator: Estimator | None = None,
+) -> Survey:
+    """Estimate every plan of a part; keep the best few."""
+    choices, pruned = space.choices(part)
+    found = (estimator or Estimator(task)).estimate(choices)
+    for number, reason in enumerate(found.refusal):
+        lost = int((found.refused == number).sum())
+        pruned[REFUSED + reason] = pruned.get(REFUSED + reason, 0) + lost
+    able = found.refused < 0
+    fits = found.fits
+    if (able & ~fits).any():
+        pruned[TOO_LARGE] = int((able & ~fits).sum())
+    value = score(found, objective)
+    rows = np.flatnonzero(fits)
+    order = rows[np.lexsort((rows, found.seconds[rows], value[rows]))]
+    return Survey(
+        seen=int(able.sum()),
+        fitting=len(rows),
+        pruned=pruned,
+        best=tuple(_seen(choices, found, row) for row in order[:keep].tolist()),
+        pareto=tuple(_seen(choices, found, row) for row in _front(found, rows).tolist()),
+        told=tuple(_told(choices, found, able, order)),
+        nearest=_nearest(choices, found, np.flatnonzero(able & ~fits)),
+    )
+
+
+def score(found: Estimates, objective: str) -> NDArray[np.float64]:
+    """What is made small. Rent runs by the hour for the whole cluster, so the cheapest plan is the fastest."""
+    return found.memory if objective == "memory" else found.seconds
+
+
+def _seen(choices: Choices, found: Estimates, row: int) -> Seen:
+    columns = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
+    return Seen(
+        choices.words(row).text(), **{name: float(getattr(found, name)[row]) for name in columns}
+    )
+
+
+def _front(found: Estimates, rows: Ints) -> Ints:
+    """Plans that no other beats both in time and in memory, fastest first."""
+    order = rows[np.lexsort((found.memory[rows], found.seconds[rows]))]
+    memory = found.memory[order]
+    least = np.minimum.accumulate(memory) if len(memory) else memory
+    is_new = np.concatenate([[True], memory[1:] < least[:-1]]) if len(memory) else memory > 0
+    return np.asarray(order[is_new], dtype=np.int64)
+
+
+def _told(
+    choices: Choices, found: Estimates, able: NDArray[np.bool_], order: Ints
+) -> Iterable[Told]:
+    rank = np.full(len(choices), len(choices), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    for name in TOLD:
+        column = getattr(choices, name)
+        for value in np.unique(column[able]).tolist():
+            mine = np.flatnonzero((column == value) & able)
+            fitting = mine[rank[mine] < len(choices)]
+            best = (
+                _seen(choices, found, int(fitting[np.argmin(rank[fitting])]))
+                if len(fitting)
+                else _nearest(choices, found, mine)
+            )
+            yield Told(name, _word(choices, name, value), len(mine), len(fitting), best)
+
+
+def _word(choices: Choices, name: str, value: int) -> str:
+    """A value as the user would say it."""
+    listed = {
+        "recompute": choices.palette.recompute,
+        "schedule": choices.palette.schedule,
+        "order": choices.palette.order,
+        "offload": choices.palette.offload,
+    }.get(name)
+    if listed is None:
+        return str(value) if name != "sp" else ("on" if value else "off")
+    word = listed[value]
+    if isinstance(word, str):
+        return word
+    return "-".join(word) if word else ("default" if name == "order" else "none")
+
+
+def _nearest(choices: Choices, found: Estimates, rows: Ints) -> Seen | None:
+    if not len(rows):
+        return None
+    lack = found.memory[rows] - found.capacity[rows]
+    return _seen(choices, found, int(rows[np.argmin(lack)]))
+
+
+def merged(parts: Iterable[Survey], objective: str, keep: int) -> Survey:
+    """Several surveys as one; parts come in the order of the space, so that ties fall the same way always."""
+    whole = Survey(pruned={})
+    for one in parts:
+        whole = _joined(whole, one, objective, keep)
+    return whole
+
+
+def _joined(a: Survey, b: Survey, objective: str, keep: int) -> Survey:
+    pruned = dict(a.pruned)
+    for reason, count in b.pruned.items():
+        pruned[reason] = pruned.get(reason, 0) + count
+    best = sorted((*a.best, *b.best), key=lambda row: _order(row, objective))[:keep]
+    return Survey(
+        seen=a.seen + b.seen,
+        fitting=a.fitting + b.fitting,
+        pruned=pruned,
+        best=tuple(best),
+        pareto=_joined_front((*a.pareto, *b.pareto)),
+        told=_joined_told((*a.told, *b.told), objective),
+        nearest=_least_lacking(a.nearest, b.nearest),
+    )
+
+
+def _order(row: Seen, objective: str) -> tuple[float, float]:
+    return (row.memory, row.seconds) if objective == "memory" else (row.seconds, row.memory)
+
+
+def _joined_front(rows: Iterable[Seen]) -> tuple[Seen, ...]:
+    front: list[Seen] = []
+    for row in sorted(rows, key=lambda r: (r.seconds, r.memory)):
+        if not front or row.memory < front[-1].memory:
+            front.append(row)
+    return tuple(front)
+
+
+def _joined_told(rows: Iterable[Told], objective: str) -> tuple[Told, ...]:
+    found: dict[tuple[str, str], Told] = {}
+    for row in rows:
+        known = found.setdefault((row.choice, row.value), row)
+        if known is row:
+            continue
+        found[row.choice, row.value] = replace(
+            known,
+            seen=known.seen + row.seen,
+            fitting=known.fitting + row.fitting,
+            best=_better(known, row, objective),
+        )
+    names = {name: place for place, name in enumerate(TOLD)}
+    return tuple(sorted(found.values(), key=lambda row: names[row.choice]))
+
+
+def _better(a: Told, b: Told, objective: str) -> Seen | None:
+    if a.fitting and b.fitting and a.best and b.best:
+        return min(a.best, b.best, key=lambda row: _order(row, objective))
+    if a.fitting or b.fitting:
+        return a.best if a.fitting else b.best
+    return _least_lacking(a.best, b.best)
+
+
+def _least_lacking(a: Seen | None, b: Seen | None) -> Seen | None:
+    rows = [row for row in (a, b) if row is not None]
+    return min(rows, key=lambda row: row.lacks) if rows else None

@@ -1,0 +1,80 @@
+"""Different strategies for different layers, beside the best uniform plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from foretrain.forecast import answer
+from foretrain.planning.constraints import Constraint
+from foretrain.planning.markov import Ground, Walk
+from foretrain.planning.per_layer import best_walk, described, grounds
+from foretrain.planning.planner import Ranked, Score
+from foretrain.planning.survey import Seen
+from foretrain.planning.task import Task
+
+FIXED: dict[str, Any] = {
+    "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": "1f1b", "offload": "none",
+    "order": "default", "buckets": "default", "cp-exchange": "all-gather",
+}  # fmt: skip
+"""What every walk has."""
+
+
+def with_walks(
+    task: Task,
+    rows: Sequence[Ranked],
+    pinned: Sequence[Constraint],
+    objective: str,
+    top: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Ranked, ...]:
+    """The best of uniform plans and walks on their grounds, all simulated."""
+    stood = grounds(task, [_named(row) for row in rows])
+    found = {described(row.plan): row for row in rows}
+    for number, ground in enumerate(stood, 1):
+        walk = _walk(task, ground, pinned)
+        if walk is not None and described(walk.plan) not in found:
+            prediction = answer(task.question(walk.plan))
+            if prediction.fits:
+                estimate = _seconds(task, walk, ground)
+                found[described(walk.plan)] = Ranked(walk.plan, prediction, estimate)
+        if progress is not None:
+            progress(number, len(stood))
+    ranked = sorted(found.values(), key=lambda row: Score.of(row.prediction).rank(objective))
+    return tuple(ranked[:top])
+
+
+def _named(row: Ranked) -> Seen:
+    """Grounds are read off the plan alone."""
+    return Seen(row.plan.text, row.estimated_seconds, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _walk(task: Task, ground: Ground, pinned: Sequence[Constraint]) -> Walk | None:
+    """The walk of a ground under the user's constraints; None where they forbid it."""
+    allowed = [c for c in pinned if c.name == "recompute"]
+    kinds = tuple(kind for kind in ground.recomputes if all(c.allows(kind) for c in allowed))
+    has = {**FIXED, "pp": ground.stages, "micro": ground.micro, "zero": ground.zero}
+    if not kinds or any(c.name in has and not c.allows(has[c.name]) for c in pinned):
+        return None
+    walk = best_walk(task, replace(ground, recomputes=kinds))
+    if walk is None or (len(set(walk.choices)) == 1 and _is_even(walk)):
+        return None  # a uniform plan is not new
+    degrees = {choice.tp for choice in walk.choices}
+    is_pinned = [c for c in pinned if c.name == "tp"]
+    if any(not c.allows(tp) for c in is_pinned for tp in degrees):
+        return None
+    replicas = [c for c in pinned if c.name == "dp"]
+    return None if any(not c.allows(walk.plan.replicas) for c in replicas) else walk
+
+
+def _is_even(walk: Walk) -> bool:
+    """Whether stages hold as many layers each as a plan that does not say so gives them."""
+    layers = walk.plan.schedule.layers
+    return layers is None or max(layers) - min(layers) <= 1
+
+
+def _seconds(task: Task, walk: Walk, ground: Ground) -> float:
+    """One forward, one backward: the slowest stage runs all micro-batches, the pipeline fills and drains."""
+    count = task.workload.global_batch // (walk.plan.schedule.micro_batch * walk.plan.replicas)
+    return walk.slowest * (count + ground.stages - 1)

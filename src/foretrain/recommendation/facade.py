@@ -1,0 +1,259 @@
+"""The façade: from a job to ranked offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foretrain.errors import InputError, did_you_mean
+from foretrain.model.graph import Model
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
+from foretrain.planning.constraints import parse
+from foretrain.recommendation.figures import figure
+from foretrain.recommendation.goodput import Risk
+from foretrain.recommendation.job import Dataset, Job
+from foretrain.recommendation.job import job as job_of
+from foretrain.recommendation.looking import Look, Miss, nearest
+from foretrain.recommendation.offers import Candidate, Offer, Terms, front
+from foretrain.recommendation.plans import Planner
+from foretrain.recommendation.prices import (
+    BUYING,
+    OwnPrice,
+    Tariff,
+    chosen,
+    quotas,
+    read_prices,
+    tariffs,
+)
+from foretrain.recommendation.reasons import days, unfit, why
+from foretrain.runtime import Runtime
+from foretrain.runtime import runtime as runtime_of
+
+MOST_DEVICES = 2**17
+SIMULATED = 24
+"""Offers that are simulated besides the Pareto front."""
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """An instance that is offered in no number."""
+
+    instance: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """`offers` best first; `nearest` says in words what comes closest where there is none."""
+
+    job: Job
+    offers: tuple[Offer, ...]
+    infeasible: tuple[Infeasible, ...]
+    nearest: str = ""
+    notes: tuple[str, ...] = ()
+    looked_at: int = 0
+    buying: str = "on-demand"
+
+    @property
+    def pareto(self) -> tuple[Offer, ...]:
+        """Offers that nothing beats in both time and money, cheapest first."""
+        return tuple(front(self.offers))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "job": {**self.job.to_dict(), "buying": self.buying},
+            "offers": [one.to_dict() for one in self.offers],
+            "infeasible": [{"instance": row.instance, "why": row.why} for row in self.infeasible],
+            "nearest": self.nearest or None,
+            "clusters_looked_at": self.looked_at,
+            "assumptions": list(self.notes),
+        }
+
+
+def recommend(
+    model: str | Path | Mapping[str, Any] | Model,
+    *,
+    tokens: float | str | None = None,
+    steps: float | str | None = None,
+    epochs: float | str | None = None,
+    deadline: float | str | None = None,
+    budget_usd: float | None = None,
+    batch: int | None = None,
+    batch_per_device: int | None = None,
+    seq: int | None = None,
+    precision: str | Precision = "bf16",
+    optimizer: str | Optimizer = "adam",
+    runtime: str | Runtime | None = None,
+    data: str | Mapping[str, Any] | Dataset | None = None,
+    storage: float | None = None,
+    buying: str = "on-demand",
+    prices: str | Path | Iterable[OwnPrice] | None = None,
+    instances: Sequence[str] = (),
+    quota: Sequence[str] = (),
+    max_devices: int | None = None,
+    where: Sequence[str] = (),
+    risk: Risk | None = None,
+    simulated: int = SIMULATED,
+    progress: Callable[[int, int], None] | None = None,
+) -> Recommendation:
+    """Cloud offers for a job: `recommend("llama3-8b", tokens=1e12, deadline="14d")`."""
+    job = job_of(
+        model, tokens=tokens, steps=steps, epochs=epochs, batch=batch, batch_per_device=batch_per_device,
+        seq=seq, precision=precision, optimizer=optimizer, data=data, deadline=deadline,
+        budget_usd=budget_usd,
+    )  # fmt: skip
+    if buying not in BUYING:
+        raise InputError(
+            f"buying: {buying!r} is unknown.{did_you_mean(buying, BUYING)} Known: {', '.join(BUYING)}."
+        )
+    most = int(figure("limits", "devices")) if max_devices is None else max_devices
+    if not 1 <= most <= MOST_DEVICES:
+        raise InputError(f"max_devices: {most:,} is not a whole number from 1 to {MOST_DEVICES:,}.")
+    parse(where)  # a constraint that cannot be read is no fault of a cluster
+    own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
+    machines = int(figure("limits", "machines"))
+    terms = Terms(buying, quotas(quota), most, machines, storage, risk or Risk())
+    stack = runtime_of(runtime or ("megatron" if job.model.seq_len is not None else "ddp"))
+    planner = Planner(stack, tuple(where), figure("limits", "memory_share"))
+    market = {name: (node, tariffs(own)[name]) for name, node in chosen(instances).items()}
+    return _Round(job, terms, Look(job, terms, planner), progress).run(market, simulated)
+
+
+class _Round:
+    """The catalogue once through, then the best again in full."""
+
+    def __init__(
+        self, job: Job, terms: Terms, look: Look, progress: Callable[[int, int], None] | None
+    ) -> None:
+        self.job, self.terms, self.look, self.progress = job, terms, look, progress
+        self.offers: dict[str, Offer] = {}
+        self.misses: dict[str, list[Miss]] = {}
+        self.unpriced: dict[str, str] = {}
+        self.looked_at = 0
+
+    def run(self, market: Mapping[str, tuple[Any, Tariff]], simulated: int) -> Recommendation:
+        total = len(market) + simulated
+        for number, (name, (node, tariff)) in enumerate(market.items()):
+            self._instance(name, node, tariff)
+            self._tell(number + 1, total)
+        self._simulate(simulated, len(market))
+        return self._result(market)
+
+    def _tell(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(min(done, total), total)
+
+    def _instance(self, name: str, node: Any, tariff: Tariff) -> None:
+        usd = tariff.usd(self.terms.buying)
+        if usd is None:
+            self.unpriced[name] = (
+                f"no {self.terms.buying} price is known; give one in a file of your own prices."
+            )
+            return
+        counts = list(self.terms.counts(name, node, tariff))
+        self.misses[name] = []
+        for count in counts:
+            candidate = Candidate(
+                name, node, count, usd * count, tariff.date, self.terms.buying == "spot"
+            )
+            self._take(candidate, self.look.estimated(candidate))
+            self.looked_at += 1
+        if not counts:
+            self.unpriced[name] = (
+                "the quota allows none, or one machine has more devices than allowed."
+            )
+
+    def _take(self, candidate: Candidate, found: Offer | Miss) -> None:
+        key = f"{candidate.count} x {candidate.instance}"
+        self.offers.pop(key, None)
+        if isinstance(found, Offer):
+            self.offers[key] = found
+        else:
+            self.misses[candidate.instance].append(found)
+
+    def _simulate(self, most: int, before: int) -> None:
+        """The front and the first few, until all of them are simulated."""
+        done = 0
+        while done < 2 * most:
+            first = ranked(self.offers.values(), self.job)
+            wanted = {one.name: one for one in (*front(first), *first[:most])}
+            left = [one for one in wanted.values() if not one.is_simulated]
+            if not left:
+                break
+            for one in left:
+                self._take(one.candidate, self.look.simulated(one))
+                done += 1
+                self._tell(before + min(done, most), before + most)
+        for name, one in self.offers.items():
+            if not one.is_simulated:
+                self.offers[name] = self.look.again(one)
+
+    def _result(self, market: Mapping[str, tuple[Any, Tariff]]) -> Recommendation:
+        best = {one.name for one in front(self.offers.values())}
+        found = [replace(one, is_best=one.name in best) for one in self.offers.values()]
+        found = [replace(one, why=why(one, found, self.job)) for one in found]
+        found = ranked(found, self.job)
+        offered = {one.candidate.instance for one in found}
+        lost = []
+        for name in market:
+            if name not in offered:
+                reason = self.unpriced.get(name) or unfit(self.misses[name], self.job, self.terms)
+                lost.append(Infeasible(name, reason))
+        every = [miss for misses in self.misses.values() for miss in misses]
+        return Recommendation(
+            job=self.job,
+            offers=tuple(found),
+            infeasible=tuple(lost),
+            nearest="" if found else self._nearest(every),
+            notes=self._notes(),
+            looked_at=self.looked_at,
+            buying=self.terms.buying,
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = list(self.job.assumptions)
+        if self.job.deadline is None:
+            notes.append(f"no deadline given: offers of up to {days(self.look.most_hours)}.")
+        return tuple(notes)
+
+    def _nearest(self, misses: Sequence[Miss]) -> str:
+        """What comes closest, and where memory is what lacks, how many machines would do."""
+        miss = nearest(misses, self.job) or self._least_slow(misses)
+        if miss is None:
+            return ""
+        text = f"{miss.candidate.count} x {miss.candidate.instance}: " + unfit(
+            [miss], self.job, self.terms
+        )
+        return text + (self._larger(miss) if miss.kind == "memory" else "")
+
+    def _least_slow(self, misses: Sequence[Miss]) -> Miss | None:
+        """Where nothing was worth a look: the fastest by its data sheet, looked at after all."""
+        slow = [miss for miss in misses if miss.kind == "slow"]
+        if not slow:
+            return None
+        return self.look.anyway(min(slow, key=lambda m: m.least_hours).candidate)
+
+    def _larger(self, miss: Miss) -> str:
+        """The first larger number of machines on which a plan fits."""
+        one = miss.candidate
+        if one.node.nics is None:
+            return ""
+        count = one.count * 2
+        while count * one.node.device_count <= 4 * self.terms.most_devices:
+            rent = one.usd_per_hour / one.count * count
+            found = self.look.estimated(replace(one, count=count, usd_per_hour=rent))
+            what = found if isinstance(found, Offer) else found.offer
+            if what is not None:
+                return f" On {count} x {one.instance} '{what.plan}' would fit."
+            count *= 2
+        return ""
+
+
+def ranked(offers: Iterable[Offer], job: Job) -> list[Offer]:
+    """Cheapest first; with a budget and no deadline, fastest first."""
+    if job.budget_usd is not None and job.deadline is None:
+        return sorted(offers, key=lambda o: (o.hours, o.usd, o.name))
+    return sorted(offers, key=lambda o: (o.usd, o.hours, o.name))

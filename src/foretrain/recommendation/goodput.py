@@ -1,0 +1,161 @@
+"""Interruptions: how much longer a job takes because machines fail or are taken back.
+
+Interruptions come at random, without memory, at a rate that adds up over machines. Work since the last checkpoint
+is lost, and a restart may itself be interrupted. Expected time and best interval are those of Daly, "A higher
+order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, expm1, inf, isinf, log, log1p, sqrt
+
+from foretrain.cluster.node import Node
+from foretrain.errors import InputError
+from foretrain.model.workload import Workload
+from foretrain.recommendation.figures import figure
+
+HOUR = 3600.0
+_MONTH_HOURS = 730.0
+_MOST_EXPONENT = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Interruptions:
+    """`mtbf`: mean seconds between interruptions of the whole cluster; infinite where there are none."""
+
+    mtbf: float
+    checkpoint: float  # seconds to write one, while training waits
+    restart: float  # seconds until training goes on
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name}: {value!r} must be {need}."
+            for name, value, need in (
+                ("mtbf", self.mtbf, "positive"),
+                ("checkpoint", self.checkpoint, "zero or more"),
+                ("restart", self.restart, "zero or more"),
+            )
+            if not (value > 0 if need == "positive" else value >= 0)
+        ]
+        if faults:
+            raise InputError("these interruptions are not usable:", faults=faults)
+
+    def expected(self, useful: float, interval: float | None = None) -> float:
+        """Seconds from start to end of a job with `useful` seconds of work, a checkpoint after each `interval`.
+
+        Daly's complete model: M exp(R/M) (exp((t + d)/M) - 1) per interval, as many intervals as the work has.
+        """
+        every = self.interval(useful) if interval is None else interval
+        if useful <= 0.0:
+            return 0.0
+        count = max(1.0, useful / every)
+        piece = useful / count
+        if isinf(self.mtbf):
+            return useful + count * self.checkpoint
+        power = (piece + self.checkpoint) / self.mtbf
+        if power + self.restart / self.mtbf > _MOST_EXPONENT:
+            return inf
+        return count * self.mtbf * exp(self.restart / self.mtbf) * expm1(power)
+
+    def goodput(self, useful: float) -> float:
+        """Share of the time that is work that lasts."""
+        total = self.expected(useful)
+        return useful / total if total > 0 else 1.0
+
+    def interval(self, useful: float = inf) -> float:
+        """Seconds of work between checkpoints that make the job shortest; never longer than the job.
+
+        A checkpoint that costs nothing is written all the time: then once a minute is as good.
+        """
+        if isinf(self.mtbf):
+            return useful
+        best = max(best_interval(self.mtbf, self.checkpoint), 60.0)
+        return min(best, useful) if useful > 0 else best
+
+
+def young(mtbf: float, checkpoint: float) -> float:
+    """Young's first-order interval: the square root of 2 d M (CACM 17, 1974)."""
+    return sqrt(2.0 * checkpoint * mtbf)
+
+
+def daly(mtbf: float, checkpoint: float) -> float:
+    """Daly's higher-order interval."""
+    if checkpoint >= 2.0 * mtbf:
+        return mtbf
+    ratio = checkpoint / (2.0 * mtbf)
+    return young(mtbf, checkpoint) * (1.0 + sqrt(ratio) / 3.0 + ratio / 9.0) - checkpoint
+
+
+def best_interval(mtbf: float, checkpoint: float) -> float:
+    """The exact minimum of the expected time: exp((t + d)/M) (1 - t/M) = 1, by Newton from Daly's estimate.
+
+    With x = t/M and c = d/M the root of x + c + log(1 - x) lies between 0 and 1.
+    """
+    c = checkpoint / mtbf
+    if c <= 0.0:
+        return 0.0
+    low, high = 0.0, 1.0
+    x = min(max(daly(mtbf, checkpoint) / mtbf, 1e-12), 1.0 - 1e-12)
+    for _ in range(100):
+        value = x + c + log1p(-x)
+        if value > 0.0:
+            low = x
+        else:
+            high = x
+        step = value * (1.0 - x) / x  # minus value over slope; the slope is -x / (1 - x)
+        if abs(step) <= 1e-13 * x:
+            break
+        x = x + step if low < x + step < high else 0.5 * (low + high)
+    return x * mtbf
+
+
+def checkpoint_bytes(workload: Workload) -> float:
+    """Weights, master copies and moments: what a job needs to go on."""
+    parameters = float(workload.model.parameters)
+    states = workload.optimizer.memory_bytes(parameters, workload.precision)
+    return parameters * workload.precision.weight_bytes + states
+
+
+def failures_per_hour(node: Node) -> float:
+    """Of one machine: one part that every machine has, one that grows with its devices."""
+    share = figure("failures", "device_share")
+    size = node.device_count / figure("failures", "devices")
+    return (1.0 - share + share * size) / (figure("failures", "machine_days") * 24.0)
+
+
+def spot_per_hour() -> float:
+    """Rate at which a spot machine is taken back, from the share that is within a month."""
+    return -log(1.0 - figure("spot", "monthly_share")) / _MONTH_HOURS
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """What a user knows better than the figures; None: the figures."""
+
+    machine_mtbf_hours: float | None = None
+    spot_rate: float | None = None  # of a machine and hour
+    checkpoint_rate: float | None = None  # bytes/s of a machine
+    restart_seconds: float | None = None
+
+    def interruptions(
+        self, state_bytes: float, node: Node, count: int, *, is_spot: bool
+    ) -> Interruptions:
+        """Of `count` such machines that train together and write so many bytes at a checkpoint."""
+        if self.machine_mtbf_hours is None:
+            each = failures_per_hour(node)
+        else:
+            each = 1.0 / self.machine_mtbf_hours
+        taken = (spot_per_hour() if self.spot_rate is None else self.spot_rate) if is_spot else 0.0
+        rate = count * (each + taken) / HOUR
+        wait = figure("restart", "seconds")
+        if is_spot and each + taken > 0:  # on average over both kinds
+            again = figure("spot", "restart_seconds")
+            wait = (each * wait + taken * again) / (each + taken)
+        written = self.checkpoint_rate or node.host.storage_bandwidth
+        written = written or figure("checkpoint", "bytes_per_second")
+        return Interruptions(
+            mtbf=1.0 / rate if rate > 0 else inf,
+            checkpoint=state_bytes / (count * written),
+            restart=wait if self.restart_seconds is None else self.restart_seconds,
+        )

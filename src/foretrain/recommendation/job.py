@@ -1,0 +1,244 @@
+"""The job: how much is to be trained, on what data, by when and for how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, inf, isfinite
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from foretrain.errors import InputError, did_you_mean
+from foretrain.loading import Quantity, validated
+from foretrain.model.graph import Model
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
+from foretrain.model.workload import Workload
+from foretrain.recommendation.figures import figure, figures
+from foretrain.recommendation.goodput import checkpoint_bytes
+from foretrain.units import parse_bytes, parse_count, parse_seconds
+
+MOST_BATCH = 2**24
+"""Samples of a step: beyond any in use; keeps a slip of the finger from taking hours."""
+Count = Annotated[float, Quantity(parse_count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Samples as they lie on storage. `prep_seconds`: CPU time of one core for one sample."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    bytes_per_sample: Annotated[float, Quantity(parse_bytes, zero_allowed=True)]
+    samples: Count | None = None
+    prep_seconds: Annotated[float, Quantity(parse_seconds, zero_allowed=True)] = 0.0
+    workers: int | None = None  # per device; None: all cores
+    is_sharded: bool = False  # every machine always reads the same part
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers: {self.workers} is not a positive whole number.")
+
+    @property
+    def bytes(self) -> float | None:
+        return None if self.samples is None else self.samples * self.bytes_per_sample
+
+
+_KEYS = {
+    "sample": "bytes_per_sample", "samples": "samples", "prep": "prep_seconds", "workers": "workers",
+    "sharded": "is_sharded",
+}  # fmt: skip
+
+
+def dataset(spec: str | Mapping[str, Any] | Dataset | None) -> Dataset | None:
+    """From a known name, `samples=1.3M,sample=110kB,prep=5ms,workers=8`, `size=` in place of either, or itself."""
+    if spec is None or isinstance(spec, Dataset):
+        return spec
+    if isinstance(spec, Mapping):
+        return validated(Dataset, dict(spec), "data")
+    known = figures()["datasets"]
+    if spec in known:
+        return validated(Dataset, dict(known[spec]), f"data {spec}")
+    if "=" not in spec:
+        raise InputError(
+            f"unknown dataset {spec!r}.{did_you_mean(spec, known)} Known: {', '.join(known)}. "
+            "Or describe it: samples=1.3M,sample=110kB,prep=5ms."
+        )
+    return validated(Dataset, _described(spec), f"data {spec!r}")
+
+
+def _described(spec: str) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    faults = []
+    for word in filter(None, (part.strip() for part in spec.split(","))):
+        key, _, value = (part.strip() for part in word.partition("="))
+        if key not in (*_KEYS, "size"):
+            faults.append(
+                f"{key}: unknown.{did_you_mean(key, [*_KEYS, 'size'])} Known: {', '.join(_KEYS)}, size."
+            )
+        elif key == "sharded":
+            told[key] = value in ("", "yes", "true", "1")
+        else:
+            told[key] = int(value) if key == "workers" and value.isdigit() else value
+    if faults:
+        raise InputError(f"data {spec!r} cannot be read:", faults=faults)
+    if "size" in told:
+        size = parse_bytes(told.pop("size"))
+        if "samples" in told and "sample" not in told:
+            told["sample"] = size / max(1, parse_count(told["samples"]))
+        elif "sample" in told and "samples" not in told:
+            told["samples"] = float(round(size / (parse_bytes(told["sample"]) or 1.0)))
+    return {_KEYS[key]: value for key, value in told.items()}
+
+
+@dataclass(frozen=True)
+class Job:
+    """`samples` are all that will be trained on, repetitions counted."""
+
+    model: Model
+    samples: float
+    batch: int | None  # global; None: `batch_per_device`
+    batch_per_device: int | None
+    precision: str | Precision
+    optimizer: str | Optimizer
+    data: Dataset | None
+    deadline: float | None  # seconds
+    budget_usd: float | None
+    asked: str  # "1e12 tokens"
+    state_bytes: float = 0.0  # of a checkpoint
+    assumptions: tuple[str, ...] = ()
+
+    def batch_on(self, devices: int) -> int:
+        return self.batch if self.batch is not None else (self.batch_per_device or 1) * devices
+
+    def steps_on(self, devices: int) -> int:
+        return max(1, ceil(self.samples / self.batch_on(devices)))
+
+    def steps_per_epoch(self, devices: int) -> float | None:
+        if self.data is None or self.data.samples is None:
+            return None
+        return self.data.samples / self.batch_on(devices)
+
+    def workload(self, devices: int) -> Workload:
+        batch = self.batch_on(devices)
+        return Workload.of(self.model, batch, None, self.precision, self.optimizer)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.name,
+            "asked": self.asked,
+            "samples": self.samples,
+            "batch": self.batch,
+            "batch_per_device": self.batch_per_device,
+            "seq_len": self.model.seq_len,
+            "deadline_hours": None if self.deadline is None else self.deadline / 3600.0,
+            "budget_usd": self.budget_usd,
+        }
+
+
+def job(
+    model: str | Path | Mapping[str, Any] | Model,
+    *,
+    tokens: float | str | None = None,
+    steps: float | str | None = None,
+    epochs: float | str | None = None,
+    batch: int | None = None,
+    batch_per_device: int | None = None,
+    seq: int | None = None,
+    precision: str | Precision = "bf16",
+    optimizer: str | Optimizer = "adam",
+    data: str | Mapping[str, Any] | Dataset | None = None,
+    deadline: float | str | None = None,
+    budget_usd: float | None = None,
+) -> Job:
+    """Resolve what is asked; everything that is wrong with it is told at once."""
+    one = Workload.of(model, 1, seq, precision, optimizer)
+    built = one.model
+    described = dataset(data)
+    faults: list[str] = []
+    if batch is not None and batch_per_device is not None:
+        faults.append("batch: give the global batch or the batch per device, not both.")
+    for name, value in (("batch", batch), ("batch_per_device", batch_per_device)):
+        if value is not None and not 1 <= value <= MOST_BATCH:
+            faults.append(f"{name}: {value:,} is not a whole number from 1 to {MOST_BATCH:,}.")
+    assumed: list[str] = []
+    if batch is None and batch_per_device is None:
+        batch, told = _usual_batch(built)
+        assumed.append(told)
+    amount = {"tokens": tokens, "steps": steps, "epochs": epochs}
+    samples, asked = _samples(amount, built, batch, described, faults)
+    until = _limit("deadline", None if deadline is None else parse_seconds(deadline), faults)
+    money = _limit("budget_usd", budget_usd, faults)
+    if faults:
+        raise InputError("this job cannot be planned:", faults=faults)
+    return Job(
+        built, samples, batch, batch_per_device, precision, optimizer, described, until, money, asked,
+        checkpoint_bytes(one), tuple(assumed),
+    )  # fmt: skip
+
+
+def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        faults.append(f"{name}: {value} must be positive.")
+    return value
+
+
+def _usual_batch(model: Model) -> tuple[int, str]:
+    if model.seq_len is None:
+        batch = int(figure("batch", "samples"))
+        return batch, f"global batch not given: {batch} ({figures()['batch']['samples_source']})."
+    batch = max(1, int(figure("batch", "tokens") // model.seq_len))
+    told = f"global batch not given: {batch} sequences of {model.seq_len:,} tokens"
+    return batch, f"{told} ({figures()['batch']['tokens_source']})."
+
+
+def _samples(
+    amount: Mapping[str, float | str | None],
+    model: Model,
+    batch: int | None,
+    data: Dataset | None,
+    faults: list[str],
+) -> tuple[float, str]:
+    """All samples of the job, and how the user said it."""
+    given = {name: value for name, value in amount.items() if value is not None}
+    if len(given) != 1:
+        faults.append(
+            f"length: give one of tokens, steps or epochs ({', '.join(given) or 'none'} given)."
+        )
+        return 1.0, ""
+    ((name, text),) = given.items()
+    value = float(parse_count(text)) if name != "epochs" else _number(text)
+    if not value > 0:
+        faults.append(f"{name}: {text} must be positive.")
+        return 1.0, ""
+    asked = f"{text} {name}"
+    if name == "tokens":
+        if model.seq_len is None:
+            faults.append(
+                f"tokens: samples of {model.name} are not sequences; give steps or epochs."
+            )
+            return 1.0, asked
+        return value / model.seq_len, asked
+    if name == "steps":
+        if batch is None:
+            faults.append(
+                "steps: with a batch per device a step is other work on every cluster; give tokens or epochs."
+            )
+        return value * (batch or 1), asked
+    if data is None or data.samples is None:
+        faults.append(
+            "epochs: the number of samples is not known; give data with samples, such as imagenet-1k."
+        )
+        return 1.0, asked
+    return value * data.samples, asked
+
+
+def _number(text: float | str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = inf
+    if not isfinite(value):
+        raise InputError(f"epochs: {text!r} is not a number.")
+    return value

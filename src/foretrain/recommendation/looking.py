@@ -1,0 +1,233 @@
+"""Looking through the catalogue: the best plans on every candidate, estimated, and the best offers simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
+from typing import Any
+
+from foretrain.analysis.prediction import STALLS
+from foretrain.forecast import answer
+from foretrain.model.workload import Workload
+from foretrain.plan.short_form import parse
+from foretrain.planning.survey import Seen
+from foretrain.planning.task import Task
+from foretrain.recommendation.figures import figure
+from foretrain.recommendation.job import Job
+from foretrain.recommendation.offers import Candidate, Offer, Terms, Timed, least_hours, offer
+from foretrain.recommendation.plans import Found, Planner
+
+_AS_GOOD = 1.02
+"""Plans estimated this near to the best simulated one are simulated too."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A candidate that is no offer, and what it lacks."""
+
+    candidate: Candidate
+    kind: str  # refused | memory | late | slow | dear
+    offer: Offer | None = None
+    nearest: Seen | None = None
+    told: str = ""
+    least_hours: float = 0.0
+
+
+@dataclass(eq=False)
+class Look:
+    """One look through the catalogue for a job."""
+
+    job: Job
+    terms: Terms
+    planner: Planner
+    _found: dict[tuple[Any, ...], Found] = field(default_factory=dict)
+    _near: dict[tuple[Any, ...], tuple[Seen, ...]] = field(default_factory=dict)
+    _workloads: dict[int, Workload] = field(default_factory=dict)
+    _whole: set[tuple[Any, ...]] = field(default_factory=set)
+    _simulated: dict[tuple[Any, ...], tuple[Timed | None, Seen | None]] = field(
+        default_factory=dict
+    )
+    factors: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """Upper end over middle of simulated steps, by device and whether machines are several."""
+
+    def estimated(self, candidate: Candidate) -> Offer | Miss:
+        """The candidate's best plan by estimate, or why there is none."""
+        least = least_hours(self.job, candidate)
+        if least > self.most_hours:
+            return Miss(candidate, "slow", least_hours=least)
+        return self._look(candidate)
+
+    def anyway(self, candidate: Candidate) -> Miss | None:
+        """What an estimate says of a candidate that cannot be in time."""
+        found = self._look(candidate)
+        return found if isinstance(found, Miss) else None
+
+    def _look(self, candidate: Candidate) -> Offer | Miss:
+        found = self._plans(candidate)
+        if not found.best:
+            kind = "memory" if found.nearest is not None else "refused"
+            return Miss(candidate, kind, nearest=found.nearest, told=found.refusal)
+        one = offer(self.job, candidate, self._timed(candidate, found.best[0]), self.terms)
+        judged = self.judged(one)
+        if isinstance(judged, Miss) and self._is_close(one):
+            return self.simulated(one)
+        return judged
+
+    def _is_close(self, one: Offer) -> bool:
+        """Whether an estimate misses deadline or budget by no more than it may be off."""
+        doubt = figure("limits", "estimate_doubt")
+        is_dear = self.job.budget_usd is not None and one.usd > doubt * self.job.budget_usd
+        return one.hours <= doubt * self.most_hours and not is_dear
+
+    @property
+    def most_hours(self) -> float:
+        if self.job.deadline is not None:
+            return self.job.deadline / 3600.0
+        return figure("limits", "hours")
+
+    def judged(self, one: Offer) -> Offer | Miss:
+        """The offer if it keeps deadline and budget."""
+        if one.hours > self.most_hours:
+            return Miss(one.candidate, "late", one)
+        if self.job.budget_usd is not None and one.usd > self.job.budget_usd:
+            return Miss(one.candidate, "dear", one)
+        return one
+
+    def simulated(self, one: Offer) -> Offer | Miss:
+        """The same offer with the best plan that a simulation finds to fit."""
+        candidate = one.candidate
+        key = (*candidate.hardware, candidate.count)
+        if key not in self._simulated:
+            self._simulated[key] = self._simulate(candidate)
+        best, nearest = self._simulated[key]
+        if best is None:
+            return Miss(candidate, "memory", nearest=nearest)
+        kind = (candidate.node.devices[0].name, candidate.count > 1)
+        factor = best.interval[1] / best.step_seconds
+        self.factors[kind] = max(self.factors.get(kind, 1.0), factor)
+        return self.judged(offer(self.job, candidate, best, self.terms))
+
+    def _simulate(self, candidate: Candidate) -> tuple[Timed | None, Seen | None]:
+        """The fastest of the best plans in full; where none fits, the first of them."""
+        task = Task(self._workload(candidate.devices), candidate.cluster, self.planner.runtime)
+        best: Timed | None = None
+        nearest: Seen | None = None
+        for seen in self._plans(candidate, is_whole=True).best:
+            if best is not None and seen.seconds > _AS_GOOD * best.step_seconds:
+                break
+            found = answer(task.question(task.plan(parse(seen.plan))))
+            memory = found.memory
+            if not found.fits:
+                told = replace(seen, memory=memory.total_bytes, capacity=memory.capacity_bytes)
+                nearest = nearest or told
+            elif best is None or found.step_seconds < best.step_seconds:
+                used = (memory.total_bytes, memory.capacity_bytes)
+                best = Timed(
+                    seen.plan, found.step_seconds, found.interval, found.stalls, *used, True
+                )
+        return best, nearest
+
+    def again(self, one: Offer) -> Offer:
+        """An estimated offer with the interval that simulations of its like have."""
+        low, high = self._interval(one.candidate, _compute(one))
+        timed = Timed(
+            one.plan,
+            _compute(one),
+            (low, high),
+            _own(one),
+            one.memory_bytes,
+            one.capacity_bytes,
+            False,
+        )
+        return offer(self.job, one.candidate, timed, self.terms)
+
+    # --- plans ----------------------------------------------------------------------------------
+
+    def _plans(self, candidate: Candidate, is_whole: bool = False) -> Found:
+        """Plans of equal hardware are looked at once; a larger cluster near those of a smaller one."""
+        key = (*candidate.hardware, candidate.count)
+        if key in self._found and (not is_whole or key in self._whole):
+            return self._found[key]
+        kind = (candidate.node.devices, candidate.node.interconnect, candidate.node.nics)
+        workload, cluster = self._workload(candidate.devices), candidate.cluster
+        near = () if is_whole else self._near.get(kind, ())
+        found = self.planner.best(workload, cluster, near)
+        if near and not found.best:
+            found, near = self.planner.best(workload, cluster), ()
+        if not near:
+            self._whole.add(key)
+        if found.best:
+            self._near[kind] = found.best[:2]
+        self._found[key] = found
+        return found
+
+    def _workload(self, devices: int) -> Workload:
+        batch = self.job.batch_on(devices)
+        if batch not in self._workloads:
+            self._workloads[batch] = self.job.workload(devices)
+        return self._workloads[batch]
+
+    def _timed(self, candidate: Candidate, seen: Seen) -> Timed:
+        return Timed(
+            seen.plan,
+            seen.seconds,
+            self._interval(candidate, seen.seconds),
+            stalls_of(seen, candidate.count > 1),
+            seen.memory,
+            seen.capacity,
+            False,
+        )
+
+    def _interval(self, candidate: Candidate, seconds: float) -> tuple[float, float]:
+        """As wide as that of simulated steps on the same device, an estimate's own doubt besides."""
+        device = candidate.node.devices[0].name
+        known = self.factors.get((device, candidate.count > 1))
+        if known is None:
+            known = max(self.factors.values(), default=1.0)
+        factor = 1.0 + sqrt((known - 1.0) ** 2 + (figure("limits", "estimate_factor") - 1.0) ** 2)
+        return seconds / factor, seconds * factor
+
+
+def _compute(one: Offer) -> float:
+    """Seconds of a step that waits for no sample."""
+    return sum(_own(one).values())
+
+
+def _own(one: Offer) -> Mapping[str, float]:
+    return {n: 0.0 if n in ("prep", "fetch") else s for n, s in one.stalls.items()}
+
+
+def stalls_of(seen: Seen, has_network: bool) -> dict[str, float]:
+    """What an estimate knows of causes: communication inside blocks counts as computing."""
+    found = dict.fromkeys(STALLS, 0.0)
+    found["compute"] = seen.work
+    found["bubble"] = max(0.0, seen.pipeline)
+    found["network" if has_network else "interconnect"] = seen.data
+    found["optimizer"] = seen.update
+    found["compute"] += seen.seconds - sum(found.values())
+    return found
+
+
+def nearest(misses: Sequence[Miss], job: Job) -> Miss | None:
+    """What comes closest to an offer: too late or too dear by the least factor, else lacking least memory."""
+
+    def factor(miss: Miss) -> float:
+        if miss.offer is None:
+            return inf
+        late = miss.offer.hours * 3600.0 / job.deadline if job.deadline else 1.0
+        dear = miss.offer.usd / job.budget_usd if job.budget_usd else 1.0
+        return max(late, dear)
+
+    timed = [miss for miss in misses if miss.offer is not None]
+    if timed:
+        return min(timed, key=lambda m: (factor(m), m.offer.usd if m.offer else inf))
+    lacking = [miss for miss in misses if miss.nearest is not None]
+    if lacking:
+        return min(lacking, key=_fill)
+    return None
+
+
+def _fill(miss: Miss) -> float:
+    seen = miss.nearest
+    return inf if seen is None else seen.memory / seen.capacity

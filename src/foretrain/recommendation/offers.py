@@ -1,0 +1,213 @@
+"""Offers: which machines, how many of them, and what the job takes and costs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.node import Node
+from foretrain.model.ops import family
+from foretrain.model.precision import precision as precision_of
+from foretrain.recommendation.data import Epochs, Feeding, epochs, feeding, with_loading
+from foretrain.recommendation.goodput import HOUR, Interruptions, Risk
+from foretrain.recommendation.job import Job
+from foretrain.recommendation.prices import Quota, Tariff, matches
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """So many machines of a kind, bought in one way."""
+
+    instance: str
+    node: Node
+    count: int
+    usd_per_hour: float  # of all machines
+    price_date: str
+    is_spot: bool = False
+
+    @property
+    def devices(self) -> int:
+        return self.node.device_count * self.count
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster.of(f"{self.count} x {self.instance}")
+
+    @property
+    def hardware(self) -> tuple[Any, ...]:
+        """What a plan's time depends on, samples apart: equal for machines that differ in hosts or price alone."""
+        outside = self.node.nics if self.count > 1 else None
+        memory = self.node.host.memory_bandwidth
+        return self.node.devices, self.node.interconnect, outside, memory
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How machines are bought and how many may be had."""
+
+    buying: str = "on-demand"
+    quotas: tuple[Quota, ...] = ()
+    most_devices: int = 512
+    most_machines: int = 64  # where no quota says otherwise
+    storage: float | None = None
+    risk: Risk = field(default_factory=Risk)
+
+    def most(self, instance: str, tariff: Tariff) -> int | None:
+        """Machines the user may have; None where nothing is said of it."""
+        told = [q.most for q in self.quotas if matches(instance, q.pattern)]
+        told += [] if tariff.quota is None else [tariff.quota]
+        return min(told) if told else None
+
+    def counts(self, instance: str, node: Node, tariff: Tariff) -> Iterator[int]:
+        """1, 2, 4 … as far as quota and network go; a quota that is none of them is the last."""
+        quota = self.most(instance, tariff)
+        most = self.most_devices // node.device_count
+        most = min(most, self.most_machines if quota is None else quota)
+        if node.nics is None:
+            most = min(most, 1)
+        count = 1
+        while count <= most:
+            yield count
+            if count < most < 2 * count and most == quota:
+                yield most
+            count *= 2
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the job takes on a candidate. `stalls`: seconds of a step on average over the job."""
+
+    candidate: Candidate
+    plan: str
+    steps: int
+    step_seconds: float
+    hours: float
+    interval_hours: tuple[float, float]
+    usd: float
+    stalls: Mapping[str, float]
+    memory_bytes: float
+    capacity_bytes: float
+    is_simulated: bool
+    goodput: float
+    interruptions: Interruptions
+    passed: Epochs
+    feed: Feeding
+    step_interval: tuple[float, float]  # seconds of a step that waits for no sample
+    why: str = ""
+    is_best: bool = False  # nothing is both faster and cheaper
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.count} x {self.candidate.instance}"
+
+    def to_dict(self) -> dict[str, Any]:
+        useful = self.passed.seconds
+        return {
+            "instance": self.candidate.instance,
+            "count": self.candidate.count,
+            "devices": self.candidate.devices,
+            "device": self.candidate.node.devices[0].name,
+            "plan": self.plan,
+            "hours": self.hours,
+            "interval_hours": list(self.interval_hours),
+            "usd": self.usd,
+            "usd_per_hour": self.candidate.usd_per_hour,
+            "price_date": self.candidate.price_date,
+            "steps": self.steps,
+            "step_seconds": self.step_seconds,
+            "stalls": dict(self.stalls),
+            "why": self.why,
+            "pareto": self.is_best,
+            "simulated": self.is_simulated,
+            "memory": {"peak_bytes": self.memory_bytes, "capacity_bytes": self.capacity_bytes},
+            "data": {
+                "cold_steps": self.passed.cold_steps,
+                "cold_step_seconds": self.passed.cold_seconds,
+                "warm_step_seconds": self.passed.warm_seconds,
+                "cached": self.feed.is_cached,
+            },
+            "goodput": {
+                "share": self.goodput,
+                "mtbf_hours": self.interruptions.mtbf / HOUR,
+                "checkpoint_seconds": self.interruptions.checkpoint,
+                "checkpoint_every_seconds": self.interruptions.interval(useful),
+                "restart_seconds": self.interruptions.restart,
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A plan's step, without loading: estimated or simulated."""
+
+    plan: str
+    step_seconds: float
+    interval: tuple[float, float]
+    stalls: Mapping[str, float]
+    memory_bytes: float
+    capacity_bytes: float
+    is_simulated: bool
+
+
+def offer(job: Job, candidate: Candidate, timed: Timed, terms: Terms) -> Offer:
+    """Steps, epochs, interruptions and rent of a plan."""
+    devices, node, count = candidate.devices, candidate.node, candidate.count
+    steps = job.steps_on(devices)
+    feed = feeding(job.data, node, count, job.batch_on(devices), terms.storage)
+    per_epoch = job.steps_per_epoch(devices)
+    risk = terms.risk.interruptions(job.state_bytes, node, count, is_spot=candidate.is_spot)
+
+    def hours(step: float) -> float:
+        moved = feed.scaled(step / timed.step_seconds)
+        return risk.expected(epochs(moved, step, steps, per_epoch).seconds) / HOUR
+
+    passed = epochs(feed, timed.step_seconds, steps, per_epoch)
+    taken = hours(timed.step_seconds)
+    low, high = timed.interval
+    return Offer(
+        candidate=candidate,
+        plan=timed.plan,
+        steps=steps,
+        step_seconds=passed.step_seconds,
+        hours=taken,
+        interval_hours=(hours(low), hours(high)),
+        usd=taken * candidate.usd_per_hour,
+        stalls=with_loading(timed.stalls, feed, passed, timed.step_seconds),
+        memory_bytes=timed.memory_bytes,
+        capacity_bytes=timed.capacity_bytes,
+        is_simulated=timed.is_simulated,
+        goodput=risk.goodput(passed.seconds),
+        interruptions=risk,
+        passed=passed,
+        feed=feed,
+        step_interval=timed.interval,
+    )
+
+
+def least_hours(job: Job, candidate: Candidate) -> float:
+    """Hours at the peak rates of the data sheets: what no plan can beat."""
+    matmul = precision_of(job.precision).matmul
+    formats = (matmul, "tf32", "fp32") if matmul == "fp32" else (matmul, "fp32")
+    rates = [
+        max((device.peak(name) or 0.0) for name in formats) for device in candidate.node.devices
+    ]
+    if not all(rates):
+        return 0.0
+    return flops(job) / (sum(rates) * candidate.count) / HOUR
+
+
+def flops(job: Job) -> float:
+    """Of the whole job: forward and twice as much backward."""
+    forward = sum(family(op).flops(op) * block.repeat for block, op in job.model.ops())
+    return 3.0 * forward * job.samples
+
+
+def front(offers: Iterable[Offer]) -> list[Offer]:
+    """Those that no other beats in both hours and money, cheapest first."""
+    found: list[Offer] = []
+    for one in sorted(offers, key=lambda o: (o.usd, o.hours, o.name)):
+        if not found or one.hours < found[-1].hours:
+            found.append(one)
+    return found

@@ -1,0 +1,204 @@
+"""The best plans on one cluster, estimated: a small space, looked at a thousand times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.cost.compute import Calibrated
+from foretrain.errors import InputError, PlanError
+from foretrain.model.workload import Workload
+from foretrain.plan.short_form import parse as read
+from foretrain.planning.choices import Choices, joined
+from foretrain.planning.constraints import parse
+from foretrain.planning.estimator import Estimates, Estimator, _keys
+from foretrain.planning.layers import Layers, State, _Compiled, _Shared, _table
+from foretrain.planning.space import space
+from foretrain.planning.survey import Seen
+from foretrain.planning.task import Task
+from foretrain.recommendation.figures import figures
+from foretrain.runtime import Runtime
+
+Ints = NDArray[np.int64]
+
+KEPT = 4
+"""Plans remembered of a cluster: what the simulator refuses is replaced by the next."""
+
+_SEQUENCES = (
+    "tp=1|2|4|8", "pp=1|2|4|8|16", "vpp=1", "zero=0|1|3", "shard=0", "sp", "recompute=none|selective|full", "no offload", "schedule=1f1b",
+    "order=default",
+)  # fmt: skip
+_SAMPLES = (
+    "tp=1", "pp=1", "vpp=1", "cp=1", "ep=1", "zero=0", "shard=0", "no sp", "recompute=none|full", "no offload",
+    "order=default",
+)  # fmt: skip
+_TOKENS = 32768
+"""Of the largest micro-batch that is looked at."""
+_LONG = 32768
+"""Tokens from which a sequence may be worth splitting."""
+_MOST_MICRO = 256
+_MANY = 3e10
+"""Parameters from which pipelines may be longer than eight stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was seen on a cluster; `best` is empty where nothing fits, `nearest` then lacks least memory."""
+
+    best: tuple[Seen, ...]
+    nearest: Seen | None
+    refusal: str = ""  # why no plan could be looked at
+
+
+@dataclass(eq=False)
+class Planner:
+    """Estimates plans of one job; what blocks compile to is shared by all clusters with as many devices."""
+
+    runtime: Runtime
+    where: tuple[str, ...] = ()
+    margin: float = 1.0
+    """Share of a device's memory that an estimate may fill."""
+    _shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)
+    _compiled: dict[tuple[int, int, State], _Compiled | str] = field(default_factory=dict)
+
+    def best(self, workload: Workload, cluster: Cluster, near: Sequence[Seen] = ()) -> Found:
+        """The fastest plans that fit, estimated: of all, or of those that split blocks as plans `near` do."""
+        task = Task(workload, cluster, self.runtime)
+        if not near or workload.seq_len is None:
+            return self._best(task, {})
+        words = [read(seen.plan) for seen in near]
+        values = {
+            name: sorted({getattr(one, name) or 1 for one in words})
+            for name in ("tp", "pp", "micro")
+        }
+        return self._best(
+            task, {n: _dividing(f"{n}={'|'.join(map(str, v))}", task) for n, v in values.items()}
+        )
+
+    def _best(self, task: Task, fixed: Mapping[str, str]) -> Found:
+        try:
+            options = space(task, self._where(task, fixed))
+        except PlanError as error:
+            return Found((), None, str(error).splitlines()[0])
+        parts = [options.choices(part) for part in options.parts()]
+        choices = joined((found for found, _ in parts), options.palette)
+        if not len(choices):
+            return Found((), None, _most([lost for _, lost in parts]))
+        return _found(choices, _Sharing(task, self).estimate(choices), self.margin)
+
+    def _where(self, task: Task, fixed: Mapping[str, str]) -> tuple[str, ...]:
+        """Ours as far as the user says nothing of a choice."""
+        pinned = {constraint.name for constraint in parse(self.where)}
+        ours = {parse([text])[0].name: text for text in _usual(task)}
+        texts = {**ours, **fixed}
+        if task.workload.seq_len is not None:
+            texts |= {parse([text])[0].name: text for text in _able(self.runtime.name)}
+        return (*(text for name, text in texts.items() if name not in pinned), *self.where)
+
+    def layers(self, task: Task, states: Sequence[State]) -> Layers:
+        """As `search.layers.layers`, remembering across clusters."""
+        size = (task.workload.global_batch, task.devices)
+        shared = self._shared.setdefault(size, _Shared(task))
+        compiled, refused = [], {}
+        for state in states:
+            one = self._compiled.get((*size, state))
+            if one is None:
+                try:
+                    one = shared.compiled(state)
+                except InputError as error:
+                    one = str(error).splitlines()[0]
+                self._compiled[(*size, state)] = one
+            if isinstance(one, str):
+                refused[state] = one
+            else:
+                compiled.append(one)
+        return _table(task, compiled, refused, Calibrated())
+
+
+class _Sharing(Estimator):
+    """An estimator that takes compiled blocks from a planner."""
+
+    def __init__(self, task: Task, planner: Planner) -> None:
+        super().__init__(task)
+        self._planner = planner
+
+    def _states(self, choices: Choices) -> tuple[Ints, Layers]:
+        names = ("tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "order", "pp")
+        _, first, inverse = np.unique(_keys(choices, names), return_index=True, return_inverse=True)
+        states = [choices.state(int(row)) for row in first]
+        known = self._planner.layers(self.task, list(dict.fromkeys(states)))
+        places = {state: -1 - place for place, state in enumerate(known.refused)}
+        numbers = np.array([known.number.get(s, places.get(s, -1)) for s in states], dtype=np.int64)
+        return numbers[inverse], known
+
+
+def _usual(task: Task) -> list[str]:
+    """The small space: degrees that are powers of two, the usual states and schedules."""
+    model, batch = task.workload.model, task.workload.global_batch
+    if task.workload.seq_len is None:
+        each = max(1, batch // task.devices)
+        micros = [n for n in range(1, min(each, _MOST_MICRO) + 1) if each % n == 0][-4:]
+        return [*_SAMPLES, "micro=" + "|".join(map(str, micros))]
+    words = [_dividing(word, task) for word in _SEQUENCES]
+    most = max(4, _TOKENS // task.workload.seq_len)
+    words.append(
+        "micro=" + "|".join(map(str, sorted({most, most // 2, most // 4, most // 16 or 1, 1})))
+    )
+    words.append("cp=1|2|4|8" if task.workload.seq_len >= _LONG else "cp=1")
+    experts = max((op.size.get("expert", 1) for _, op in model.ops()), default=1)
+    if experts == 1:
+        return [*words, "ep=1"]
+    eps = [n for n in (8, 16, 64) if experts % n == 0 and task.devices % n == 0]
+    words = [word for word in words if not word.startswith(("micro=", "recompute=", "zero="))]
+    return [*words, "micro=1|2", "recompute=none|full", "zero=1|3", f"ep={max(eps, default=1)}"]
+
+
+def _able(runtime: str) -> tuple[str, ...]:
+    """What a stack that can do less than the space has is limited to."""
+    for group in figures()["stacks"].values():
+        if isinstance(group, Mapping) and runtime in group["runtimes"]:
+            return tuple(group["plans"])
+    return ()
+
+
+def _dividing(word: str, task: Task) -> str:
+    """Degrees of a constraint that the devices and the node allow; `sp` where a sequence can be split at all."""
+    name, _, values = word.partition("=")
+    if name not in ("tp", "pp"):
+        return word
+    most = int(np.bincount(np.asarray(task.cluster.domain_of)).max())
+    if name == "pp":
+        most = 16 if task.workload.model.parameters > _MANY else 8
+    fine = [v for v in values.split("|") if task.devices % int(v) == 0 and int(v) <= max(most, 1)]
+    return f"{name}={'|'.join(fine or ['1'])}"
+
+
+def _found(choices: Choices, estimates: Estimates, margin: float) -> Found:
+    able = np.flatnonzero(estimates.refused < 0)
+    if not len(able):
+        return Found((), None, estimates.refusal[0] if estimates.refusal else "")
+    fill = estimates.memory[able] / estimates.capacity[able]
+    fits = able[(fill <= margin) & np.isfinite(estimates.seconds[able])]
+    order = fits[np.argsort(estimates.seconds[fits], kind="stable")][:KEPT]
+    nearest = None if len(fits) else _seen(choices, estimates, int(able[np.argmin(fill)]))
+    return Found(tuple(_seen(choices, estimates, row) for row in order.tolist()), nearest)
+
+
+def _seen(choices: Choices, found: Estimates, row: int) -> Seen:
+    columns = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
+    return Seen(
+        choices.words(row).text(), **{name: float(getattr(found, name)[row]) for name in columns}
+    )
+
+
+def _most(losses: Sequence[dict[str, int]]) -> str:
+    """The reason that most plans were lost for."""
+    total: dict[str, int] = {}
+    for lost in losses:
+        for reason, count in lost.items():
+            total[reason] = total.get(reason, 0) + count
+    return max(total, key=lambda reason: total[reason]) if total else "no plan divides the devices"

@@ -1,0 +1,201 @@
+"""Prices: the catalogue's with their date, and the user's own over them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from foretrain.cluster.catalog import nodes
+from foretrain.cluster.node import Node
+from foretrain.errors import FileError, InputError, did_you_mean
+from foretrain.loading import Quantity, load_yaml, read_text, validated
+
+BUYING = ("on-demand", "spot", "reserved")
+Usd = Annotated[float, Quantity(float, zero_allowed=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """USD per hour of one machine by the way it is bought; None where it cannot be bought so."""
+
+    on_demand: float | None
+    spot: float | None
+    reserved: float | None
+    date: str
+    source: str
+    quota: int | None = None  # machines at most
+
+    def usd(self, buying: str) -> float | None:
+        return {"on-demand": self.on_demand, "spot": self.spot, "reserved": self.reserved}[buying]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPrice:
+    """One row of the user's file."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    instance: str
+    date: str
+    usd_per_hour: Usd | None = None
+    spot_usd_per_hour: Usd | None = None
+    reserved_usd_per_hour: Usd | None = None
+    quota: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    prices: tuple[OwnPrice, ...]
+
+
+def read_prices(path: str | Path) -> tuple[OwnPrice, ...]:
+    """Rows of a CSV (with a header) or YAML file (`prices:` a list); all faults at once."""
+    file = Path(path)
+    if file.suffix.lower() == ".csv":
+        rows: Any = _csv(read_text(file, what="a table of prices"), str(file))
+    elif file.suffix.lower() in (".yaml", ".yml"):
+        document = load_yaml(file, "a table of prices")
+        rows = document.get("prices") if isinstance(document, Mapping) else document
+    else:
+        raise FileError(f"{file}: prices are read from .csv or .yaml files.")
+    if not isinstance(rows, list) or not rows:
+        raise FileError(f"{file} holds no prices; give rows with instance, usd_per_hour and date.")
+    faults = _faults(rows)
+    try:
+        found = validated(_File, {"prices": rows}, str(file), FileError).prices
+    except FileError as error:
+        faults = [*error.faults, *faults]
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise FileError(f"{file} is not usable ({count}):", faults=faults)
+    return found
+
+
+def _csv(text: str, where: str) -> list[dict[str, Any]]:
+    try:
+        read = list(csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise FileError(f"{where} is not CSV ({error}).") from None
+    rows = []
+    for number, row in enumerate(read):
+        if None in row or None in row.values():
+            raise FileError(f"{where}: row {number + 2} has more or fewer cells than the header.")
+        filled = {key.strip(): value.strip() for key, value in row.items() if value.strip()}
+        if str(filled.get("quota", "")).isdigit():
+            filled["quota"] = int(filled["quota"])
+        rows.append(filled)
+    return rows
+
+
+_PRICES = ("usd_per_hour", "spot_usd_per_hour", "reserved_usd_per_hour", "quota")
+
+
+def _faults(rows: Sequence[Any]) -> list[str]:
+    """What a validator of single values cannot see."""
+    known, faults = list(_offers()), []
+    seen: list[str] = []
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            continue
+        at, name = f"prices[{number}]", str(row.get("instance", ""))
+        if name and name not in known:
+            faults.append(
+                f"{at}.instance: {name!r} is unknown.{did_you_mean(name, known)} "
+                "Own machines go into the folder FORETRAIN_CATALOG names."
+            )
+        if name and name in seen:
+            faults.append(f"{at}.instance: {name!r} is given twice.")
+        seen.append(name)
+        quota = row.get("quota")
+        if isinstance(quota, int) and quota < 0:
+            faults.append(f"{at}.quota: {quota} must be zero or more.")
+        if all(row.get(key) is None for key in _PRICES):
+            faults.append(f"{at}: gives neither a price nor a quota.")
+        date = row.get("date")
+        if isinstance(date, str) and not date[:4].isdigit():
+            faults.append(f"{at}.date: {date!r} is not a date; write for example 2026-08-22.")
+    return faults
+
+
+def _offers() -> dict[str, Node]:
+    """Machines of the catalogue that somebody rents out."""
+    return {name: node for name, node in nodes().items() if node.cloud is not None}
+
+
+def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
+    """By instance; what the user gives replaces what the catalogue has, with the user's date."""
+    found = {name: _catalogued(node) for name, node in _offers().items()}
+    for row in own:
+        base = found[row.instance]
+        new = replace(
+            base,
+            on_demand=base.on_demand if row.usd_per_hour is None else row.usd_per_hour,
+            spot=base.spot if row.spot_usd_per_hour is None else row.spot_usd_per_hour,
+            reserved=row.reserved_usd_per_hour,
+            quota=row.quota,
+        )
+        prices = (row.usd_per_hour, row.spot_usd_per_hour, row.reserved_usd_per_hour)
+        if any(price is not None for price in prices):
+            new = replace(new, date=row.date, source=row.source or "given by the user")
+        found[row.instance] = new
+    return found
+
+
+def _catalogued(node: Node) -> Tariff:
+    price = node.price
+    if price is None:
+        return Tariff(None, None, None, "", "")
+    return Tariff(price.usd_per_hour, price.spot_usd_per_hour, None, price.date, price.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most so many machines whose name matches."""
+
+    pattern: str
+    most: int
+
+
+def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
+    """`16` (of any), `aws:p4*=8`; all faults at once."""
+    found, faults = [], []
+    for text in texts:
+        pattern, equals, number = text.rpartition("=")
+        if not number.strip().isdigit() or (equals and not pattern.strip()):
+            faults.append(f"{text!r}: write a number of machines, or NAME=NUMBER with * for any.")
+            continue
+        found.append(Quota(pattern.strip() or "*", int(number)))
+    if faults:
+        raise InputError("these quotas cannot be read:", faults=faults)
+    return tuple(found)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """By the whole name or without its cloud, whatever the case."""
+    folded = pattern.strip().lower()
+    return any(fnmatchcase(word, folded) for word in (name.lower(), name.lower().partition(":")[2]))
+
+
+def chosen(patterns: Iterable[str] = ()) -> dict[str, Node]:
+    """Machines that match any pattern; without one, those that can still be rented."""
+    wanted = [word for text in patterns for word in text.split(",") if word.strip()]
+    every = _offers()
+    if not wanted:
+        return {name: node for name, node in every.items() if node.status == "current"}
+    lost = [word for word in wanted if not any(matches(name, word) for name in every)]
+    if lost:
+        raise InputError(
+            "no instance matches:",
+            faults=[f"{word!r}.{did_you_mean(word, every)} Use * for any." for word in lost],
+        )
+    return {
+        name: node for name, node in every.items() if any(matches(name, word) for word in wanted)
+    }

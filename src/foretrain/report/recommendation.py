@@ -1,0 +1,141 @@
+"""Ranked cloud offers: the table, the reasons, and a chart of time against money."""
+
+from __future__ import annotations
+
+import csv
+import io
+from functools import partial
+from typing import TYPE_CHECKING
+
+from foretrain.report import words
+from foretrain.report.page import Page, Section
+from foretrain.units import show_bytes
+
+if TYPE_CHECKING:
+    from foretrain.recommendation.facade import Recommendation
+    from foretrain.recommendation.offers import Offer
+
+MOST_ROWS = 12
+HEAD = ("offer", "time", "80 % interval", "cost", "prices of")
+CSV_KEYS = (
+    "instance", "count", "devices", "device", "plan", "hours", "low_hours", "high_hours", "usd", "usd_per_hour",
+    "price_date", "steps", "step_seconds", "goodput", "pareto", "simulated", "why",
+)  # fmt: skip
+
+
+def recommendation_page(found: Recommendation) -> Page:
+    """Best offers first; with -v all of them, and every instance that is none."""
+    document = found.to_dict()
+    sections = (
+        Section("Offers", HEAD, tuple(map(_row, found.offers[:MOST_ROWS])), _more(found)),
+        Section("Plans and reasons", lines=tuple(map(_reason, found.offers[:MOST_ROWS]))),
+        Section("Nothing cheaper is as fast", HEAD, tuple(map(_row, found.pareto))),
+        _offer_sections(found),
+        Section("Further offers", HEAD, tuple(map(_row, found.offers[MOST_ROWS:])), detail=1),
+        Section(
+            "Not offered",
+            ("instance", "why"),
+            tuple((row.instance, row.why) for row in found.infeasible),
+            left=2,
+            detail=0 if not found.offers else 1,
+        ),
+        Section("Assumptions", lines=found.notes),
+    )
+    bare = Page(headline(found), document, sections, not found.offers)
+    more = {"html": partial(_html, bare, found), "csv": partial(offers_csv, found)}
+    return Page(bare.headline, document, sections, bare.is_no, more)
+
+
+def headline(found: Recommendation) -> str:
+    job = found.job
+    asked = f"{job.model.name}, {job.asked}"
+    if not found.offers:
+        nearest = f" Nearest: {found.nearest}" if found.nearest else ""
+        return f"Nothing can be recommended for {asked}.{nearest}"
+    best = found.offers[0]
+    return (
+        f"{best.name} trains {asked} in {hours(best.hours)} ({_interval(best)}) for {words.usd(best.usd)} "
+        f"(prices of {best.candidate.price_date}): {best.plan}"
+    )
+
+
+def hours(value: float) -> str:
+    """`42 min`, `3.2 h` below two days, `14.1 d` above."""
+    if value < 1:
+        return f"{value * 60:.1f} min"
+    return f"{value:.1f} h" if value < 48 else f"{value / 24:,.1f} d"
+
+
+def _interval(one: Offer) -> str:
+    low, high = (hours(value) for value in one.interval_hours)
+    number, _, unit = low.partition(" ")
+    return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
+
+
+def _row(one: Offer) -> tuple[str, ...]:
+    date = one.candidate.price_date
+    return (one.name, hours(one.hours), _interval(one), words.usd(one.usd), date)
+
+
+def _reason(one: Offer) -> str:
+    return f"{one.name}: {one.plan}; {one.why}"
+
+
+def _more(found: Recommendation) -> tuple[str, ...]:
+    if not found.offers:
+        return ()
+    rest = len(found.offers) - MOST_ROWS
+    seen = f"{found.looked_at:,} clusters looked at, {len(found.offers):,} are feasible"
+    seen += f", the first {MOST_ROWS} shown." if rest > 0 else "."
+    return (seen,)
+
+
+def _offer_sections(found: Recommendation) -> Section:
+    """What the best offer is made of."""
+    if not found.offers:
+        return Section("The best offer")
+    best = found.offers[0]
+    share = best.step_seconds or 1.0
+    rows = [
+        (name, words.seconds(value), words.percent(value / share))
+        for name, value in sorted(best.stalls.items(), key=lambda row: -row[1])
+        if value > 5e-4 * share
+    ]
+    risk = best.interruptions
+    every = risk.interval(best.passed.seconds)
+    lines = [
+        f"{best.steps:,} steps of {words.seconds(best.step_seconds)}; memory "
+        f"{show_bytes(best.memory_bytes)} of {show_bytes(best.capacity_bytes)} a device.",
+        f"{words.percent(best.goodput)} of the time is work that lasts: an interruption every "
+        f"{hours(risk.mtbf / 3600)} on average, a checkpoint of {words.seconds(risk.checkpoint)} every "
+        f"{hours(every / 3600)}, {words.seconds(risk.restart)} to restart.",
+    ]
+    if found.job.data is not None:
+        lines.append(
+            f"A step takes {words.seconds(best.passed.cold_seconds)} while data is cold, "
+            f"{words.seconds(best.passed.warm_seconds)} once it is in memory"
+            + (" (after the first epoch)." if best.feed.is_cached else " (never: it does not fit).")
+        )
+    head = ("where a step goes", "seconds", "share")
+    return Section("The best offer", head, tuple(rows), tuple(lines))
+
+
+def offers_csv(found: Recommendation) -> str:
+    """One row per offer."""
+    from foretrain.report.csv import _cell
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_KEYS)
+    for one in found.offers:
+        row = one.to_dict()
+        row["low_hours"], row["high_hours"] = one.interval_hours
+        row["goodput"] = one.goodput
+        writer.writerow([_cell(row[key]) for key in CSV_KEYS])
+    return out.getvalue()
+
+
+def _html(page: Page, found: Recommendation) -> str:
+    from foretrain.report.offers_chart import render
+
+    return render(page, found)

@@ -1,0 +1,249 @@
+"""The best plans: a table of them, the front of time against memory, what was left out and why others lose."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any, TypeAlias
+
+from foretrain.planning.document import pruned, question
+from foretrain.planning.explain import Explanation
+from foretrain.planning.facade import Found, spread
+from foretrain.planning.per_layer import described
+from foretrain.planning.planner import Ranked
+from foretrain.planning.survey import Seen
+from foretrain.report import words
+from foretrain.report.page import Page, Section
+from foretrain.units import show_bytes
+
+FORMATS = ("html", "csv")
+FRONT_ROWS = 8
+BAR = 24
+
+
+class Late(Mapping[str, Any]):
+    """A document that is made when it is looked at: remedies in it take simulations that a table needs not."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[str, Any]:
+        return self._make()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+Launch: TypeAlias = Mapping[str, Any]
+"""Launch files that were written: target, folder, files, cannot."""
+
+
+def search_page(
+    found: Found, asked: Explanation | None = None, launch: Launch | None = None
+) -> Page:
+    """`asked`: the answer to a why, put first."""
+    told = found.explanations
+    nearest = tuple(dict.fromkeys(one.choice for one in told))
+    first = [next(one for one in told if one.choice == choice) for choice in nearest]
+    front = spread(found.pareto, FRONT_ROWS)
+    why = "Why the others lose" if found.best else "How far each choice is from fitting"
+    sections = (
+        Section("Why not " + _asked(asked), lines=(asked.sentence,) if asked else ()),
+        best_section(found),
+        Section("What would fit", lines=tuple(remedies(found))),
+        front_section(found, front, "Time against memory, estimated"),
+        pruned_section(found),
+        Section(why, lines=tuple(o.sentence for o in first), detail=0 if found.best else 1),
+        Section("… and other values", lines=_rest(told, first), detail=1),
+        *(_launch_sections(launch) if launch else ()),
+        Section("Notes", lines=found.notes),
+    )
+    more: dict[str, Callable[[], str]] = {
+        "html": partial(_html, found, launch),
+        "csv": partial(_csv, found),
+    }
+    document = Late(partial(_document, found, asked, launch))
+    return Page(headline(found), document, sections, not found.best, more)
+
+
+def _document(found: Found, asked: Explanation | None, launch: Launch | None) -> Mapping[str, Any]:
+    made = dict(found.to_dict())
+    if asked is not None:
+        made["why"] = asked.to_dict()
+    if launch is not None:
+        made["exported"] = dict(launch)
+    return made
+
+
+def _launch_sections(launch: Launch) -> tuple[Section, ...]:
+    files = [f"{launch['folder']}/{name}" for name in launch["files"]]
+    return (
+        Section(f"Launch files of the best plan, for {launch['target']}", lines=tuple(files)),
+        Section("What they cannot say of it", lines=tuple(launch["cannot"])),
+    )
+
+
+def _asked(asked: Explanation | None) -> str:
+    return "" if asked is None else f"{asked.choice}={asked.value}" if asked.value else asked.choice
+
+
+def _rest(told: tuple[Explanation, ...], first: list[Explanation]) -> tuple[str, ...]:
+    return tuple(one.sentence for one in told if one not in first)
+
+
+def headline(found: Found) -> str:
+    """The decision in one sentence."""
+    count = f"{found.plans_valid:,} plan{'' if found.plans_valid == 1 else 's'}"
+    if found.best:
+        best = found.best[0]
+        return f"Best of {count}: {described(best.plan)}, {words.headline(best.prediction)}"
+    if not found.plans_valid:
+        return "No plan can run"
+    if found.plans_fitting:
+        return (
+            f"None of {count} fits: {found.plans_fitting:,} were estimated to, by so little that "
+            "the simulation of the best refutes it"
+        )
+    text = f"None of {count} fits"
+    if found.nearest is None:
+        return text
+    lacks = show_bytes(found.nearest.lacks)
+    text += f": the nearest, {found.nearest.plan}, lacks {lacks} per device"
+    larger = found.with_more_nodes
+    if larger is not None:
+        text += f"; with {larger.factor}x the nodes {larger.best.plan} fits"
+    return text
+
+
+def asked_line(found: Found) -> str:
+    """`llama3-8b on 2 x dgx-h100 · batch 256 · seq 8,192 · bf16 · megatron`."""
+    q = question(found)
+    parts = [
+        f"{words.clean(q['model'])} on {words.clean(q['cluster'])}",
+        f"batch {q['global_batch']:,}",
+    ]
+    if q["seq_len"]:
+        parts.append(f"seq {q['seq_len']:,}")
+    parts += [words.clean(q["precision"]), words.clean(q["runtime"])]
+    if found.where:
+        parts.append(words.clean(", ".join(found.where)))
+    return " · ".join(parts)
+
+
+def best_section(found: Found) -> Section:
+    unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in found.best), "")
+    head = ("#", "plan", "step", unit, "MFU", "peak")
+    has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
+    rows = tuple(
+        (str(number), described(row.plan), *_cells(row, has_price))
+        for number, row in enumerate(found.best, 1)
+    )
+    front = "Plans that none beats in both time and memory"
+    title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
+    if found.best:
+        title += f"; a device has {show_bytes(found.best[0].prediction.memory.capacity_bytes)}"
+    return Section(title, (*head, *(("per step",) if has_price else ())), rows, left=2)
+
+
+def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
+    prediction = row.prediction
+    mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
+    rate = words.rate(prediction).rpartition(" ")[0]
+    peak = show_bytes(prediction.memory.peak_bytes)
+    cells = (words.seconds(prediction.step_seconds), rate, mfu, peak)
+    if not has_price:
+        return cells
+    usd = prediction.cost.usd_per_step
+    return (*cells, "" if usd is None else words.usd(usd))
+
+
+def remedies(found: Found) -> Iterator[str]:
+    """What is missing where nothing fits."""
+    if found.best or found.nearest is None:
+        return
+    nearest = found.nearest
+    yield (
+        f"The nearest plan, {nearest.plan}, needs {show_bytes(nearest.memory)} of the {show_bytes(nearest.capacity)} "
+        f"of a device: {show_bytes(nearest.lacks)} are missing."
+    )
+    larger = found.with_more_nodes
+    if larger is not None:
+        yield (
+            f"With {larger.factor}x the nodes ({larger.nodes:,}) {larger.best.plan} fits: estimated "
+            f"{words.seconds(larger.best.seconds)} per step, {show_bytes(larger.best.memory)} of "
+            f"{show_bytes(larger.best.capacity)}."
+        )
+    else:
+        yield "More nodes of the same kind were not found to help, or the cluster cannot simply be grown."
+
+
+def front_section(found: Found, rows: list[Seen], title: str) -> Section:
+    context = found.task.runtime.context_bytes
+    most = max((row.memory - context for row in rows), default=1.0)
+    cells = tuple(
+        (
+            row.plan,
+            "█" * max(1, round(BAR * (row.memory - context) / most)),
+            words.seconds(row.seconds),
+            show_bytes(row.memory - context),
+        )
+        for row in rows
+    )
+    if len(found.pareto) > len(rows):
+        title = f"{title}: {len(rows)} of {len(found.pareto)} plans that none beats in both"
+    return Section(title, ("plan", "memory", "step", "peak"), cells, left=2)
+
+
+def pruned_section(found: Found) -> Section:
+    rows = [(reason, f"{count:,}") for reason, count in pruned(found.plans_pruned).items()]
+    return Section("Left out, and why", ("reason", "plans"), tuple(rows))
+
+
+def _html(found: Found, launch: Launch | None) -> str:
+    from foretrain.report.search_html import render
+
+    return render(found, _launch_sections(launch) if launch else ())
+
+
+def _csv(found: Found) -> str:
+    """One row per plan: the best, then the front."""
+    from foretrain.report.csv import _cell
+
+    context = found.task.runtime.context_bytes
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        (
+            "list",
+            "rank",
+            "plan",
+            "step_seconds",
+            "peak_bytes",
+            "capacity_bytes",
+            "mfu",
+            "usd_per_step",
+        )
+    )
+    for number, row in enumerate(found.best, 1):
+        p = row.prediction
+        figures = (
+            p.step_seconds,
+            p.memory.peak_bytes,
+            p.memory.capacity_bytes,
+            p.mfu,
+            p.cost.usd_per_step,
+        )
+        writer.writerow(map(_cell, ("best", number, described(row.plan), *figures)))
+    for number, seen in enumerate(found.pareto, 1):
+        figures = (seen.seconds, seen.memory - context, seen.capacity, None, None)
+        writer.writerow(map(_cell, ("pareto", number, seen.plan, *figures)))
+    return out.getvalue()

@@ -1,0 +1,67 @@
+"""Searches that are quick, and work that is slow or dies: for tests of what runs and keeps them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from foretrain.forecast import ask
+from foretrain.planning.executors import Executor, Work
+from foretrain.planning.planner import SearchResult
+from foretrain.planning.space import Part
+from foretrain.planning.task import Task
+from foretrain.testing.executors import die
+
+
+def small_task() -> Task:
+    """Some ten thousand plans, in eight parts."""
+    asked = ask("gpt2-small", on="2 x dgx-a100-80gb", batch=64, seq=1024)
+    return Task(asked.workload, asked.cluster, asked.runtime)
+
+
+def substance(result: SearchResult) -> dict[str, Any]:
+    """All of a result but how long it took and what happened on the way; floats to the last bit."""
+    return {
+        "valid": result.plans_valid,
+        "fitting": result.plans_fitting,
+        "pruned": dict(result.plans_pruned),
+        "best": [
+            [row.plan.text, row.estimated_seconds.hex(), row.prediction.to_dict(in_full=False)]
+            for row in result.best
+        ],
+        "pareto": [repr(row) for row in result.pareto],
+        "told": [repr(row) for row in result.told],
+        "nearest": repr(result.nearest),
+    }
+
+
+class Wrapped:
+    """An executor whose work is wrapped into another function: `around(work, item)`."""
+
+    def __init__(self, inner: Executor, around: Callable[[Work, Any], Any]) -> None:
+        self.inner, self.around = inner, around
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self.inner.notes
+
+    def run(self, work: Work, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        return self.inner.run(partial(self.around, work), items)
+
+
+def slowed(seconds: float, work: Work, item: Any) -> Any:
+    time.sleep(seconds)
+    return work(item)
+
+
+def dying_at(folder: str, tp: int, work: Work, part: Part) -> Any:
+    """The first worker that has done a part with this degree is killed before it can say so."""
+    result = work(part)
+    mark = Path(folder, "died")
+    if part.tp == tp and not mark.exists():
+        mark.touch()
+        die()
+    return result

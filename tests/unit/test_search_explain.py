@@ -1,0 +1,173 @@
+"""Why the others lose: what is said is what the figures say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from foretrain.errors import InputError
+from foretrain.plan.short_form import parse
+from foretrain.planning.explain import against, estimated, explanations, value_of, why, winning
+from foretrain.planning.facade import Found, search
+from foretrain.planning.survey import Seen, Told
+
+FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
+
+BEST = Seen("tp2 dp4", 1.0, 40e9, 80e9, work=0.8, pipeline=0.0, data=0.1, update=0.1)
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4)
+
+
+def told(rival: Seen, choice: str = "pp", value: str = "2", fitting: int = 3) -> Told:
+    return Told(choice, value, 10, fitting, rival)
+
+
+def sentence(rival: Seen, objective: str = "time") -> str:
+    return against(objective, BEST, rival, told(rival)).sentence
+
+
+def test_a_slower_plan_is_told_with_what_grew_most_first() -> None:
+    rival = replace(
+        BEST, plan="tp2 pp2 dp2", seconds=1.4, pipeline=0.35, work=0.86, data=0.09, memory=30e9
+    )
+    assert sentence(rival) == (
+        "pp=2: at best tp2 pp2 dp2, 1.40 s: 40 % slower (pipeline fill and drain +350 ms, work of the slowest"
+        " stage +60.0 ms); 9.3 GiB less memory per device."
+    )
+
+
+def test_what_shrank_is_told_too() -> None:
+    rival = replace(BEST, plan="x", seconds=1.2, work=1.2, data=0.0, update=0.0)
+    said = sentence(rival)
+    assert "(work of the slowest stage +400 ms" in said
+    assert "exchanges between replicas −100 ms" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(1.001, "about as fast"), (1.03, "3.0 % slower"), (2.5, "150 % slower"), (0.9, "estimated 10.0 % faster")],
+)  # fmt: skip
+def test_how_much_slower(seconds: float, said: str) -> None:
+    assert said in sentence(replace(BEST, plan="x", seconds=seconds, work=seconds - 0.2))
+
+
+def test_under_the_objective_of_memory_memory_comes_first() -> None:
+    rival = replace(BEST, plan="x", seconds=0.5, memory=50e9)
+    assert ": 9.3 GiB more memory per device, estimated 50.0 % faster." in sentence(rival, "memory")
+
+
+# --- of a search ------------------------------------------------------------------------------------
+
+
+def test_every_other_value_is_explained_once(found: Found) -> None:
+    winner = winning(found)
+    assert winner is not None
+    words = parse(winner.plan.text)
+    others = {
+        (row.choice, row.value)
+        for row in found.told
+        if row.best and value_of(parse(row.best.plan), row.choice) != value_of(words, row.choice)
+    }
+    given = [(one.choice, one.value) for one in explanations(found)]
+    assert set(given) == others
+    assert len(given) == len(others)
+    assert ("tp", "2") in others
+
+
+def test_the_figures_are_those_of_the_estimates(found: Found) -> None:
+    winner = winning(found)
+    assert winner is not None
+    mine = estimated(found, winner)
+    rows = {(row.choice, row.value): row for row in found.told}
+    for one in explanations(found):
+        rival = rows[one.choice, one.value].best
+        assert rival is not None
+        assert one.fits
+        assert one.plan == rival.plan
+        assert one.step_seconds == rival.seconds
+        assert one.slower_seconds == rival.seconds - mine.seconds
+        assert one.more_bytes == rival.memory - mine.memory
+        assert sum(one.grew.values()) == pytest.approx(one.slower_seconds, abs=1e-9)
+        assert one.sentence.startswith(f"{one.choice}={one.value}: at best {one.plan}, ")
+
+
+def test_values_of_a_choice_come_nearest_first(found: Found) -> None:
+    slower = [one.slower_seconds or 0.0 for one in explanations(found) if one.choice == "micro"]
+    assert len(slower) > 2
+    assert slower == sorted(slower)
+
+
+def test_what_is_estimated_faster_but_lost_is_said_so(found: Found) -> None:
+    """Turn the simulated order around: the last of the best wins."""
+    turned = replace(found, best=found.best[::-1])
+    assert turned.best[0].estimated_seconds > found.best[0].estimated_seconds
+    assert any("Simulated, it is slower than the best." in o.sentence for o in explanations(turned))
+
+
+def test_where_nothing_fits_each_value_says_what_it_lacks() -> None:
+    where = "tp=4|8, vpp=1, cp=1, no offload, micro=1, schedule=1f1b"
+    result = search("llama3-70b", on="1 x dgx-a100-80gb", batch=16, where=where)
+    lines = explanations(result)
+    assert {one.choice for one in lines} >= {"tp", "zero", "recompute"}
+    assert "cp" not in {one.choice for one in lines}  # one value explains nothing
+    for one in lines:
+        assert not one.fits
+        assert re.search(
+            r"none of [\d,]+ plans fits; the nearest, .*, lacks [\d.]+ GiB", one.sentence
+        )
+    lacks = [one.lacks_bytes for one in lines if one.choice == "recompute"]
+    assert lacks == sorted(lacks)
+    assert why(result, "tp=8").sentence.startswith("tp=8: none of")
+
+
+# --- why ----------------------------------------------------------------------------------------------
+
+
+def test_why_adds_a_simulation(found: Found) -> None:
+    one = found.why("tp=2")
+    assert one.plan is not None
+    assert "tp2" in one.plan.split()
+    assert re.search(r"Simulated: [\d.]+ ms against [\d.]+ ms of the best plan \(", one.sentence)
+
+
+def test_why_of_several_choices_looks_at_plans_with_all_of_them(found: Found) -> None:
+    one = found.why("tp=2, pp=2")
+    assert one.plan is not None
+    assert {"tp2", "pp2"} <= set(one.plan.split())
+    assert one.slower_seconds is not None
+    assert one.slower_seconds >= max(
+        o.slower_seconds or 0.0 for o in explanations(found) if (o.choice, o.value) == ("tp", "2")
+    )
+
+
+def test_why_keeps_to_the_constraints(found: Found) -> None:
+    one = found.why("tp=2, pp=2")
+    assert one.plan is not None
+    assert parse(one.plan).zero <= 1
+
+
+def test_why_of_what_the_best_plan_has(found: Found) -> None:
+    assert found.why("tp=1").sentence.startswith("tp=1: the best plan has it (")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("tp=8", "tp 8 does not divide 12 attention heads"), ("tp=3", "do not divide 8 devices")],
+)
+def test_why_of_what_cannot_be_says_what_stands_against_it(
+    found: Found, text: str, said: str
+) -> None:
+    one = found.why(text)
+    assert one.plan is None
+    assert said in one.sentence
+
+
+def test_why_needs_a_choice(found: Found) -> None:
+    for text in ("", "tpp=3", "soon"):
+        with pytest.raises(InputError):
+            found.why(text)

@@ -2,6 +2,7 @@
 # make test    creates .venv if needed, installs test extras, runs everything CI runs
 # make lint    the checks of `make test` without the tests
 # make bench   speed, with another predictor beside it, into docs/benchmarks.md
+# make testbed real training on shaped links beside its prediction, into docs/testbed.md (root, about 15 minutes)
 # make clean   removes .venv and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
@@ -14,7 +15,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # What an editable install does not pick up by itself.
 BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
 
-.PHONY: demo test lint pytest bench clean
+.PHONY: demo test lint pytest bench testbed clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -40,6 +41,10 @@ bench: $(VENV)/.testing
 	@mkdir -p build
 	@$(BIN)/python -m compileall -q src/foretrain  # as an install does
 	$(BIN)/python bench/run.py --json build/bench.json --report docs/benchmarks.md
+
+testbed: $(VENV)/.testing
+	@command -v tc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; } >/dev/null || true
+	$(BIN)/python -m foretrain.testing.testbed.main --json docs/testbed.json --page docs/testbed.md
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist report.html .import_linter_cache

@@ -74,7 +74,7 @@ def test_every_room_has_a_place_in_the_layers() -> None:
         for path in (ROOT / "src" / "foretrain").iterdir()
         if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    aside = {"__init__", "__main__", "testing", "adapters"}
+    aside = {"__init__", "__main__", "testing"}
     assert rooms - aside == placed
 
 

@@ -9,10 +9,10 @@ import typer
 from foretrain.cli.options import HELP, Output, command
 from foretrain.errors import InputError, did_you_mean
 
-KINDS = ("devices", "nodes", "links", "models", "runtimes")
+KINDS = ("devices", "nodes", "links", "models", "runtimes", "measurements")
 
 app = typer.Typer(
-    help="Devices, nodes, links, models and runtimes.",
+    help="Devices, nodes, links, models, runtimes and measurements.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

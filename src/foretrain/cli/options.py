@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import re
 import sys
 import typing
 from collections.abc import Callable
@@ -21,6 +22,8 @@ import typer
 from foretrain.errors import InputError
 
 HELP = ("-h", "--help")
+LOCAL_PROCESSES = re.compile(r"\s*(?:\d+\s*[x×*]\s*)?local\s*")
+"""Clusters that are this machine. Told here, because measurements are loaded only for them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Question:
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="CLUSTER", help="'16 x dgx-a100-80gb', '4 x aws:p4d.24xlarge' or a YAML file."
+            metavar="CLUSTER",
+            help="'16 x dgx-a100-80gb', '4 x aws:p4d.24xlarge', a YAML file, or '2 x local': this machine.",
         ),
     ] = None
     plan: Annotated[
@@ -104,6 +108,13 @@ class Question:
             help="Change an option of the runtime. Repeatable.",
         ),
     ] = None
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Measured costs ('foretrain calibrate -o FILE.json'); local without it: those of the store.",
+        ),
+    ] = None
 
     def asked(self) -> dict[str, Any]:
         """Arguments of the public API; what was left out stays out."""
@@ -132,7 +143,31 @@ class Question:
             text = getattr(self, name)
             asked[name] = None if text is None else parse_count(text)
         asked["runtime_options"] = assignments(self.options, "--set") or None
+        asked.update(self._measured())
         return {name: value for name, value in asked.items() if value is not None}
+
+    def _measured(self) -> dict[str, Any]:
+        """What a calibration, or this machine, changes in the question."""
+        is_local = self.on is not None and LOCAL_PROCESSES.fullmatch(self.on) is not None
+        if self.on is None or (self.calibration is None and not is_local):
+            return {}
+        if "calibration" in getattr(self, "LEFT_OUT", ()):
+            raise InputError(
+                f"--on {self.on}: this command does not use measurements; predict does."
+            )
+        from foretrain.measurement.calibration import LOCAL
+        from foretrain.measurement.local import resolved
+
+        on, calibration = resolved(self.on, self.calibration)
+        found: dict[str, Any] = {"on": on, "measured": calibration}
+        if is_local and calibration.device == LOCAL:
+            # what training on CPUs is unless told otherwise
+            found["runtime"] = self.runtime or "cpu-gloo"
+            found["precision"] = self.precision or "fp32"
+        if is_local and calibration.host_seconds_per_kernel is not None:
+            measured = {"host_seconds_per_kernel": calibration.host_seconds_per_kernel}
+            found["runtime_options"] = {**measured, **assignments(self.options, "--set")}
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +182,15 @@ class ChangedQuestion(Question):
             help="Change an option of the runtime. Repeatable.",
         ),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenQuestion(Question):
+    """A question whose plan is what is asked for."""
+
+    LEFT_OUT: typing.ClassVar[tuple[str, ...]] = ("plan", "calibration")
+
+    batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
 
 
 def _plan(text: str | None) -> Any:
@@ -195,8 +239,8 @@ def command(app: typer.Typer, function: Callable[..., int], name: str | None = N
     @functools.wraps(function)
     def call(**given: Any) -> int:
         for key, group in groups.items():
-            fields = dataclasses.fields(group)
-            given[key] = typing.cast(Any, group)(**{f.name: given.pop(f.name) for f in fields})
+            names = [parameter.name for parameter in _fields(typing.cast(type, group))]
+            given[key] = typing.cast(Any, group)(**{name: given.pop(name) for name in names})
         return _guarded(function, given)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -215,6 +259,7 @@ def _fields(group: type) -> list[inspect.Parameter]:
             annotation=hints[field.name],
         )
         for field in dataclasses.fields(group)
+        if field.name not in getattr(group, "LEFT_OUT", ())
     ]
 
 

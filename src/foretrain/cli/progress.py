@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -26,8 +27,13 @@ class Progress:
     def __call__(self, done: int, total: int | None = None) -> None:
         if total is not None:
             self._total = total
-        now = time.monotonic()
-        since = now - (self._began if self._shown is None else self._shown)
+        if self.is_due():
+            elapsed = time.monotonic() - self._began
+            self.show(describe(self._what, done, self._total, elapsed))
+
+    def is_due(self) -> bool:
+        """Whether enough time has gone by for another line."""
+        since = time.monotonic() - (self._began if self._shown is None else self._shown)
         period = (
             QUIET_SECONDS
             if self._shown is None
@@ -35,10 +41,11 @@ class Progress:
             if self._terminal
             else LOG_PERIOD
         )
-        if self._quiet or since < period:
-            return
-        self._shown = now
-        self._write(describe(self._what, done, self._total, now - self._began))
+        return not self._quiet and since >= period
+
+    def show(self, line: str) -> None:
+        self._shown = time.monotonic()
+        self._write(line)
 
     def __enter__(self) -> Progress:
         return self
@@ -55,6 +62,9 @@ class Progress:
 
     def _write(self, line: str) -> None:
         if self._terminal:
+            line = line[
+                : max(20, shutil.get_terminal_size().columns - 1)
+            ]  # one line can be drawn over
             sys.stderr.write("\r" + line.ljust(self._width))
             self._width = max(self._width, len(line))
         else:
@@ -67,11 +77,12 @@ def describe(what: str, done: int, total: int | None, elapsed: float) -> str:
     if not total:
         return f"{what} {done:,}, {elapsed:.0f} s so far"
     left = elapsed * (total - done) / done if done else None
-    remaining = "" if left is None else f", {_clock(left)} left"
+    remaining = "" if left is None else f", {clock(left)} left"
     return f"{what} {done:,} of {total:,}, {100 * done / total:.0f} %{remaining}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """`35 s`, `2 min 05 s`, `1 h 02 min`."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"

@@ -49,7 +49,8 @@ def headline(document: Mapping[str, Any]) -> str:
     return (
         f"{len(document['rows'])} networks measured: {words.percent(shares[main])} of their communication stalls "
         f"goes with {CAUSES[main]}; the simulator says {found['median_ratio']:.2f} times the "
-        f"measured stall (median), rank correlation {'unknown' if order is None else f'{order:.2f}'}"
+        f"measured stall (median; {found['median_ratio_waited']:.2f} times what ranks waited after their own work), "
+        f"rank correlation {'unknown' if order is None else f'{order:.2f}'}"
     )
 
 
@@ -80,11 +81,12 @@ def _rows(found: Sequence[Mapping[str, Any]]) -> Section:
             words.seconds(row["alone_seconds"]),
             words.seconds(row["together_seconds"]),
             words.seconds(row["stall_seconds"]),
+            words.seconds(row["waited_seconds"]),
             words.seconds(row["predicted_stall_seconds"]),
         )
         for row in found
     )
-    head = ("network", "devices", "tensors", "bytes", "buckets", "alone", "together", "stall", "simulated")  # fmt: skip
+    head = ("layers x width", "ranks", "tensors", "bytes", "buckets", "T0", "T1", "stall", "waited", "simulated")  # fmt: skip
     return Section("Networks", head, rows)
 
 

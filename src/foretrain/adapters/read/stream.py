@@ -1,0 +1,144 @@
+"""Bytes of a file from strangers, plain or gzip, in pieces of bounded size.
+
+Nothing is trusted: only regular files are opened, what a gzip file unpacks to is bounded in size and in ratio while it
+is unpacked, and a file that ends or breaks in the middle gives what was whole before that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from foretrain.errors import FileError, did_you_mean
+from foretrain.units import show_bytes
+
+__all__ = ["Pieces"]
+
+PIECE = 1 << 22
+SLICE = 1 << 16
+MAX_BYTES = 8 << 30
+MAX_RATIO = 150
+"""Real traces pack 10 to 30 to 1, a bomb up to 1,000 to 1."""
+FREE_BYTES = 1 << 26
+"""So much may be unpacked at any ratio."""
+_GZIP = b"\x1f\x8b"
+
+
+class Pieces:
+    """The pieces of a file; afterwards `trouble` says why reading ended early, if it did."""
+
+    def __init__(
+        self, path: str | Path, what: str, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.what = what
+        self.trouble: str | None = None
+        self._progress = progress
+        self._size = 0
+        self._read = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._opened() as stream:
+            first = self._next(stream)
+            pieces = self._unpacked if first.startswith(_GZIP) else self._plain
+            given = 0
+            for piece in pieces(first, stream):
+                given += len(piece)
+                if given > MAX_BYTES:
+                    raise FileError(
+                        f"{self.path} holds more than {show_bytes(MAX_BYTES)}, too much for {self.what}."
+                        " Record fewer steps."
+                    )
+                yield piece
+
+    def _opened(self) -> IO[bytes]:
+        path = self.path
+        try:
+            if path.is_dir():
+                raise FileError(f"{path} is a folder; expected a file with {self.what}.")
+            if path.exists() and not path.is_file():
+                raise FileError(f"{path} is not a regular file; expected {self.what}.")
+            stream = path.open("rb")
+            self._size = path.stat().st_size
+            return stream
+        except FileNotFoundError:
+            raise FileError(f"{path} does not exist; expected {self.what}.{_near(path)}") from None
+        except (OSError, ValueError) as error:
+            raise self._unreadable(error) from None
+
+    def _next(self, stream: IO[bytes]) -> bytes:
+        try:
+            piece = stream.read(PIECE)
+        except OSError as error:
+            raise self._unreadable(error) from None
+        self._read += len(piece)
+        if self._progress is not None:
+            self._progress(self._read, self._size)
+        return piece
+
+    def _unreadable(self, error: OSError | ValueError) -> FileError:
+        reason = getattr(error, "strerror", None) or str(error)
+        return FileError(f"{str(self.path)[:200]} cannot be read ({reason}); expected {self.what}.")
+
+    def _plain(self, first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
+        piece = first
+        while piece:
+            yield piece
+            piece = self._next(stream)
+
+    def _unpacked(self, first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
+        given = 0
+        unpack = zlib.decompressobj(31)
+        for packed in _slices(self._plain(first, stream)):
+            while packed:
+                if unpack.eof:  # one more member, or padding
+                    if not packed.startswith(_GZIP[: len(packed)]):
+                        return
+                    unpack = zlib.decompressobj(31)
+                before = unpack.copy()
+                try:
+                    piece = unpack.decompress(packed, PIECE)
+                except zlib.error as error:
+                    self.trouble = f"the gzip file is damaged ({error})"
+                    yield _until_error(before, packed)
+                    return
+                packed = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+                given += len(piece)
+                self._expect_no_bomb(given)
+                if piece:
+                    yield piece
+        if not unpack.eof:
+            self.trouble = "the gzip file ends in the middle"
+
+    def _expect_no_bomb(self, given: int) -> None:
+        if given > FREE_BYTES and given > MAX_RATIO * self._read:
+            raise FileError(
+                f"{self.path} unpacks to more than {MAX_RATIO} times its size, which no genuine file does;"
+                " refused. If it is genuine, unpack it first."
+            )
+
+
+def _slices(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Small enough that what one of them unpacks to may be unpacked again, byte by byte."""
+    for piece in pieces:
+        for at in range(0, len(piece), SLICE):
+            yield piece[at : at + SLICE]
+
+
+def _until_error(unpack: Any, packed: bytes) -> bytes:
+    """What comes out before the damage."""
+    found = []
+    with contextlib.suppress(zlib.error):
+        for at in range(len(packed)):
+            found.append(unpack.decompress(packed[at : at + 1]))
+    return b"".join(found)
+
+
+def _near(path: Path) -> str:
+    try:
+        return did_you_mean(path.name, sorted(entry.name for entry in path.parent.iterdir()))
+    except OSError:
+        return f" The folder {path.parent} does not exist or cannot be read."

@@ -1,0 +1,77 @@
+"""`foretrain export`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretrain.cli.options import Question
+from foretrain.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.adapters.write import Exported
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Which files are written, and where to."""
+
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help="megatron, deepspeed, torchrun, accelerate or nanotron."
+        ),
+    ] = None
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="Write the files into DIR; left out, to stdout."
+        ),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+    ] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No word on what was written.")] = (
+        False
+    )
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Tracebacks of our own faults.")
+    ] = False
+
+
+def export(question: Question, launch: Launch) -> int:
+    """Launch files of a plan for other software, and what of the plan they cannot say."""
+    from foretrain.adapters.write import TARGETS, expect_target, save
+    from foretrain.adapters.write import export as export_to
+
+    if launch.to is None:
+        raise InputError(f"--to: missing. Give one of {', '.join(TARGETS)}.")
+    expect_target(launch.to)
+    asked = question.asked()
+    from foretrain.forecast import ask
+
+    exported = export_to(ask(**asked), launch.to)
+    if launch.folder is not None:
+        save(exported, launch.folder)
+    _give(exported, launch)
+    return 0
+
+
+def _give(exported: Exported, launch: Launch) -> None:
+    from foretrain.cli.output import note, print_text
+
+    if launch.json:
+        from foretrain.report.json import dumps
+
+        print_text(dumps(exported.to_dict()))
+        return
+    if launch.folder is None:
+        print_text("\n".join(f"==> {name} <==\n{text}" for name, text in exported.files.items()))
+    elif not launch.quiet:
+        for name in exported.files:
+            note(f"wrote {launch.folder / name}")
+    for line in exported.cannot:
+        note(f"not said: {line}")

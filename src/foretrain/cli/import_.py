@@ -1,0 +1,131 @@
+"""`foretrain import trace|nccl-tests`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli.options import HELP, Output, command
+from foretrain.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.measurement.records import Measurement
+
+app = typer.Typer(
+    help="What other tools wrote: profiler traces, nccl-tests.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": list(HELP)},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Keeping:
+    """Whether what was read goes into a store."""
+
+    save: Annotated[
+        bool, typer.Option("--save", help="Also keep what was timed in your measurement store.")
+    ] = False
+    store: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep it in this store instead.")
+    ] = None
+
+
+def trace(
+    recorded: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="Traces of torch.profiler, one per rank; .gz or not."),
+    ],
+    output: Output,
+    keeping: Keeping,
+    devices_per_node: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Ranks on a host; tells network from interconnect."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Steps in a trace whose steps are not marked."),
+    ] = None,
+) -> int:
+    """Where the steps of a profiled run went: stalls, exposed communication, operators, host overheads."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.progress import Progress
+
+    expect_page(output, more=("html",))
+    from foretrain.measurement.trace_records import trace_measurements
+    from foretrain.measurement.traces import analyse, read_traces
+    from foretrain.report.imported import trace_page
+
+    with Progress("bytes", quiet=output.quiet) as progress:
+        traces = read_traces(recorded, progress)
+    report = analyse(traces, devices_per_node=devices_per_node, steps=steps)
+    kept = _keep(keeping, lambda: trace_measurements(report))
+    return give_page(trace_page(report, kept), output)
+
+
+def nccl_tests(
+    results: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="Output of nccl-tests: text, or the JSON of -J."),
+    ],
+    output: Output,
+    keeping: Keeping,
+    collective: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where the output does not tell.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="Devices, where the output does not tell.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Hosts, where the output does not tell.")
+    ] = None,
+) -> int:
+    """Times of collectives by size and group."""
+    from foretrain.cli.output import expect_page, give_page
+
+    expect_page(output)
+    from foretrain.adapters.read.nccl_tests import read_nccl_tests
+    from foretrain.measurement.trace_records import link_measurements
+    from foretrain.report.imported import links_page
+
+    tables = [
+        read_nccl_tests(file, collective=collective, ranks=ranks, nodes=nodes) for file in results
+    ]
+    kept = _keep(keeping, lambda: link_measurements(tables))
+    return give_page(links_page(tables, kept), output)
+
+
+def _keep(keeping: Keeping, made: Callable[[], Sequence[Measurement]]) -> dict[str, Any] | None:
+    if not keeping.save and keeping.store is None:
+        return None
+    from foretrain.measurement.store import Store
+
+    rows = made()
+    with Store.open(keeping.store) as store:
+        store.add(*rows)
+        return {"measurements": len(rows), "store": str(store.path)}
+
+
+def _not_yet(what: str, instead: str) -> Callable[..., int]:
+    def refuse(
+        files: Annotated[list[Path] | None, typer.Argument(metavar="FILE…")] = None,
+    ) -> int:
+        raise InputError(f"import {what} is not there yet. {instead}")
+
+    refuse.__doc__ = f"Not there yet. {instead}"
+    return refuse
+
+
+command(app, trace, name="trace")
+command(app, nccl_tests, name="nccl-tests")
+command(
+    app,
+    _not_yet("model", "Commands take a Hugging Face config.json or our YAML as MODEL directly."),
+    name="model",
+)
+command(app, _not_yet("cluster", "Commands take our YAML as CLUSTER directly."), name="cluster")

@@ -1,0 +1,276 @@
+"""`foretrain measure ops`, `measure links` and `measure data`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli.measure_store import StoreOption
+from foretrain.cli.options import Output, Question
+from foretrain.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.measurement.timing import Effort
+
+Threads = Annotated[
+    str | None, typer.Option(metavar="N", help="Threads of a process on CPUs; kept with the times.")
+]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="TIME", help="Stop after so long, such as 60s.")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpsQuestion(Question):
+    """A training step whose kernels are to be timed. What is left out is as one eager process has it."""
+
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="CLUSTER", help="Cut as on this cluster; left out, one process."),
+    ] = None
+
+
+def ops(
+    question: OpsQuestion,
+    output: Output,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="cpu or cuda; left out, a GPU if there is one.")
+    ] = "",
+    threads: Threads = None,
+    budget: BudgetOption = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Repeat until the median is known to this share.")
+    ] = 0.02,
+    store: StoreOption = None,
+) -> int:
+    """Time the kernels that a model's training step needs on this device.
+
+    Kernels that the store knows are not timed again: an interrupted run goes on where it was.
+    """
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.progress import Progress
+    from foretrain.forecast import ask
+    from foretrain.measurement.backend import backend
+    from foretrain.measurement.ops import measure_ops
+    from foretrain.measurement.store import Store
+    from foretrain.report.measured import ops_page
+
+    expect_page(output)
+    seconds, count, effort = _seconds(budget), _count(threads, "--threads"), _effort(tolerance)
+    asked = ask(**_asked(question))
+    place = backend(device, count)
+    with Store.open(store) as opened, Progress("kernels", quiet=output.quiet) as progress:
+        found = measure_ops(
+            [asked], opened, place, effort=effort, budget=seconds, progress=progress
+        )
+        path = opened.path
+    return give_page(ops_page(found, str(path)), output)
+
+
+def links(
+    output: Output,
+    processes: Annotated[
+        str, typer.Option(metavar="N", help="Processes on this host, unless torchrun started them.")
+    ] = "2",
+    collectives: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Such as all_reduce,send; left out, all.")
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Such as 1KiB,1MiB; left out, 1 KiB to 16 MiB."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="gloo or nccl; left out, nccl between GPUs.")
+    ] = "",
+    threads: Threads = None,
+    budget: BudgetOption = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Repeat until the median is known to this share.")
+    ] = 0.02,
+    store: StoreOption = None,
+) -> int:
+    """Time collectives and messages between processes, on this host or under torchrun across hosts.
+
+    torchrun --nnodes 2 --nproc-per-node 8 … -m foretrain measure links
+    """
+    from foretrain.cli.output import expect_page
+    from foretrain.measurement.links import is_joined, spawned, wanted
+
+    expect_page(output)
+    names = wanted(None if collectives is None else [n.strip() for n in collectives.split(",")])
+    counted = _sizes(sizes)
+    _seconds(budget)
+    count = _count(processes, "--processes") or 2
+    _count(threads, "--threads")
+    if not is_joined():
+        if count < 2:
+            raise InputError("--processes: links join two processes or more.")
+        return spawned(["-m", "foretrain", *sys.argv[1:]], count)
+    return _joined_links(
+        output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store
+    )  # fmt: skip
+
+
+def _joined_links(
+    output: Output,
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    backend: str,
+    threads: int | None,
+    budget: float | None,
+    tolerance: float,
+    store: str | None,
+) -> int:
+    """As one process of the job; the first keeps the store and gives the answer."""
+    from contextlib import ExitStack
+
+    from foretrain.cli.output import give_page
+    from foretrain.cli.progress import Progress
+    from foretrain.measurement.links import measure_links
+    from foretrain.measurement.store import Store
+    from foretrain.measurement.torch_group import TorchGroup
+    from foretrain.report.measured import links_page
+
+    with ExitStack() as stack:
+        group = stack.enter_context(TorchGroup(backend, threads))
+        opened = stack.enter_context(Store.open(store)) if group.rank == 0 else None
+        quiet = output.quiet or group.rank > 0
+        progress = stack.enter_context(Progress("sizes", quiet=quiet))
+        found = measure_links(
+            group, opened, collectives=names, sizes=sizes, effort=_effort(tolerance, 1.0),
+            budget=budget, progress=progress,
+        )  # fmt: skip
+        path = str(opened.path) if opened is not None else ""
+    return give_page(links_page(found, path), output) if group.rank == 0 else 0
+
+
+def data(
+    output: Output,
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATHS…", help="Files or folders of training data."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A data set whose samples are prepared."),
+    ] = None,
+    samples: Annotated[
+        str, typer.Option(metavar="N", help="Samples that each worker prepares.")
+    ] = "200",
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,…", help="Numbers of workers; left out, 1, 2, 4 … up to the cores."
+        ),
+    ] = None,
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of the file that is read where no PATHS are given.")
+    ] = "256MB",
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where that file is written.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "",
+    store: StoreOption = None,
+) -> int:
+    """Measure how fast data is read (cold and warm), prepared (by worker) and copied to the device."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.measurement.backend import backend
+    from foretrain.measurement.data import (
+        DataSession,
+        copy_rows,
+        data_to_read,
+        dataset_of,
+        fetch_rows,
+        prep_rows,
+    )
+    from foretrain.measurement.machine import Machine
+    from foretrain.measurement.page_cache import data_files
+    from foretrain.measurement.store import Store
+    from foretrain.report.measured import data_page
+    from foretrain.units import parse_bytes
+
+    expect_page(output)
+    count = _count(samples, "--samples") or 1
+    asked = _workers(workers)
+    length = parse_bytes(size)
+    found, name = dataset_of(dataset, count * max(asked))
+    data_files(places or ())
+    place = backend(device)
+    with Store.open(store) as opened:
+        session = DataSession(opened, Machine.here(), _effort(0.02, 1.0))
+        with data_to_read(places or (), length, folder) as files:
+            rows = fetch_rows(session, files)
+        rows += prep_rows(session, found, name, asked, count)
+        rows += copy_rows(session, place, (2**20, 2**24))
+        path = opened.path
+    return give_page(data_page(rows, str(path)), output)
+
+
+# --- options ----------------------------------------------------------------------------------------
+
+
+def _asked(question: Question) -> dict[str, Any]:
+    """The question with what an eager process on one device has where nothing was said."""
+    usual = {"on": "1 x cpu-host", "runtime": "cpu-eager", "precision": "fp32", "plan": "dp1"}
+    given = dataclasses.replace(question, on=question.on or usual["on"]).asked()
+    if question.on is not None:
+        usual.pop("plan")
+    asked = {**usual, **given}
+    if "plan" in usual and "micro_batch" not in asked and "batch" in asked:
+        asked["micro_batch"] = asked["batch"]
+    return asked
+
+
+def _effort(tolerance: float, seconds: float = 2.0) -> Effort:
+    from foretrain.measurement.timing import Effort
+
+    if not 0.0 < tolerance < 1.0:
+        raise InputError(f"--tolerance {tolerance} is not between 0 and 1, such as 0.02.")
+    return Effort(tolerance, seconds)
+
+
+def _seconds(text: str | None) -> float | None:
+    from foretrain.units import parse_seconds
+
+    if text is None:
+        return None
+    seconds = parse_seconds(text)
+    if seconds <= 0:
+        raise InputError(f"--budget {text!r} is not a time, such as 60s.")
+    return seconds
+
+
+def _count(text: str | None, flag: str) -> int | None:
+    from foretrain.units import parse_count
+
+    if text is None:
+        return None
+    count = parse_count(text)
+    if not 1 <= count <= 1_000_000:
+        raise InputError(f"{flag} {text!r} is not a whole number from 1 to a million.")
+    return count
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    from foretrain.measurement.links import SIZES
+    from foretrain.units import parse_bytes
+
+    if text is None:
+        return SIZES
+    sizes = sorted({int(parse_bytes(word.strip())) for word in text.split(",")})
+    if not sizes or sizes[0] < 4 or sizes[-1] > 2**36:
+        raise InputError(f"--sizes {text!r}: from 4 bytes to 64 GiB, such as 1KiB,1MiB.")
+    return tuple(sizes)
+
+
+def _workers(text: str | None) -> tuple[int, ...]:
+    import os
+
+    if text is None:
+        cores = os.cpu_count() or 1
+        return tuple(sorted({*(2**k for k in range(12) if 2**k <= cores), cores}))
+    return tuple(_count(word.strip(), "--workers") or 1 for word in text.split(","))

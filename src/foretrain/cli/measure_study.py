@@ -1,0 +1,58 @@
+"""`foretrain measure study`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foretrain.cli.options import Output
+from foretrain.errors import InputError
+
+
+def study(
+    output: Output,
+    devices: Annotated[
+        str, typer.Option(metavar="N,…", help="Processes that train together, such as 2 or 2,4.")
+    ] = "2",
+    batch: Annotated[int, typer.Option(help="Samples of each process.")] = 4,
+    steps: Annotated[int, typer.Option(help="Steps timed of each network.")] = 20,
+    repeats: Annotated[int, typer.Option(help="How often each network is trained.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Five networks instead of all.")] = False,
+) -> int:
+    """How communication stalls grow with layers, gradients, bytes and devices on this machine.
+
+    Trains a family of networks in one process and in several, fits a law and asks the simulator for the same.
+    -o FILE.html draws it.
+    """
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.progress import Progress
+
+    expect_page(output, more=("html",))
+    counts = [word.strip() for word in devices.split(",")]
+    if not all(word.isdigit() for word in counts):
+        raise InputError(f"--devices {devices!r} is not a list of numbers such as 2,4.")
+    faults = [
+        f"--{name} {value}: must be {least} or more."
+        for name, value, least in (
+            ("batch", batch, 1),
+            ("steps", steps, 5),
+            ("repeats", repeats, 1),
+        )
+        if value < least
+    ]
+    if faults:
+        raise InputError("the study is not usable:", faults=faults)
+    from foretrain.measurement.study import FAMILY, QUICK, measure_study
+    from foretrain.report.measured_study import study_page
+
+    with Progress("launches", quiet=output.quiet) as progress:
+        found = measure_study(
+            QUICK if quick else FAMILY,
+            devices=[int(word) for word in counts],
+            batch=batch,
+            steps=steps,
+            repeats=repeats,
+            progress=progress,
+        )
+    return give_page(study_page(found), output)

@@ -1,0 +1,153 @@
+"""`foretrain measure train` and `measure whatif`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretrain.cli.options import Output, Question, assignments
+from foretrain.errors import FileError, InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class SameQuestion(Question):
+    """The configuration that is measured, as a question: predicted beside it when --model and --on are given."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Predict this model beside the measurement."),
+    ] = None
+
+
+def train(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND…",
+            help="How the script is run: torchrun --nproc-per-node 2 train.py …, or python train.py …",
+        ),
+    ],
+    question: SameQuestion,
+    output: Output,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="Files or folders of training data. Repeatable."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps timed in each run.")] = 20,
+    warmup: Annotated[int, typer.Option(help="Steps before them that do not count.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Launches of each run.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(help="Turns of all runs within a launch, against drifting machines.")
+    ] = 2,
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="The longest that the steps of a run may take.")
+    ] = "60s",
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="The longest that a launch may take in all.")
+    ] = "15min",
+    runs: Annotated[str | None, typer.Option(metavar="T0,T1,…", help="These runs only.")] = None,
+    one: Annotated[
+        str | None,
+        typer.Option(
+            "--one-device",
+            metavar="COMMAND",
+            help="How the script runs on one device, for launchers other than torchrun.",
+        ),
+    ] = None,
+    cache: Annotated[
+        str, typer.Option(metavar="cold|warm", help="Which real step is explained.")
+    ] = "cold",
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what the launches print.")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the runs in this store ('' is the usual one)."),
+    ] = None,
+) -> int:
+    """Where the time of a real training script goes: compute, communication, data, host.
+
+    The script loops over foretrain.measurement.watch(loader, model, optimizer) and is run several times: one device and
+    all, one batch replayed and real data, cold cache and warm. -o FILE.html draws it.
+    """
+    from foretrain.cli.output import expect_page, give_page, note
+    from foretrain.cli.progress import Progress
+    from foretrain.measurement.protocol import Protocol, measure_train
+    from foretrain.units import parse_seconds
+
+    expect_page(output, more=("html",))
+    protocol = Protocol(
+        steps=steps,
+        warmup=warmup,
+        repeats=repeats,
+        rounds=rounds,
+        seconds=parse_seconds(budget),
+        timeout=parse_seconds(timeout),
+        data=tuple(str(path.absolute()) for path in data or ()),
+        runs=tuple(name.strip() for name in runs.split(",")) if runs else (),
+        one_device=tuple(shlex.split(one or "")),
+        cache=cache,
+        log=log,
+    )
+    predicted = _predicted(question)
+    with Progress("launches", quiet=output.quiet) as progress:
+        found = measure_train(command, protocol, prediction=predicted, progress=progress)
+    if found is None:
+        note("measured as a further host; the first host has the answer.")
+        return 0
+    if store is not None:
+        _keep(found, store)
+    from foretrain.report.measured_train import train_page
+
+    return give_page(train_page(found), output)
+
+
+def _predicted(question: SameQuestion) -> dict[str, Any] | None:
+    if question == SameQuestion():
+        return None
+    import foretrain
+
+    return foretrain.predict(**question.asked()).to_dict(in_full=False)
+
+
+def _keep(found: dict[str, Any], store: Path) -> None:
+    from foretrain.measurement.kept_runs import keep_runs
+
+    keep_runs(found, None if str(store) in ("", ".") else store)
+
+
+def whatif(
+    file: Annotated[Path, typer.Argument(metavar="FILE.json", help="What `measure train` wrote.")],
+    output: Output,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="cached=0.5, workers=8, cores=4 (per rank), disk=2x, network=2x. Repeatable: all at once.",
+        ),
+    ] = None,
+) -> int:
+    """What another cache, more workers or cores, a faster disk or network would bring to a measured run."""
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.measurement.whatif import changed, feeding_of
+    from foretrain.report.measured_train import changed_page
+
+    expect_page(output)
+    import json
+
+    try:
+        document = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError):
+        raise FileError(f"{file} is not JSON.") from None
+    wanted = assignments(changes, "--set")
+    if not wanted:
+        raise InputError("--set: missing. Say what to change, such as --set workers=8.")
+    before = feeding_of(document, str(file))
+    return give_page(changed_page(before, changed(before, wanted), wanted), output)

@@ -1,0 +1,193 @@
+"""`foretrain recommend`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretrain.cli.options import Output
+from foretrain.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be trained."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Zoo name, Hugging Face config.json or our YAML."),
+    ] = None
+    tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Train on so many tokens, such as 1e12.")
+    ] = None
+    steps: Annotated[str | None, typer.Option(metavar="N", help="… or for so many steps.")] = None
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="… or so often over --data.")] = (
+        None
+    )
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time at most, such as 14d or 12h.")
+    ] = None
+    budget_usd: Annotated[str | None, typer.Option(metavar="N", help="Money at most, in USD.")] = (
+        None
+    )
+    batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
+    batch_per_device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Batch of a device instead: the global one grows with them."
+        ),
+    ] = None
+    seq: Annotated[
+        str | None, typer.Option(metavar="N", help="Sequence length, such as 4096 or 4k.")
+    ] = None
+    precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8 …")] = None
+    optimizer: Annotated[str | None, typer.Option(help="adam, sgd …")] = None
+    runtime: Annotated[
+        str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Samples: imagenet-1k, or 'samples=1.3M,sample=110kB,prep=5ms,workers=8'.",
+        ),
+    ] = None
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="What a machine reads from storage, such as 2GB/s."),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Market:
+    """What may be rented, and how."""
+
+    spot: Annotated[bool, typer.Option("--spot", help="Rent on the spot market.")] = False
+    reserved: Annotated[
+        bool, typer.Option("--reserved", help="Rent at the reserved prices of --prices.")
+    ] = False
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Own prices and quotas, CSV or YAML, over the catalogue's."
+        ),
+    ] = None
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N|NAME=N", help="Machines at most: 16, 'aws:p4*=8'. Repeatable."),
+    ] = None
+    instances: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="These only, * for any: 'aws:p*,gcp:a3*'. Repeatable."),
+    ] = None
+    max_devices: Annotated[
+        str | None, typer.Option(metavar="N", help="Devices of the largest cluster; left out, 512.")
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help="Only plans with 'tp<=4', 'no recompute' … Repeatable."),
+    ] = None
+    mtbf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Mean time between failures of one machine, such as 90d."
+        ),
+    ] = None
+    spot_rate: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of spot machines taken back in an hour."),
+    ] = None
+    checkpoint_rate: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="What a machine writes of a checkpoint, such as 2GB/s."),
+    ] = None
+    restart: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="From an interruption until training goes on."),
+    ] = None
+
+
+def recommend(job: Job, market: Market, output: Output) -> int:
+    """Cloud offers for a training job: plan, time, cost and the reason, best first.
+
+    Exit code 1 when nothing is feasible. -o FILE.html draws time against money.
+    """
+    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.progress import Progress
+
+    expect_page(output, more=("html", "csv"))
+    asked = {**_job(job), **_market(market)}
+    from foretrain.recommendation.facade import recommend as recommended
+    from foretrain.report.recommendation import recommendation_page
+
+    with Progress("instances", quiet=output.quiet) as progress:
+        found = recommended(**asked, progress=progress)
+    return give_page(recommendation_page(found), output)
+
+
+def _job(job: Job) -> dict[str, Any]:
+    from foretrain.units import parse_bandwidth, parse_count
+
+    if job.model is None:
+        raise InputError(
+            "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models')."
+        )
+    asked: dict[str, Any] = dataclasses.asdict(job)
+    for name in ("batch", "batch_per_device", "seq"):
+        if asked[name] is not None:
+            asked[name] = parse_count(asked[name])
+    if job.budget_usd is not None:
+        asked["budget_usd"] = _usd(job.budget_usd)
+    if job.storage is not None:
+        asked["storage"] = _positive("--storage", parse_bandwidth(job.storage))
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _market(market: Market) -> dict[str, Any]:
+    from foretrain.recommendation.goodput import Risk
+    from foretrain.units import parse_bandwidth, parse_count, parse_seconds
+
+    if market.spot and market.reserved:
+        raise InputError("--spot and --reserved: choose one.")
+    if market.reserved and market.prices is None:
+        raise InputError("--reserved: the catalogue has no reserved prices; give --prices FILE.")
+    if market.spot_rate is not None and not 0 <= market.spot_rate < 1:
+        raise InputError(
+            f"--spot-rate {market.spot_rate}: must be a share of machines, such as 0.05."
+        )
+    mtbf, rate, again = market.mtbf, market.checkpoint_rate, market.restart
+    risk = Risk(
+        None if mtbf is None else _positive("--mtbf", parse_seconds(mtbf)) / 3600.0,
+        market.spot_rate,
+        None if rate is None else _positive("--checkpoint-rate", parse_bandwidth(rate)),
+        None if again is None else _positive("--restart", parse_seconds(again)),
+    )
+    asked: dict[str, Any] = {
+        "buying": "spot" if market.spot else "reserved" if market.reserved else "on-demand",
+        "prices": market.prices,
+        "quota": tuple(market.quota or ()),
+        "instances": tuple(market.instances or ()),
+        "where": tuple(market.where or ()),
+        "risk": risk,
+    }
+    if market.max_devices is not None:
+        asked["max_devices"] = parse_count(market.max_devices)
+    return asked
+
+
+def _usd(text: str) -> float:
+    try:
+        return float(text.replace(",", "").removeprefix("$"))
+    except ValueError:
+        raise InputError(
+            f"--budget-usd {text!r} is not an amount; write for example 50000."
+        ) from None
+
+
+def _positive(flag: str, value: float) -> float:
+    if value <= 0:
+        raise InputError(f"{flag}: {value:g} must be positive.")
+    return value

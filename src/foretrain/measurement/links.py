@@ -1,0 +1,259 @@
+"""Measure links: collectives and point-to-point over sizes and groups, with torch.distributed, into the store.
+
+Every process of a job runs `measure_links`: started by torchrun, on one host or several, or by `spawned` on this host
+alone. All ranks see the time of the slowest, so all decide alike when a size is known well enough.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from foretrain.errors import InputError, did_you_mean
+from foretrain.measurement.machine import Machine
+from foretrain.measurement.records import Measurement, link_key
+from foretrain.measurement.store import Store
+from foretrain.measurement.timing import Budget, Effort, repeated
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+SIZES = tuple(4**k * 1024 for k in range(8))  # 1 KiB … 16 MiB
+ELEMENT = 4  # bytes: float32
+JOINED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher tells every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Some of the ranks of a job, and over how many nodes they are spread."""
+
+    ranks: tuple[int, ...]
+    nodes: int
+
+
+class Group(Protocol):
+    """The processes of a job. `TorchGroup` is the real one."""
+
+    rank: int
+    world: int
+    per_node: int
+    backend: str  # gloo | nccl
+    device: str
+
+    def call(self, collective: str, size: int, shape: Shape) -> Callable[[int], object] | None:
+        """So many bytes moved among the shape's ranks; None where the backend cannot."""
+        ...
+
+    def slowest(self, call: Callable[[int], object] | None, calls: int) -> float:
+        """Seconds of so many calls on the rank that took longest, told to all."""
+        ...
+
+    def largest(self, value: float) -> float:
+        """The largest of what all ranks say."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    collective: str
+    bytes: int
+    shape: Shape
+    seconds: float
+    spread: float
+    repeats: int
+    was_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    rows: tuple[LinkRow, ...]
+    unable: tuple[str, ...]  # collectives that the backend has not
+    unmeasured: int
+    backend: str
+    world: int
+    nodes: int
+
+
+def shapes(world: int, per_node: int) -> tuple[Shape, ...]:
+    """Groups of 2, 4, 8 … ranks and of all: side by side, and where there are several nodes one from each."""
+    counts = sorted({*(2**k for k in range(1, 20) if 2**k <= world), world} - {1})
+    found: dict[tuple[int, ...], Shape] = {}
+    for count in counts:
+        ranks = tuple(range(count))
+        found[ranks] = Shape(ranks, -(-count // per_node))
+        nodes = world // per_node
+        if 1 < count <= nodes:
+            apart = tuple(range(0, count * per_node, per_node))
+            found.setdefault(apart, Shape(apart, count))
+    # costs are looked up by (ranks, nodes): uneven spreads have no such name
+    return tuple(s for s in found.values() if len(s.ranks) % s.nodes == 0)
+
+
+def wanted(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Collectives by name; all where none is named."""
+    for name in names or ():
+        if name not in COLLECTIVES:
+            raise InputError(
+                f"unknown collective {name!r}.{did_you_mean(name, COLLECTIVES)} "
+                f"Known: {', '.join(COLLECTIVES)}."
+            )
+    return tuple(names or COLLECTIVES)
+
+
+def measure_links(
+    group: Group,
+    store: Store | None,
+    *,
+    collectives: Sequence[str] | None = None,
+    sizes: Sequence[int] = SIZES,
+    effort: Effort | None = None,
+    budget: float | None = None,
+    machine: Machine | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> LinkReport:
+    """Time every collective, group and size the store does not know yet. `store` is rank 0's; None elsewhere."""
+    if group.world < 2:
+        raise InputError("links join two processes or more; ask for --processes 2.")
+    effort = effort or Effort(seconds=1.0)
+    clock = _AgreedClock(group)
+    session = _LinkSession(group, store, machine or Machine.here(), clock)
+    spending = Budget(budget, clock)
+    plan = [
+        (name, shape, size)
+        for name in wanted(collectives)
+        for shape in shapes(group.world, group.per_node)
+        for size in sizes
+        if name != "send" or len(shape.ranks) == 2
+    ]
+    rows: list[LinkRow] = []
+    unable: dict[str, None] = {}
+    left_out = 0
+    for done, (name, shape, size) in enumerate(plan):
+        if progress is not None:
+            progress(done, len(plan))
+        if name in unable:
+            continue
+        row = session.known(name, shape, size)
+        if row is None and spending.is_spent:
+            left_out += 1
+            continue
+        row = row or session.time(name, shape, size, spending.share(len(plan) - done, effort))
+        if row is None:
+            unable[name] = None
+        else:
+            rows.append(row)
+    nodes = -(-group.world // group.per_node)
+    return LinkReport(
+        tuple(rows), tuple(unable), left_out, group.backend, group.world, nodes
+    )  # fmt: skip
+
+
+class _AgreedClock:
+    """Seconds since the start as all ranks were told alike, so that none stops before the others."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.now = group, 0.0
+        self._began = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def slowest(self, call: Callable[[int], object] | None, calls: int) -> float:
+        taken = self.group.slowest(call, calls)
+        self.now = self.group.largest(time.monotonic() - self._began)
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkSession:
+    group: Group
+    store: Store | None
+    machine: Machine
+    clock: _AgreedClock
+
+    def _key(self, name: str, shape: Shape, size: int) -> dict[str, Any]:
+        g = self.group
+        count = len(shape.ranks)
+        return link_key(name, count, size, nodes=shape.nodes, backend=g.backend, device=g.device)
+
+    def known(self, name: str, shape: Shape, size: int) -> LinkRow | None:
+        """What rank 0's store says, agreed on by all."""
+        found = None
+        if self.store is not None:
+            found = self.store.known("link", self._key(name, shape, size), self.machine)
+        # one number tells all ranks whether there is anything: a time that is never negative, or -1
+        told = self.group.largest(found.seconds if found else -1.0)
+        if told < 0.0:
+            return None
+        spread, repeats = (found.spread, found.repeats) if found else (0.0, 1)
+        return LinkRow(name, size, shape, told, spread, repeats, True)
+
+    def time(self, name: str, shape: Shape, size: int, effort: Effort) -> LinkRow | None:
+        takes_part = self.group.rank in shape.ranks
+        call = self.group.call(name, size, shape)
+        if call is None:
+            return None
+        mine = call if takes_part else None
+        samples = repeated(lambda calls: self.clock.slowest(mine, calls), effort, self.clock)
+        row = Measurement.of("link", self._key(name, shape, size), samples, self.machine)
+        if self.store is not None:
+            self.store.add(row)
+        return LinkRow(name, size, shape, row.seconds, row.spread, row.repeats, False)
+
+
+# --- processes --------------------------------------------------------------------------------------
+
+
+def is_joined(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    return all(name in environment for name in JOINED)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def spawned(command: Sequence[str], processes: int, seconds: float | None = None) -> int:
+    """Run a command as so many processes of one job on this host; the first one's output is ours. The exit code."""
+    port = free_port()
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(processes):
+            told = {
+                "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            }  # fmt: skip
+            environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+            quiet = None if rank == 0 else subprocess.DEVNULL
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, *command], env=environment, stdout=quiet, stderr=quiet
+                )
+            )
+        return _first_fault(running, seconds)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _first_fault(running: Sequence[subprocess.Popen[bytes]], seconds: float | None) -> int:
+    """Wait for all; a process that fails takes the others with it, which would wait for it for ever."""
+    began = time.monotonic()
+    while True:
+        codes = [process.poll() for process in running]
+        if any(codes):
+            return next(code for code in codes if code)
+        if all(code == 0 for code in codes):
+            return 0
+        if seconds is not None and time.monotonic() - began > seconds:
+            raise InputError(f"the processes did not end within {seconds:.0f} s.")
+        time.sleep(0.05)

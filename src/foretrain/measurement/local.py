@@ -1,0 +1,104 @@
+"""The machine at hand as a cluster: `local` is one process on it, `2 x local` two that share its cores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from foretrain.cluster import catalog
+from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.device import Device
+from foretrain.cluster.link import Interconnect, Network
+from foretrain.cluster.node import Host, Node
+from foretrain.errors import InputError
+from foretrain.measurement.calibration import LOCAL, Calibration
+from foretrain.measurement.link_curves import wire
+from foretrain.measurement.machine import GIB, Machine
+
+MOST_PROCESSES = 1024
+_LOCAL = re.compile(r"\s*(?:(\d{1,6})\s*[x×*]\s*)?local\s*")
+
+
+def local_processes(spec: object) -> int | None:
+    """How many processes `local` or `4 x local` asks for; None where it asks for something else."""
+    found = _LOCAL.fullmatch(spec) if isinstance(spec, str) else None
+    return None if found is None else int(found[1] or 1)
+
+
+def resolved(on: str, file: str | Path | None = None) -> tuple[str | Cluster, Calibration]:
+    """What a question runs on and the calibration it is answered with: that of a file, or for `local` without one
+    what the store knows of this machine."""
+    processes = local_processes(on)
+    if file is not None:
+        calibration = Calibration.load(file)
+    else:
+        from foretrain.measurement.fitting import calibrate
+        from foretrain.measurement.store import Store
+
+        with Store.open(must_exist=True) as store:
+            calibration = calibrate(store, Machine.here())
+    return on if processes is None else local_cluster(calibration, processes), calibration
+
+
+def measured_device(calibration: Calibration) -> Device:
+    """The device that was measured, with all its cores to itself."""
+    if calibration.device != LOCAL:
+        return catalog.find_device(calibration.device)
+    fitted, machine = calibration.roofline, Machine.from_dict(calibration.machine)
+    if fitted is None:
+        raise InputError(
+            "The calibration has no kernels, so nothing is known of this machine's speed. "
+            "Run 'foretrain measure ops' and calibrate again."
+        )
+    return Device(
+        name=LOCAL,
+        title=machine.cpu,
+        vendor=machine.cpu.split(" ")[0].lower() or "unknown",
+        kind="cpu",
+        architecture="x86",
+        memory_bytes=max(machine.memory_gib, 1) * GIB,
+        memory_bandwidth=fitted.best_bandwidth,
+        peak_flops=tuple(sorted(fitted.best_flops.items())),
+        pcie_bandwidth=calibration.data.host_to_device or fitted.best_bandwidth,
+        source=f"highest rates measured on {machine.title}",
+        compute_units=calibration.threads,
+    )
+
+
+def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:
+    """So many processes on the machine of a calibration. On CPUs they share cores and memory: more threads than
+    cores slow each other down alike, as flows on a link do."""
+    if not 1 <= processes <= MOST_PROCESSES:
+        raise InputError(f"{processes} processes on one machine; ask for 1 to {MOST_PROCESSES}.")
+    machine, device = Machine.from_dict(calibration.machine), measured_device(calibration)
+    if calibration.device == LOCAL:
+        share = min(1.0, machine.cores / (processes * (calibration.threads or 1)))
+        device = device.scaled(compute=share, memory_bandwidth=share, memory=1.0 / processes)
+    elif processes > len(machine.devices):
+        raise InputError(
+            f"The calibration is of a machine with {len(machine.devices)} devices; {processes} asked for."
+        )
+    node = Node(
+        name=LOCAL,
+        title=machine.title,
+        devices=(device,) * processes,
+        interconnect=_interconnect(calibration, device),
+        nics=None,
+        host=Host(
+            cpu_cores=float(machine.cores),
+            memory_bytes=float(max(machine.memory_gib, 1) * GIB),
+            memory_bandwidth=measured_device(calibration).memory_bandwidth,
+            storage_bandwidth=calibration.data.fetch_cold,
+        ),
+        source=f"measured: {calibration.name}",
+    )
+    name = LOCAL if processes == 1 else f"{processes} x {LOCAL}"
+    return Cluster(name, (NodeRun(node, 1, processes),), Network("none"))
+
+
+def _interconnect(calibration: Calibration, device: Device) -> Interconnect:
+    """What processes talk over. Where it was not measured, a copy through memory stands in: read and written."""
+    if calibration.device != LOCAL:
+        return catalog.standard_node(device).interconnect
+    latency, bandwidth = wire(calibration.links, 1) or (0.0, device.memory_bandwidth / 2.0)
+    return Interconnect("loopback", "nvswitch", latency, bandwidth)

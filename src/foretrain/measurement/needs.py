@@ -1,0 +1,154 @@
+"""Needs: which kernels a training step runs, and which op of the framework runs them.
+
+Kernels of one op that the framework runs in one call are timed together and share the time by the bytes they move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from foretrain.compile.blocks import _choices as choices
+from foretrain.compile.execution import Compute
+from foretrain.forecast import Question, compile_question
+from foretrain.model.graph import Model, Op
+from foretrain.model.ops import family
+from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel
+
+ACCUMULATE, UPDATE, STREAM = "accumulate", "update", "stream"
+ALONE = ("gemm", "grouped_gemm", "conv", "embedding")
+"""Kinds of kernels whose shape says all there is to know; attention is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One call to time. `what` is the op's kind (`linear`, `norm` …), or a word for what is none."""
+
+    what: str
+    phase: str
+    kernels: tuple[Kernel, ...]
+    op: Op | None = None  # as one rank has it
+    tensors: tuple[int, ...] = ()  # elements of the weights that are updated or added to
+    optimizer: str = ""
+    launches: float = 0.0  # kernels of an update that the host issues one by one
+    footprint: float = field(default=0.0, compare=False)  # bytes that a step goes through
+
+    @property
+    def bytes(self) -> float:
+        return sum(kernel.bytes for kernel in self.kernels)
+
+    @property
+    def flops(self) -> float:
+        return sum(kernel.flops for kernel in self.kernels)
+
+    def shares(self) -> tuple[float, ...]:
+        """Of the call's time, what each kernel is given."""
+        if not self.bytes:
+            return (1.0 / len(self.kernels),) * len(self.kernels)
+        return tuple(kernel.bytes / self.bytes for kernel in self.kernels)
+
+    @property
+    def title(self) -> str:
+        """`linear forward 1x128x512x512`."""
+        shape = "x".join(str(n) for n in self.kernels[0].shape)
+        return f"{self.what} {self.phase} {shape}".strip()
+
+
+def needs(questions: Iterable[Question]) -> tuple[Need, ...]:
+    """Everything these questions ask of a device, each once."""
+    found: dict[tuple[Kernel, ...], Need] = {}
+    for question in questions:
+        for need in _of(question):
+            found.setdefault(need.kernels, need)
+    return tuple(sorted(found.values(), key=lambda need: need.flops + 10 * need.bytes))
+
+
+def _of(question: Question) -> list[Need]:
+    graph = compile_question(question)
+    ops = {f"{block.name}.{op.name}": op for block, op in question.workload.model.ops()}
+    footprint = _footprint(question)
+    works = [item.work for item in graph.items if isinstance(item.work, Compute)]
+    tensors = sum(work.kernel.shape[0] for work in works if work.kernel.kind == LAUNCHES)
+    issued = tensors * question.runtime.kernels_per_tensor
+    out = []
+    for work in works:
+        if work.kernel.kind == LAUNCHES:
+            continue
+        need = _need(work, ops, question)
+        launches = issued if need.what == UPDATE else 0.0
+        out.append(replace(need, launches=launches, footprint=footprint))
+    return out
+
+
+def _need(work: Compute, ops: Mapping[str, Op], question: Question) -> Need:
+    kernel = work.kernel
+    if kernel.phase == "update":
+        return _update(work, question)
+    if work.op not in ops:
+        return Need(STREAM, kernel.phase, (kernel,))
+    op = ops[work.op].local({}, question.plan.schedule.micro_batch)
+    if kernel.kind in ALONE or kernel.kind.startswith("attention"):
+        return Need(op.kind, kernel.phase, (kernel,), op)
+    own = _siblings(op, kernel, question)
+    if kernel in own:
+        phase = FORWARD if kernel.phase == FORWARD else own[0].phase
+        return Need(op.kind, phase, own, op)
+    if kernel.phase == WEIGHT_GRADIENT and kernel.flops == sum(op.elements(w) for w in op.weights):
+        return Need(
+            ACCUMULATE, kernel.phase, (kernel,), op, tuple(op.elements(w) for w in op.weights)
+        )
+    return Need(STREAM, kernel.phase, (kernel,), op)
+
+
+def _siblings(op: Op, kernel: Kernel, question: Question) -> tuple[Kernel, ...]:
+    """The op's kernels that one call of the framework runs together with this one."""
+    precision, how = question.workload.precision, choices(question.runtime)
+    formula = family(op)
+    if kernel.phase == FORWARD:
+        kernels = formula.forward(op, precision, how)
+    else:
+        kernels = formula.backward(op, precision, how)
+    if op.kind in ("linear", "matmul"):  # a bias gradient is a call of its own
+        return (kernel,) if kernel in kernels else ()
+    return tuple(k for k in kernels if k.kind not in ALONE)
+
+
+def _update(work: Compute, question: Question) -> Need:
+    """The optimizer's step over the weights a rank holds; where they are split, over equal parts of them."""
+    tensors = weight_sizes(question.workload.model)
+    per = question.workload.optimizer.flops_per_parameter
+    owned = work.kernel.flops / per if per else float(sum(tensors))
+    share = min(1.0, owned / sum(tensors)) if tensors else 0.0
+    sizes = tuple(max(1, round(size * share)) for size in tensors)
+    name = question.workload.optimizer.name
+    return Need(UPDATE, "update", (work.kernel,), None, sizes, name)
+
+
+def weight_sizes(model: Model) -> tuple[int, ...]:
+    """Elements of every weight tensor, blocks repeated."""
+    tied = {second for _, second in model.tied}
+    return tuple(
+        op.elements(weight)
+        for block in model.blocks
+        for _ in range(block.repeat)
+        for op in block.ops
+        for weight in op.weights
+        if f"{block.name}.{op.name}.{weight.name}" not in tied
+    )
+
+
+def _footprint(question: Question) -> float:
+    """Bytes a step goes through from one use of a tensor to the next: weights, gradients, states, activations."""
+    workload = question.workload
+    precision, how = workload.precision, choices(question.runtime)
+    model, micro = workload.model, question.plan.schedule.micro_batch
+    state = precision.weight_bytes + precision.gradient_bytes + workload.optimizer.state_bytes
+    total = float(model.parameters) * state
+    for block, op in model.ops():
+        local = op.local({}, micro)
+        kept = family(local).saved(local, precision, how)
+        names = {t.name for t in (*local.inputs, *local.outputs)}
+        total += block.repeat * sum(
+            local.elements(t) * precision.element_bytes(t.element) for t in kept if t.name in names
+        )
+    return total

@@ -1,0 +1,37 @@
+"""Recipes: which of the framework's own ops runs a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foretrain.measurement import product_recipes as products
+from foretrain.measurement.backend import Backend
+from foretrain.measurement.needs import Need
+from foretrain.measurement.rotation import Recipe, Rotation
+from foretrain.measurement.stream_recipes import BY_OP, stream
+
+MOST_COPIES = 64
+
+BY_KERNEL: dict[str, Callable[[Need, Backend], Recipe]] = {
+    "gemm": products.gemm,
+    "grouped_gemm": products.batched,
+    "conv": products.conv,
+    "embedding": products.embedding,
+}
+
+
+def rotation(need: Need, backend: Backend) -> Rotation:
+    """The need's call, over as much memory as a step of its model goes through or twice the cache."""
+    span = min(need.footprint, 2 * backend.cache_bytes)
+    copies = int(span / need.bytes) if need.bytes else 1
+    return Rotation(recipe(need, backend), max(1, min(MOST_COPIES, copies)))
+
+
+def recipe(need: Need, backend: Backend) -> Recipe:
+    """How to run a need; what has no op of its own streams as many bytes."""
+    kind = need.kernels[0].kind
+    if kind.startswith("attention"):
+        return products.attention(need, backend)
+    if kind in BY_KERNEL:
+        return BY_KERNEL[kind](need, backend)
+    return BY_OP.get(need.what, stream)(need, backend)

@@ -1,0 +1,188 @@
+"""Stalls from differences of runs (Sharma et al. ICDCS 2023, Mohan et al. VLDB 2021, with corrected formulas).
+
+    fetch = T2 - T3                real data, cold against warm page cache
+    prep = T3 - T1                 real data against one batch replayed (T5 where there are several hosts)
+    network = T5 - T1              several hosts against one
+    interconnect = T1 - T0         all devices against one, at the same batch per device
+    T0 = compute + optimizer + host, by the step's own events
+
+Time that ranks wait for the slowest one is taken out of the communication they would be counted as. What is
+published as Stash subtracts the preparation stall from T2, which leaves the computation in the fetch stall, and
+relates stalls to different wholes; here every stall is seconds of one step, and they sum to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretrain.analysis.prediction import STALLS
+from foretrain.errors import InputError
+from foretrain.measurement.train_runs import LEVEL, TrainRun
+
+__all__ = ["Breakdown", "breakdown", "by_events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """One measured step and where it goes; `stalls` has the names of a prediction's and sums to the step."""
+
+    real: str  # the run that is explained: T2, T3, T5, T1 or T0
+    step_seconds: float
+    interval: tuple[float, float]
+    stalls: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def bottleneck(self) -> str:
+        return max(self.stalls, key=lambda name: self.stalls[name])
+
+
+def breakdown(runs: Mapping[str, TrainRun], *, cache: str = "cold") -> Breakdown:
+    """The stalls of the most real run there is; `cache="warm"` explains T3 even where there is a T2."""
+    real = _real(runs, cache)
+    steps = {name: run.step_seconds for name, run in runs.items()}
+    found = _split(steps, runs, real)
+    draws = [
+        _split({name: run.draws[at] for name, run in runs.items()}, runs, real)
+        for at in range(min(len(run.draws) for run in runs.values()))
+    ]
+    return Breakdown(
+        real,
+        runs[real].step_seconds,
+        runs[real].interval,
+        found,
+        {name: _interval([draw[name] for draw in draws], found[name]) for name in STALLS},
+        tuple(_warnings(runs, real)),
+    )
+
+
+def by_events(run: TrainRun) -> dict[str, float]:
+    """The same step as its own events tell it: a check that needs no second run."""
+    imbalance = min(run.parts["imbalance"], run.parts["wait"])
+    several = (run.facts.get("hosts") or 1) > 1
+    found = dict.fromkeys(STALLS, 0.0)
+    found["optimizer"], found["host"] = run.parts["optimizer"], run.parts["host"]
+    found["imbalance"] = imbalance
+    if (run.facts.get("world") or 1) > 1:
+        found["network" if several else "interconnect"] = run.parts["wait"] - imbalance
+    found["prep"] = run.parts["data"]  # preparation and fetching: events cannot tell them apart
+    return _closed(found, run.step_seconds)
+
+
+def _real(runs: Mapping[str, TrainRun], cache: str) -> str:
+    order = ("T3", "T5", "T1", "T0") if cache == "warm" else ("T2", "T3", "T5", "T1", "T0")
+    for name in order:
+        if name in runs:
+            return name
+    raise InputError("no run has been measured: one of T0, T1, T2, T3 and T5 is needed.")
+
+
+def _split(steps: Mapping[str, float], runs: Mapping[str, TrainRun], real: str) -> dict[str, float]:
+    """Down from the real step: each difference takes what the run below leaves, never less than nothing."""
+    found = dict.fromkeys(STALLS, 0.0)
+    left = steps[real]
+    synthetic = "T5" if "T5" in steps else "T1" if "T1" in steps else "T0"
+    if real == "T2" and "T3" in steps:
+        left = _take(found, "fetch", left, steps["T3"])
+    if real in ("T2", "T3") and synthetic in steps:
+        # without a warm run the two cannot be told apart: all of it is counted as preparation
+        left = _take(found, "prep", left, steps[synthetic])
+    one_host = "T1" if "T1" in steps else "T0"  # with one device on each host they are the same run
+    if "T5" in steps and one_host in steps:
+        left = _take(found, "network", left, steps[one_host])
+    if "T1" in steps and "T0" in steps:
+        left = _take(found, "interconnect", left, steps["T0"])
+    base = runs["T0"] if "T0" in runs else runs.get(synthetic, runs[real])
+    _own_events(found, base, left)
+    if synthetic in runs:
+        _imbalance(found, runs[synthetic].parts["imbalance"])
+    return _closed(found, steps[real])
+
+
+def _take(found: dict[str, float], name: str, left: float, below: float) -> float:
+    found[name] = max(0.0, left - below)
+    return left - found[name]
+
+
+def _own_events(found: dict[str, float], base: TrainRun, left: float) -> None:
+    """What remains is split as the events of the lowest run say; without T0 that still holds communication."""
+    scale = left / base.step_seconds if base.step_seconds > 0 else 0.0
+    found["optimizer"] = base.parts["optimizer"] * scale
+    found["host"] = base.parts["host"] * scale
+    if base.name in ("T2", "T3"):
+        found["prep"] += base.parts["data"] * scale
+    else:
+        found["host"] += base.parts["data"] * scale  # a batch that is at hand: the loop's own cost
+    if base.name != "T0" and (base.facts.get("world") or 1) > 1:
+        several = (base.facts.get("hosts") or 1) > 1
+        found["network" if several else "interconnect"] += base.parts["wait"] * scale
+
+
+def _imbalance(found: dict[str, float], seconds: float) -> None:
+    """Waiting for the slowest rank looks like communication; it is taken out of that, at most all of it."""
+    for name in ("network", "interconnect"):
+        part = min(seconds, found[name])
+        found[name] -= part
+        found["imbalance"] += part
+        seconds -= part
+
+
+def _closed(found: dict[str, float], step: float) -> dict[str, float]:
+    """What is not a stall is computation, so that all sum to the step."""
+    others = math.fsum(value for name, value in found.items() if name != "compute")
+    found["compute"] = max(0.0, step - others)
+    return found
+
+
+def _interval(draws: list[float], value: float) -> tuple[float, float]:
+    low, high = np.quantile(np.asarray(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(min(low, value)), float(max(high, value))
+
+
+def _warnings(runs: Mapping[str, TrainRun], real: str) -> list[str]:
+    told = []
+    if real == "T3" and "T2" not in runs:
+        told.append(
+            "No run with a cold cache: fetch is not known. Name the training data with --data or watch(data=…)."
+        )
+    if "T3" in runs and not runs["T3"].facts.get("is_warm", True):
+        told.append("The data do not fit into memory: the warm run was not wholly warm.")
+    if "T0" not in runs and (runs[real].facts.get("world") or 1) > 1:
+        told.append(
+            "No run on one device: communication is what ranks waited for after their own backward pass."
+        )
+    order = [name for name in ("T0", "T1", "T5", "T3", "T2") if name in runs]
+    for low, high in itertools.pairwise(order):
+        if runs[high].interval[1] < runs[low].interval[0]:
+            told.append(
+                f"{high} was faster than {low}, which differs by less work: other load was on the machine. "
+                "Measure again, or with more --repeats."
+            )
+    loud = [name for name in order if runs[name].spread > 0.1]
+    if loud:
+        told.append(
+            f"Steps of {', '.join(loud)} spread by more than 10 %: the machine was not quiet."
+        )
+    return told
+
+
+def document(found: Breakdown, runs: Mapping[str, TrainRun]) -> dict[str, Any]:
+    """The part of the `measure train` document that the runs give."""
+    return {
+        "step_seconds": found.step_seconds,
+        "interval": list(found.interval),
+        "stalls": dict(found.stalls),
+        "stall_intervals": {name: list(ends) for name, ends in found.intervals.items()},
+        "bottleneck": found.bottleneck,
+        "explained_run": found.real,
+        "by_events": by_events(runs[found.real]),
+        "runs": {name: run.to_dict() for name, run in runs.items()},
+        "warnings": list(found.warnings),
+    }

@@ -1,0 +1,227 @@
+"""How communication stalls grow with a model: a family of networks, measured, a law fitted, the simulator beside it.
+
+Sharma et al. (ICDCS 2023) varied ResNets by depth, without residual connections and without batch normalisation, to tell
+the number of layers and gradient tensors apart from their bytes. The same is done here with networks small
+enough for any machine. The law is linear in causes that have a unit each and is fitted without negative terms:
+
+    stall = per_layer * layers + per_tensor * tensors + per_bucket * buckets * (devices - 1)
+          + per_byte * 2 (devices - 1) / devices * bytes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.errors import InputError
+from foretrain.measurement.launching import free_port
+from foretrain.measurement.ranks import bucket_sizes
+from foretrain.measurement.train_runs import train_run
+
+__all__ = ["FAMILY", "LAW", "Net", "fitted_law", "measure_study"]
+
+CLASSES = 10
+PIXELS = 8
+LAW = ("per_layer", "per_tensor", "per_bucket", "per_byte")
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A chain of 3 x 3 convolutions of one width, with or without shortcuts and normalisation."""
+
+    depth: int
+    width: int
+    is_residual: bool = True
+    is_normed: bool = True
+
+    @property
+    def name(self) -> str:
+        words = [f"{self.depth} x {self.width}"]
+        words += [] if self.is_residual else ["no residual"]
+        words += [] if self.is_normed else ["no norm"]
+        return ", ".join(words)
+
+    @property
+    def kind(self) -> str:
+        """The part of the family that it is drawn with."""
+        if not self.is_normed:
+            return "no batch norm"
+        return "residual" if self.is_residual else "no residual"
+
+    def tensor_bytes(self) -> list[int]:
+        """Bytes of every gradient, in the order of the layers (fp32)."""
+        norm = [4 * self.width] * 2 if self.is_normed else []
+        sizes = [4 * 27 * self.width, *norm]
+        for _ in range(self.depth):
+            sizes += [4 * 9 * self.width**2, *norm]
+        return [*sizes, 4 * self.width * CLASSES, 4 * CLASSES]
+
+    def facts(self) -> dict[str, Any]:
+        sizes = self.tensor_bytes()
+        return {
+            "layers": self.depth + 2,
+            "tensors": len(sizes),
+            "bytes": sum(sizes),
+            "buckets": len(bucket_sizes(sizes)),
+        }
+
+
+FAMILY = (
+    *(Net(depth, 32) for depth in (4, 8, 16, 32)),
+    *(Net(8, width) for width in (16, 64, 128, 192)),
+    *(Net(16, width) for width in (64, 128)),
+    *(Net(depth, 32, is_residual=False) for depth in (8, 16, 32)),
+    *(Net(depth, 32, is_normed=False) for depth in (8, 16, 32)),
+    Net(8, 128, is_normed=False),
+)
+QUICK = (Net(4, 16), Net(12, 16), Net(4, 64), Net(12, 16, is_normed=False), Net(12, 16, is_residual=False))  # fmt: skip
+
+
+def measure_study(
+    family: Sequence[Net] = FAMILY,
+    *,
+    devices: Sequence[int] = (2,),
+    batch: int = 4,
+    steps: int = 20,
+    repeats: int = 3,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """The study document: a row for each network and number of processes, the law, and the simulator's."""
+    from foretrain.measurement.study_prediction import predicted_stalls
+
+    counts = tuple(dict.fromkeys(devices))
+    if not counts or min(counts) < 2:
+        raise InputError("a study compares one process with 2 or more: give --devices 2 or 2,4.")
+    tell = progress or (lambda done, of: None)
+    orders = {"family": [asdict(net) for net in family], "batch": batch, "steps": steps, "repeats": repeats}  # fmt: skip
+    threads = max(1, (os.cpu_count() or 1) // max(counts))
+    told: dict[int, dict[str, Any]] = {}
+    for number, count in enumerate((1, *counts)):
+        told[count] = _worked(orders, count, threads)
+        tell(number + 1, len(counts) + 1)
+    rows = [row for count in counts for row in _rows(family, told[1], told[count], count)]
+    for count in counts:
+        chosen = [row for row in rows if row["devices"] == count]
+        curve = told[count]["curve"]
+        alone = [row["alone_seconds"] for row in chosen]
+        for row, stall in zip(
+            chosen, predicted_stalls(family, count, batch, curve, alone), strict=True
+        ):
+            row["predicted_stall_seconds"] = stall
+    return study_document(rows, {count: told[count]["curve"] for count in counts}, batch)
+
+
+def study_document(
+    rows: list[dict[str, Any]], curves: Mapping[int, Any], batch: int
+) -> dict[str, Any]:
+    measured = np.array([row["stall_seconds"] for row in rows])
+    predicted = np.array([row["predicted_stall_seconds"] for row in rows])
+    waited = np.array([row["waited_seconds"] for row in rows])
+    return {
+        "schema_version": 1,
+        "batch": batch,
+        "rows": rows,
+        "curves": {str(count): curve for count, curve in curves.items()},
+        "law": fitted_law(rows, measured),
+        "predicted_law": fitted_law(rows, predicted),
+        "agreement": {
+            "median_ratio": float(np.median(predicted / np.maximum(measured, 1e-9))),
+            "rank_correlation": rank_correlation(measured, predicted),
+            # of what ranks waited for after their own work: without what processes cost each other otherwise
+            "median_ratio_waited": float(np.median(predicted / np.maximum(waited, 1e-9))),
+            "rank_correlation_waited": rank_correlation(waited, predicted),
+        },
+    }
+
+
+def fitted_law(rows: Sequence[Mapping[str, Any]], stalls: NDArray[np.float64]) -> dict[str, Any]:
+    """Seconds for each cause, none negative, by least squares of relative errors; and how well they fit."""
+    from scipy.optimize import nnls
+
+    causes = np.array([_causes(row) for row in rows])
+    weight = 1.0 / np.maximum(stalls, 0.05 * max(float(stalls.max(initial=0.0)), 1e-9))
+    scale = causes.max(axis=0)
+    scale[scale == 0] = 1.0
+    found = nnls(causes / scale * weight[:, None], stalls * weight)[0] / scale
+    fit = causes @ found
+    left = float(((stalls - fit) ** 2).sum())
+    whole = float(((stalls - stalls.mean()) ** 2).sum())
+    return {
+        **dict(zip(LAW, found.tolist(), strict=True)),
+        "r_squared": 1.0 - left / whole if whole > 0 else None,
+        "median_error": float(np.median(np.abs(fit - stalls) * weight)),
+        "shares": dict(zip(LAW, (causes * found).sum(axis=0) / max(fit.sum(), 1e-12), strict=True)),
+    }
+
+
+def rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
+    """Spearman's: of the ranks."""
+    first, second = (np.argsort(np.argsort(x)).astype(np.float64) for x in (a, b))
+    if len(a) < 3 or a.std() == 0 or b.std() == 0:
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _causes(row: Mapping[str, Any]) -> tuple[float, ...]:
+    count = row["devices"]
+    return (
+        float(row["layers"]),
+        float(row["tensors"]),
+        row["buckets"] * (count - 1.0),
+        row["bytes"] * 2.0 * (count - 1) / count,
+    )
+
+
+def _rows(
+    family: Sequence[Net], alone: Mapping[str, Any], together: Mapping[str, Any], count: int
+) -> list[dict[str, Any]]:
+    """T1 - T0 of every network, with what ranks waited for after their own work beside it."""
+    rows = []
+    for at, net in enumerate(family):
+        t0, t1 = train_run("T0", alone["nets"][at]), train_run("T1", together["nets"][at])
+        rows.append(
+            {
+                "net": net.name,
+                "kind": net.kind,
+                "devices": count,
+                **asdict(net),
+                **net.facts(),
+                "alone_seconds": t0.step_seconds,
+                "together_seconds": t1.step_seconds,
+                "stall_seconds": max(0.0, t1.step_seconds - t0.step_seconds),
+                "waited_seconds": t1.parts["wait"],
+                "imbalance_seconds": t1.parts["imbalance"],
+                "reduce_alone_seconds": t1.facts["communication"]["seconds"],
+                "spread": max(t0.spread, t1.spread),
+            }
+        )
+    return rows
+
+
+def _worked(orders: Mapping[str, Any], processes: int, threads: int) -> dict[str, Any]:
+    """What `processes` of the worker tell."""
+    with tempfile.TemporaryDirectory(prefix="foretrain-study-") as folder:
+        (Path(folder) / "orders.json").write_text(json.dumps(orders), "utf-8")
+        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        words += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        words += ["-m", "foretrain.measurement.study_worker", folder]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        result = Path(folder) / "told.json"
+        if done.returncode != 0 or not result.is_file():
+            raise InputError(
+                f"the study's {processes} processes failed (torch is needed: pip install 'foretrain[torch]'):\n"
+                + done.stderr[-1500:]
+            )
+        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
+        return found

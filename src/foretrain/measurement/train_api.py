@@ -1,0 +1,325 @@
+"""Two lines in a training script, and `foretrain measure train` can find its stalls.
+
+    from foretrain.measurement import watch
+
+    for batch in watch(loader, model, optimizer):
+        …
+
+Run by itself the script is as it was: `watch` gives the loader back. Run by `foretrain measure train`, the orders in
+the environment say which run this is: the loop then sees the first batch again and again (synthetic) or
+the loader's own batches with a cold or a warm page cache, and the script ends when enough steps were timed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from foretrain.errors import InputError
+from foretrain.measurement import page_cache
+from foretrain.measurement.ranks import Ranks
+from foretrain.measurement.step_events import HostClock, StepEvents, clock_of
+
+__all__ = ["ORDERS", "RUNS", "Orders", "Watched", "watch"]
+
+ORDERS = "FORETRAIN_MEASURE"
+SYNTHETIC = ("T0", "T1", "T5")
+REAL = ("T2", "T3")
+LOADER_ONLY = ("P", "F")
+COLD = ("T2", "F")
+RUNS = (*SYNTHETIC, *REAL, *LOADER_ONLY)
+FEWEST_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What one launch of the script is to do."""
+
+    runs: tuple[str, ...]  # of RUNS, one after the other
+    out: str  # folder that the results go to
+    steps: int = 30
+    warmup: int = 5
+    rounds: int = 1  # all runs, then all again: what slows the machine for a while slows all alike
+    seconds: float = 60.0  # steps of a run are cut down so that they take no longer
+    data: tuple[str, ...] = ()  # files or folders of training data
+
+    @classmethod
+    def from_environment(cls) -> Orders | None:
+        text = os.environ.get(ORDERS)
+        if not text:
+            return None
+        told = json.loads(text)
+        orders = cls(**{**told, "runs": tuple(told["runs"]), "data": tuple(told["data"])})
+        for name in orders.runs:
+            if name not in RUNS:
+                raise InputError(f"{ORDERS}: unknown run {name!r}. Known: {', '.join(RUNS)}.")
+        return orders
+
+    def to_environment(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def watch(
+    loader: Iterable[Any],
+    model: Any = None,
+    optimizer: Any = None,
+    *,
+    data: str | Path | Sequence[str | Path] = (),
+) -> Iterable[Any]:
+    """The loader to loop over. `data` names files or folders of training data, for a cold and a warm cache.
+
+    `optimizer` may be several. Unless `foretrain measure train` runs the script, this is the loader itself.
+    """
+    orders = Orders.from_environment()
+    if orders is None:
+        return loader
+    places = [data] if isinstance(data, str | Path) else list(data)
+    optimizers = () if optimizer is None else optimizer
+    if not isinstance(optimizers, list | tuple):
+        optimizers = (optimizers,)
+    files = page_cache.data_files([*orders.data, *places])
+    return Watched(Job(loader, model, tuple(optimizers), orders, files, Ranks.here()))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the script trains with, and its orders."""
+
+    loader: Iterable[Any]
+    model: Any
+    optimizers: tuple[Any, ...]
+    orders: Orders
+    files: tuple[Path, ...]
+    ranks: Ranks
+
+    @property
+    def workers(self) -> int:
+        return int(getattr(self.loader, "num_workers", 0) or 0)
+
+    def warmup(self, run: str) -> int:
+        """Passes that do not count: those that a full queue of prepared batches would flatter, too."""
+        if run in SYNTHETIC:
+            return self.orders.warmup
+        depth = self.workers * int(getattr(self.loader, "prefetch_factor", None) or 0)
+        wanted = max(self.orders.warmup, depth + self.workers)
+        whole = _count(self.loader)
+        return wanted if whole is None else max(1, min(wanted, whole // 2))
+
+
+class Watched:
+    """The loader of a job under orders: its batches, run by run; it ends the script when it has seen enough."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __len__(self) -> int:
+        return len(self.job.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "job":  # a copy that is not filled yet
+            raise AttributeError(name)
+        return getattr(self.job.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        told = []
+        for name in self.job.orders.runs * self.job.orders.rounds:
+            if name in COLD and not self.job.files:
+                continue  # nothing can be made cold
+            run = Run(name, self.job)
+            if name in LOADER_ONLY:
+                for _ in run.batches():
+                    pass
+            else:
+                yield from run.batches()
+            told.append(run.told())
+        if self.job.ranks.rank == 0:
+            _write_whole(Path(self.job.orders.out), told)
+        self.job.ranks.leave()
+        raise SystemExit(0)  # what follows the loop is not to be measured
+
+
+class Run:
+    """One run: which batches it hands out, and the passes of the loop that it times."""
+
+    def __init__(self, name: str, job: Job) -> None:
+        self.name, self.job = name, job
+        self._warmup = job.warmup(name)
+        clock, self._device = clock_of(job.model)
+        if name in LOADER_ONLY:
+            self._events = StepEvents(None, (), HostClock())
+        else:
+            self._events = StepEvents(job.model, job.optimizers, clock)
+        self._segments: list[int] = []  # passes in which the loader was started anew
+        self._is_warm = True
+        self._settled: tuple[float, int] | None = None  # CPU seconds and passes after warm-up
+        self._worker_cpu_at_start: dict[int, float] = {}
+        self._worker_cpu: float | None = None
+
+    def batches(self) -> Iterator[Any]:
+        """Until enough passes count. All ranks stop at the same one: they agree on their number once."""
+        events, counted, wanted = self._events, 0, self.job.orders.steps
+        source = self._replayed() if self.name in SYNTHETIC else self._loaded()
+        while True:
+            events.begin()
+            if counted >= wanted:
+                self._worker_cpu = _cpu_between(self._worker_cpu_at_start, worker_cpu_seconds())
+                source.close()
+                return
+            batch = next(source)
+            events.got()
+            yield batch
+            done = len(events.passes) - self._segments[-1]
+            if done == self._warmup and self._settled is None:
+                wanted = self._agreed_steps()
+                events.keep_last_gradient_only()
+                self._settled = (time.process_time(), len(events.passes))
+                self._worker_cpu_at_start = worker_cpu_seconds()
+            counted += done > self._warmup
+
+    def told(self) -> dict[str, Any]:
+        """What was seen, on all ranks."""
+        job, seen = self.job, self._seen()
+        self._events.remove()
+        told = {
+            "run": self.name,
+            "world": job.ranks.world,
+            "hosts": job.ranks.hosts,
+            "device": self._device,
+            "workers": job.workers,
+            "batch": getattr(job.loader, "batch_size", None),
+            "cores": _cores(),
+            "data_bytes": page_cache.total_bytes(job.files),
+            "data_files": len(job.files),
+            "samples": _length(job.loader),
+            "is_cold": self.name in COLD,
+            "is_warm": self._is_warm,
+        }
+        if self.name in SYNTHETIC and job.model is not None:
+            told["communication"] = job.ranks.reduce_alone(job.model)
+        told["ranks"] = job.ranks.gathered(seen)
+        return told
+
+    def _loaded(self) -> Generator[Any, None, None]:
+        """The loader's own batches, epoch after epoch, each with a cold or a warm cache."""
+        while True:
+            first = len(self._events.passes) - 1  # the pass that asks for a batch has begun
+            self._prepare_cache()
+            self._segments.append(first)
+            yield from self.job.loader
+            if len(self._events.passes) - 1 == first:
+                raise InputError("the loader gave no batch: there is nothing to measure.")
+
+    def _replayed(self) -> Generator[Any, None, None]:
+        """The first batch for ever. The loader's workers are gone by then: synthetic data cost nothing."""
+        self._segments.append(0)
+        batches = iter(self.job.loader)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raise InputError("the loader gave no batch: there is nothing to measure.") from None
+        del batches
+        while True:
+            yield _again(batch)
+
+    def _prepare_cache(self) -> None:
+        if self.job.files and self.job.ranks.is_first_on_host:
+            if self.name in COLD:
+                page_cache.drop(self.job.files)
+            else:
+                self._is_warm = page_cache.fill(self.job.files)
+        self.job.ranks.wait()
+
+    def _agreed_steps(self) -> int:
+        """As many as were ordered, or as fit into the time; the slowest rank decides."""
+        parts = self._events.parts()[-3:]
+        orders = self.job.orders
+        slowest = self.job.ranks.largest(sum(map(sum, parts)) / max(1, len(parts)))
+        fitting = int(orders.seconds / slowest) if slowest > 0 else orders.steps
+        return max(FEWEST_STEPS, min(orders.steps, fitting))
+
+    def _seen(self) -> dict[str, Any]:
+        """Passes that count: past the warm-up of their segment."""
+        parts, updates = self._events.parts(), self._events.updates()
+        ends = [*self._segments[1:], len(parts)]
+        kept = [
+            at
+            for start, end in zip(self._segments, ends, strict=True)
+            for at in range(start + self._warmup, end)
+        ]
+        cpu, since = self._settled or (0.0, 0)
+        passes = len(self._events.passes) - since
+        return {
+            "passes": [parts[at] for at in kept],
+            "updates": [updates[at] for at in kept],
+            "cpu_seconds": (time.process_time() - cpu) / max(1, passes),
+            "worker_cpu_seconds": None
+            if self._worker_cpu is None
+            else self._worker_cpu / max(1, passes),
+        }
+
+
+def worker_cpu_seconds() -> dict[int, float]:
+    """CPU seconds that each child process (a loader's worker) has used so far, where the system tells."""
+    found = {}
+    for child in multiprocessing.active_children():
+        try:
+            with open(f"/proc/{child.pid}/stat", encoding="ascii", errors="replace") as stream:
+                words = stream.read().rpartition(")")[2].split()
+            ticks = int(words[11]) + int(words[12])  # utime and stime, see proc(5)
+            found[int(child.pid or 0)] = ticks / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def _cpu_between(before: dict[int, float], after: dict[int, float]) -> float | None:
+    """None where the workers are not the same ones any more."""
+    if not before or before.keys() != after.keys():
+        return None
+    return sum(after.values()) - sum(before.values())
+
+
+def _again(batch: Any) -> Any:
+    """The same tensors in fresh containers: a script may take a batch apart."""
+    if isinstance(batch, dict):
+        return type(batch)(batch)
+    if isinstance(batch, list):
+        return list(batch)
+    return batch
+
+
+def _count(loader: Any) -> int | None:
+    """Batches of an epoch, where the loader knows."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _length(loader: Any) -> int | None:
+    """Samples of an epoch, where the loader knows."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _write_whole(folder: Path, told: list[dict[str, Any]]) -> None:
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        json.dump(told, stream)
+    os.replace(name, folder / "told.json")

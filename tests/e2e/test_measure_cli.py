@@ -1,0 +1,70 @@
+"""`foretrain measure ops|links|data` as users call them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from foretrain.model.document import model_to_dict
+from foretrain.model.shape import TransformerShape
+from foretrain.model.transformer import transformer
+
+
+def foretrain(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "foretrain", *words], capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ops", "no-such-model"), "no-such-model"),
+        (("ops", "gpt2", "--budget", "soon"), "soon"),
+        (("ops", "gpt2", "--tolerance", "3"), "--tolerance"),
+        (("ops", "gpt2", "--threads", "0"), "--threads"),
+        (("links", "--processes", "1"), "two processes"),
+        (("links", "--collectives", "all_reduse"), "all_reduce"),
+        (("links", "--sizes", "1"), "--sizes"),
+        (("data", "nowhere-at-all"), "nowhere-at-all"),
+        (("data", "--dataset", "json"), "package.module:attribute"),
+    ],
+)
+def test_mistakes_are_explained(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    if words[0] != "links":
+        pytest.importorskip("torch", reason="torch is not installed")
+    done = foretrain("measure", *words, "--store", str(tmp_path / "store"))
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ops_then_a_prediction_of_this_machine(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    store = str(tmp_path / "store")
+    shape = TransformerShape(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=96,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    model = tmp_path / "model.yaml"
+    model.write_text(yaml.safe_dump(model_to_dict(transformer(shape, 16, "small"))))
+    step = (str(model), "--batch", "2", "--optimizer", "sgd")
+    words = (*step, "--threads", "1", "--tolerance", "0.2", "--json", "--store", store)
+    ops = foretrain("measure", "ops", *words)
+    assert ops.returncode == 0, ops.stderr
+    found = json.loads(ops.stdout)
+    assert found["measured"] > 0
+    assert all(kernel["seconds"] > 0 for kernel in found["kernels"])
+    made = foretrain("calibrate", "--store", store, "-o", str(tmp_path / "here.json"))
+    assert made.returncode == 0, made.stderr
+    asked = (*step, "--on", "local", "--precision", "fp32", "--runtime", "cpu-eager")
+    predicted = foretrain("predict", *asked, "--calibration", str(tmp_path / "here.json"), "--json")
+    assert predicted.returncode == 0, predicted.stderr
+    answer = json.loads(predicted.stdout)
+    assert 1e-4 < answer["step_seconds"] < 60
+    assert answer["measured_share"] > 0.5

@@ -1,0 +1,1 @@
+"""The testbed's own tests; `foretrain-testbed` runs the whole experiment."""

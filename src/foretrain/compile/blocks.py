@@ -28,7 +28,7 @@ class Blocks:
             sizes=dict(plan.mesh.axes),
             spoken=_spoken(plan),
             precision=workload.precision,
-            choices=_choices(runtime),
+            choices=choices_of(runtime),
             runtime=runtime,
         )
         self.programs: dict[tuple[object, ...], BlockProgram] = {}
@@ -84,7 +84,7 @@ class Blocks:
         return replace(program, ops=tuple(lean(op) for op in program.ops))
 
 
-def _choices(runtime: Runtime) -> Choices:
+def choices_of(runtime: Runtime) -> Choices:
     return Choices(
         attention=runtime.attention,
         fuses_elementwise=runtime.fuses_elementwise,

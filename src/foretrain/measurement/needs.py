@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from foretrain.compile.blocks import _choices as choices
+from foretrain.compile.blocks import choices_of
 from foretrain.compile.execution import Compute
 from foretrain.forecast import Question, compile_question
 from foretrain.model.graph import Model, Op
@@ -102,7 +102,7 @@ def _need(work: Compute, ops: Mapping[str, Op], question: Question) -> Need:
 
 def _siblings(op: Op, kernel: Kernel, question: Question) -> tuple[Kernel, ...]:
     """The op's kernels that one call of the framework runs together with this one."""
-    precision, how = question.workload.precision, choices(question.runtime)
+    precision, how = question.workload.precision, choices_of(question.runtime)
     formula = family(op)
     if kernel.phase == FORWARD:
         kernels = formula.forward(op, precision, how)
@@ -140,7 +140,7 @@ def weight_sizes(model: Model) -> tuple[int, ...]:
 def _footprint(question: Question) -> float:
     """Bytes a step goes through from one use of a tensor to the next: weights, gradients, states, activations."""
     workload = question.workload
-    precision, how = workload.precision, choices(question.runtime)
+    precision, how = workload.precision, choices_of(question.runtime)
     model, micro = workload.model, question.plan.schedule.micro_batch
     state = precision.weight_bytes + precision.gradient_bytes + workload.optimizer.state_bytes
     total = float(model.parameters) * state

@@ -63,7 +63,7 @@ class Estimator:
         """Memory first: plans that do not fit are not worth a look at their time."""
         count = len(choices)
         columns = {name: np.full(count, np.inf) for name in _COLUMNS}
-        rows, known = self._states(choices)
+        rows, known = self.states(choices)
         reasons = tuple(dict.fromkeys(known.refused.values()))
         refused = np.full(count, -1, dtype=np.int64)
         for place, reason in enumerate(known.refused.values()):
@@ -102,14 +102,16 @@ class Estimator:
         states = list(known.number)
         return known.fill(layers(self.task, [states[row] for row in missing.tolist()]))
 
-    def _states(self, choices: Choices) -> tuple[Ints, Layers]:
+    def states(self, choices: Choices) -> tuple[Ints, Layers]:
         """Each plan's state as a row of the table; refused states are counted down from -1.
 
         Of states that differ in the micro-batch alone the two smallest are compiled. What the others hold follows
         from them; what they take is asked once a plan is known to fit.
         """
         names = ("tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "order", "pp")
-        _, first, inverse = np.unique(_keys(choices, names), return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(
+            row_keys(choices, names), return_index=True, return_inverse=True
+        )
         plain = self._plain_orders()
         states = [plain(choices.state(int(row))) for row in first]
         families: dict[State, list[State]] = {}
@@ -142,13 +144,13 @@ class Estimator:
 def _alike(choices: Choices, rows: Ints) -> Iterator[Ints]:
     """Rows of plans with one mesh and one way to share out layers."""
     names = ("tp", "pp", "vpp", "dp", "cp", "ep", "order", "shard")
-    inverse = _keys(choices, names)[rows]
+    inverse = row_keys(choices, names)[rows]
     order = np.argsort(inverse, kind="stable")
     bounds = np.flatnonzero(np.diff(inverse[order])) + 1
     yield from (rows[part] for part in np.split(order, bounds) if len(part))
 
 
-def _keys(choices: Choices, names: Sequence[str]) -> Ints:
+def row_keys(choices: Choices, names: Sequence[str]) -> Ints:
     """One number per row, equal where all named columns are."""
     key = np.zeros(len(choices), dtype=np.int64)
     for name in names:

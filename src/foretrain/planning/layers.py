@@ -151,7 +151,7 @@ def grown(known: Layers, wanted: Sequence[State]) -> Layers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
+class CompiledState:
     state: State
     mesh: Mesh
     passes: tuple[BlockPass, ...]  # one per block of the model
@@ -159,18 +159,18 @@ class _Compiled:
 
 def layers(task: Task, states: Iterable[State], compute: ComputeModel | None = None) -> Layers:
     """Compile and cost every state; those the model refuses are told with the reason."""
-    compiled: list[_Compiled] = []
+    compiled: list[CompiledState] = []
     refused: dict[State, str] = {}
-    shared = _Shared(task)
+    shared = SharedBlocks(task)
     for state in dict.fromkeys(states):
         try:
             compiled.append(shared.compiled(state))
         except InputError as error:
             refused[state] = str(error).splitlines()[0]
-    return _table(task, compiled, refused, compute or Calibrated())
+    return layer_table(task, compiled, refused, compute or Calibrated())
 
 
-class _Shared:
+class SharedBlocks:
     """Programs of blocks do not depend on what is recomputed: states that differ in that alone share them."""
 
     def __init__(self, task: Task) -> None:
@@ -180,7 +180,7 @@ class _Shared:
         model = replace(task.workload.model, tied=())
         self.workload = replace(task.workload, model=model)
 
-    def compiled(self, state: State) -> _Compiled:
+    def compiled(self, state: State) -> CompiledState:
         base = state._replace(recompute="none")
         if base not in self.known:
             plan = self.task.plan(base.words(self.task.devices))
@@ -188,7 +188,7 @@ class _Shared:
         mesh, blocks = self.known[base]
         passes = _steady(blocks, state.recompute)
         check_axes(mesh, blocks.used_axes, self.task.workload.model)
-        return _Compiled(state, mesh, passes)
+        return CompiledState(state, mesh, passes)
 
 
 def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
@@ -203,8 +203,8 @@ def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
     return tuple(found)
 
 
-def _table(
-    task: Task, compiled: Sequence[_Compiled], refused: dict[State, str], compute: ComputeModel
+def layer_table(
+    task: Task, compiled: Sequence[CompiledState], refused: dict[State, str], compute: ComputeModel
 ) -> Layers:
     blocks = len(task.workload.model.blocks)
     kinds = len(task.cluster.devices)
@@ -293,7 +293,7 @@ def _alike(*columns: Floats) -> Ints:
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
 
 
-def _tensors(compiled: Sequence[_Compiled], least: float) -> Floats:
+def _tensors(compiled: Sequence[CompiledState], least: float) -> Floats:
     """Weights of so many elements at least."""
     counts = [
         [sum(w.elements >= least for _, ws in p.ready for w in ws) for p in one.passes]
@@ -302,7 +302,7 @@ def _tensors(compiled: Sequence[_Compiled], least: float) -> Floats:
     return np.array(counts, dtype=np.float64)
 
 
-def _tied(task: Task, compiled: Sequence[_Compiled]) -> Floats:
+def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
     """Elements of weights that are copies of another block's."""
     copies = {second for _, second in task.workload.model.tied}
     if not copies:
@@ -314,7 +314,7 @@ def _tied(task: Task, compiled: Sequence[_Compiled]) -> Floats:
     return np.array(sizes, dtype=np.float64)
 
 
-def _rerun(compiled: Sequence[_Compiled]) -> Floats:
+def _rerun(compiled: Sequence[CompiledState]) -> Floats:
     """Elements of dense and expert weights that ops which run again read."""
     found = [
         [[w for _, _, w in _sorted(p.rerun, one.mesh)] for p in one.passes] for one in compiled
@@ -322,7 +322,7 @@ def _rerun(compiled: Sequence[_Compiled]) -> Floats:
     return np.array(found, dtype=np.float64)
 
 
-def _by_mesh(compiled: Sequence[_Compiled]) -> dict[Mesh, list[int]]:
+def _by_mesh(compiled: Sequence[CompiledState]) -> dict[Mesh, list[int]]:
     found: dict[Mesh, list[int]] = {}
     for row, one in enumerate(compiled):
         found.setdefault(one.mesh, []).append(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import inf
@@ -222,16 +222,3 @@ def _simulated(
 def simulate(task: Task, row: Seen) -> Ranked:
     plan = task.plan(parse(row.plan))
     return Ranked(plan, answer(task.question(plan)), row.seconds)
-
-
-def ranked_rows(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
-    """For documents."""
-    return [
-        {
-            "plan": row.plan.text,
-            "tree": row.plan.to_dict(),
-            "prediction": row.prediction.to_dict(),
-            "estimated_seconds": row.estimated_seconds,
-        }
-        for row in rows
-    ]

@@ -15,8 +15,8 @@ from foretrain.model.workload import Workload
 from foretrain.plan.short_form import parse as read
 from foretrain.planning.choices import Choices, joined
 from foretrain.planning.constraints import parse
-from foretrain.planning.estimator import Estimates, Estimator, _keys
-from foretrain.planning.layers import Layers, State, _Compiled, _Shared, _table
+from foretrain.planning.estimator import Estimates, Estimator, row_keys
+from foretrain.planning.layers import CompiledState, Layers, SharedBlocks, State, layer_table
 from foretrain.planning.space import space
 from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
@@ -62,8 +62,8 @@ class Planner:
     where: tuple[str, ...] = ()
     margin: float = 1.0
     """Share of a device's memory that an estimate may fill."""
-    _shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)
-    _compiled: dict[tuple[int, int, State], _Compiled | str] = field(default_factory=dict)
+    _shared: dict[tuple[int, int], SharedBlocks] = field(default_factory=dict)
+    _compiled: dict[tuple[int, int, State], CompiledState | str] = field(default_factory=dict)
 
     def best(self, workload: Workload, cluster: Cluster, near: Sequence[Seen] = ()) -> Found:
         """The fastest plans that fit, estimated: of all, or of those that split blocks as plans `near` do."""
@@ -102,7 +102,7 @@ class Planner:
     def layers(self, task: Task, states: Sequence[State]) -> Layers:
         """As `search.layers.layers`, remembering across clusters."""
         size = (task.workload.global_batch, task.devices)
-        shared = self._shared.setdefault(size, _Shared(task))
+        shared = self._shared.setdefault(size, SharedBlocks(task))
         compiled, refused = [], {}
         for state in states:
             one = self._compiled.get((*size, state))
@@ -116,7 +116,7 @@ class Planner:
                 refused[state] = one
             else:
                 compiled.append(one)
-        return _table(task, compiled, refused, Calibrated())
+        return layer_table(task, compiled, refused, Calibrated())
 
 
 class _Sharing(Estimator):
@@ -126,9 +126,11 @@ class _Sharing(Estimator):
         super().__init__(task)
         self._planner = planner
 
-    def _states(self, choices: Choices) -> tuple[Ints, Layers]:
+    def states(self, choices: Choices) -> tuple[Ints, Layers]:
         names = ("tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "order", "pp")
-        _, first, inverse = np.unique(_keys(choices, names), return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(
+            row_keys(choices, names), return_index=True, return_inverse=True
+        )
         states = [choices.state(int(row)) for row in first]
         known = self._planner.layers(self.task, list(dict.fromkeys(states)))
         places = {state: -1 - place for place, state in enumerate(known.refused)}

@@ -3,6 +3,8 @@
 # make lint    the checks of `make test` without the tests
 # make bench   speed, with another predictor beside it, into docs/benchmarks.md
 # make testbed real training on shaped links beside its prediction, into docs/testbed.md (root, about 15 minutes)
+# make stalls  stalls of real runs with a known cause, and what-if beside real runs, into docs/measured-stalls.md
+#              (20 minutes on a quiet machine; root for the network and a disk of a fixed rate)
 # make clean   removes .venv and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
@@ -15,7 +17,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # What an editable install does not pick up by itself.
 BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
 
-.PHONY: demo test lint pytest bench testbed clean
+.PHONY: demo test lint pytest bench testbed stalls clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -45,6 +47,9 @@ bench: $(VENV)/.testing
 testbed: $(VENV)/.testing
 	@command -v tc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; } >/dev/null || true
 	$(BIN)/python -m foretrain.testing.testbed.main --json docs/testbed.json --page docs/testbed.md
+
+stalls: $(VENV)/.testing
+	$(BIN)/python tools/measured_stalls.py --json docs/measured-stalls.json --page docs/measured-stalls.md
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist report.html .import_linter_cache

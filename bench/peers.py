@@ -5,8 +5,8 @@
 Makes .venv-peers and installs llm-analysis there. It evaluates a closed form; we compile a graph, simulate it
 and keep its timeline, memory and stalls. The speeds are those of different answers, so no ratio is given.
 
-Calculon (calculon-ai/calculon) is not measured: it is not published on PyPI, where `calculon` is an unrelated
-producer-consumer library.
+Calculon (calculon-ai/calculon) is not published on PyPI, where `calculon` is an unrelated producer-consumer library:
+search.py measures its search if FORETRAIN_CALCULON names a checkout of it. What it needs is installed here as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from measure import HERE, Row, environment, one_core, show
 
 VENV = HERE.parent / ".venv-peers"
-PACKAGES = ("llm-analysis==0.2.2",)
+PACKAGES = ("llm-analysis==0.2.2", "psutil==7.2.2", "numpy==2.4.6")
 
 # Runs inside .venv-peers. Efficiencies are left at the package's defaults, which are ideal (1.0): what a user
 # gets who gives none.
@@ -72,8 +72,9 @@ def python() -> Path:
     return interpreter
 
 
-def evaluated(script: str, runs: int) -> dict[str, Any]:
-    command = [str(python()), "-c", script, str(runs)]
+def answered(*command: str) -> dict[str, Any]:
+    """What Python of the peers' environment answers to these arguments."""
+    command = (str(python()), *command)
     answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
     line = next(line for line in answer.stdout.splitlines() if line.startswith("ANSWER "))
     found: dict[str, Any] = json.loads(line.removeprefix("ANSWER "))
@@ -81,7 +82,7 @@ def evaluated(script: str, runs: int) -> dict[str, Any]:
 
 
 def rows(runs: int) -> list[Row]:
-    found = evaluated(LLM_ANALYSIS, runs)
+    found = answered("-c", LLM_ANALYSIS, str(runs))
     name = PACKAGES[0].replace("==", " ")
     return [
         Row(f"{name}, 1,024 GPUs, warm", found["seconds"] * 1e3, "ms", None, "a closed form"),

@@ -40,15 +40,17 @@ How to read it:
 - A search is the first of its process, imports not counted. Every plan of the space is estimated, the best are
   simulated in full. Alpa's figures are published ones (OSDI 2022, table 5; artifact of Aceso, EuroSys 2024) for the
   same model and as many GPUs of the same kind: its search compiles and measures candidates on the cluster.
-  Calculon's rate is of its own search (26,372 configurations of GPT-3 on 64 GPUs in 329 s on one core), measured
-  in another run.
+  Calculon's search (SC 2023) answers by closed forms, ours simulates the best plans besides. Two rates are compared, by
+  CPU time: of all configurations that the loops name, those included that are refused before anything is computed,
+  which is its own count, and of the others alone.
 - Other predictors stand beside ours for orientation. llm-analysis evaluates a closed form in well under a
   millisecond; it does not schedule micro-batches, so its step has no pipeline bubble, and its default
   efficiencies are ideal. Ours compiles a graph, simulates it, and keeps timeline, stalls and memory over time.
   These are different answers, so no ratio of speeds is given, and which step is nearer to a real run this page
   does not say.
-- Calculon (calculon-ai/calculon) is missing: it is not published on PyPI (the package called `calculon` there
-  is an unrelated producer-consumer library), so `make bench` cannot install it.
+- Calculon (calculon-ai/calculon) is not published on PyPI (the package called `calculon` there is an unrelated
+  producer-consumer library), so `make bench` cannot install it: its search is measured beside ours if
+  FORETRAIN_CALCULON names a checkout, and else its rate is that of another run.
 """
 
 

@@ -1,11 +1,13 @@
 """Stalls of real runs with a known bottleneck, and what-if against real runs of it.
 
-    python tools/measured_stalls.py [--repeats 3] [--steps 40] [--json FILE] [--only fetch,prep,compute,network]
+    python tools/measured_stalls.py [--turns 8] [--steps 40] [--only fetch,prep,compute,network] \
+        [--json docs/measured-stalls.json] [--page docs/measured-stalls.md]
+    python tools/measured_stalls.py --from docs/measured-stalls.json --page docs/measured-stalls.md
 
 Four runs of tools/measured/train.py: bound by cold random reads of 4 KiB, by preparing, by computing, and by a network of
-100 Mb/s between two network namespaces (root, else left out). Each must name its cause as the largest stall, and
-stalls must sum to the step that the same script takes by itself. Then twice the workers and a warm cache are
-predicted from the measurements and run.
+100 Mb/s between two network namespaces. Each must name its cause as the largest stall. Turn by turn, a launch of
+`measure train` is followed by the same script by itself, timed by its own clock, and by real runs of every change that is
+predicted from the measurements, so that what slows the machine for a while slows all of them.
 """
 
 from __future__ import annotations
@@ -14,199 +16,248 @@ import argparse
 import contextlib
 import json
 import os
-import re
-import statistics
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measured.held_disk import held
+from measured.stalls_page import case_lines, has_failed, page, whatif_rows
+from measured.two_hosts import Pair, pair
+
 from foretrain.measurement import page_cache
+from foretrain.measurement.machine import Machine
 from foretrain.measurement.protocol import Protocol, measure_train
-from foretrain.measurement.whatif import feeding_of
+from foretrain.testing.testbed.hosts import why_not
 
 SCRIPT = Path(__file__).parent / "measured" / "train.py"
-MEBIBYTES = 512
-PLAIN_STEPS = 60
+MEBIBYTES = 256
+READS_PER_SECOND = (
+    6_000  # of a disk that is held: about a gp3 volume of AWS with twice its least rate
+)
+BITS_PER_SECOND = 100e6
+BASE = "by itself"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The script as it is, or with one thing changed as `measure whatif --set` would change it."""
+
+    options: tuple[str, ...] = ()
+    cached: float = 0.0
+    network: float = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run with a known bottleneck, and the changes that are predicted and run."""
+
+    options: tuple[str, ...]
+    changes: Mapping[str, Variant]
+    share: float = 1.0  # of the steps that are asked for: long steps that hardly differ need fewer
+
+
+def _workers(count: int) -> Variant:
+    return Variant(options=("--workers", str(count)))
+
+
 CASES = {
-    "fetch": ("--reads", "48", "--samples", "8192"),
-    "prep": ("--rounds", "40"),
-    "compute": ("--width", "1024", "--depth", "6", "--batch", "32"),
-    "network": ("--width", "512", "--depth", "4"),
+    "fetch": Case(
+        ("--reads", "24", "--rounds", "8"),
+        {
+            "workers=2": _workers(2),
+            "workers=4": _workers(4),
+            "cached=1": Variant(cached=1.0),
+            "cached=0.5": Variant(cached=0.5),
+        },
+    ),
+    "prep": Case(("--rounds", "40"), {"workers=2": _workers(2), "workers=4": _workers(4)}),
+    "compute": Case(("--width", "512", "--depth", "8", "--batch", "96"), {}),
+    "network": Case(("--width", "512", "--depth", "4"), {"network=2": Variant(network=2.0)}, 0.4),
 }
 
 
-def command(folder: Path, options: tuple[str, ...], *more: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), "--data", str(folder), *options, *more]
+class Bench:
+    """Where cases are measured: the records, and how much of everything."""
+
+    def __init__(self, folder: Path, told: argparse.Namespace) -> None:
+        self.folder, self.turns, self.steps = folder, told.turns, told.steps
+        self.records = folder / "data" / "records.bin"
+        _write_records(self.records)
+
+    def script(self, *options: str) -> list[str]:
+        return [str(SCRIPT), "--data", str(self.records.parent), *options]
+
+    def by_itself(
+        self, case: Case, variant: Variant, printed: Callable[[list[str], Variant], str]
+    ) -> list[float]:
+        """Seconds of the script's own steps."""
+        _cache(self.records, variant.cached)
+        steps = round(case.share * self.steps)
+        words = self.script(*case.options, *variant.options, "--time", str(steps))
+        lines = printed(words, variant).splitlines()
+        found: list[float] = json.loads(lines[-1])["step_seconds"]
+        return [round(seconds, 7) for seconds in found]
+
+    def measured(self, name: str) -> dict[str, Any]:
+        """The document of a case, and the steps of every variant by itself, turn by turn."""
+        case = CASES[name]
+        variants = {BASE: Variant(), **case.changes}
+        taken: dict[str, list[list[float]]] = {title: [] for title in variants}
+
+        def between(turn: int, printed: Callable[[list[str], Variant], str]) -> None:
+            for title, variant in variants.items():
+                taken[title].append(self.by_itself(case, variant, printed))
+            shown = ", ".join(
+                f"{title} {1e3 * sum(t[-1]) / len(t[-1]):.2f}" for title, t in taken.items()
+            )
+            say(f"{name}: turn {turn} of {self.turns}: ms per step {shown}")
+
+        protocol = Protocol(steps=round(case.share * self.steps), repeats=self.turns, rounds=1)
+        if name == "network":
+            document = self._between_hosts(case, protocol, between)
+        else:
+            document = measure_train(
+                [sys.executable, *self.script(*case.options)],
+                protocol,
+                progress=lambda done, of: between(done, _printed_here),
+            )
+        assert document is not None  # this is the first host
+        command = ["python", "tools/measured/train.py", *case.options]  # not where it lies here
+        return {"document": {**document, "command": shlex.join(command)}, "by_itself": taken}
+
+    def _between_hosts(
+        self, case: Case, protocol: Protocol, between: Callable[..., None]
+    ) -> dict[str, Any]:
+        with pair(self.folder, BITS_PER_SECOND) as hosts:
+            return hosts.measured(
+                self.script(*case.options),
+                protocol,
+                lambda turn: between(turn, lambda words, v: _printed_there(hosts, words, v)),
+            )
 
 
-def records(folder: Path) -> None:
-    with (folder / "records.bin").open("wb") as stream:
+def _printed_here(words: list[str], variant: Variant) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,  # as `measure train` does: a session is what the scheduler shares cores by
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stdout
+
+
+def _printed_there(hosts: Pair, words: list[str], variant: Variant) -> str:
+    return hosts.printed(words, variant.network)
+
+
+def _write_records(path: Path) -> None:
+    path.parent.mkdir()
+    with path.open("wb") as stream:
         for _ in range(MEBIBYTES):
             stream.write(os.urandom(1 << 20))
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def plain_step(folder: Path, options: tuple[str, ...], is_cold: bool) -> float:
-    """A step of the script by itself, timed by its own clock."""
-    files = page_cache.data_files([folder])
-    if is_cold:
-        page_cache.drop(files)
-    else:
-        page_cache.fill(files)
-    words = command(folder, options, "--time", str(PLAIN_STEPS))
-    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"seconds per step: ([\d.]+)", text)
-    assert found is not None, text
-    return float(found[1])
+def _cache(path: Path, share: float) -> None:
+    """That share of a file is in memory, the rest is not. Records are in random order, so any part will do."""
+    page_cache.drop([path])
+    left = round(share * path.stat().st_size)
+    with path.open("rb", buffering=0) as stream:
+        while left > 0:
+            left -= len(stream.read(min(left, page_cache.CHUNK)))
 
 
-def plain_seconds(folder: Path, options: tuple[str, ...], repeats: int) -> float:
-    return statistics.median(plain_step(folder, options, True) for _ in range(repeats))
+def say(line: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
+
+
+def _others() -> Callable[[], float]:
+    """Asked later: which share of all cores processes that are not ours took since."""
+
+    def seconds() -> tuple[float, float]:
+        words = Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]
+        user, nice, system, _idle, _waiting, *rest = map(float, words)
+        every = (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), every - sum(os.times()[:4])
+
+    began, before = seconds()
+
+    def share() -> float:
+        now, after = seconds()
+        return max(0.0, after - before) / ((now - began) * (os.cpu_count() or 1))
+
+    return share
 
 
 @contextlib.contextmanager
-def two_hosts(rate: str) -> Iterator[tuple[str, str]]:
-    """Two network namespaces joined by a shaped link; removed in the end."""
-    names = (f"ftm{os.getpid()}a", f"ftm{os.getpid()}b")
-    links = tuple(f"v{name[-8:]}" for name in names)
-    run = lambda text: subprocess.run(text.split(), check=True, capture_output=True)  # noqa: E731
-    try:
-        for name in names:
-            run(f"ip netns add {name}")
-        run(
-            f"ip link add {links[0]} netns {names[0]} type veth peer name {links[1]} netns {names[1]}"
-        )
-        for number, (name, link) in enumerate(zip(names, links, strict=True), 1):
-            run(f"ip -n {name} addr add 10.77.13.{number}/24 dev {link}")
-            run(f"ip -n {name} link set {link} up")
-            run(f"ip -n {name} link set lo up")
-            run(f"tc -n {name} qdisc add dev {link} root tbf rate {rate} burst 64kb latency 200ms")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+def _disk(name: str, bench: Bench) -> Iterator[str]:
+    if name != "fetch":
+        yield "as it is"
+        return
+    with held(bench.records.parent, READS_PER_SECOND) as found:
+        yield found.told
 
 
-def between_hosts(folder: Path, told: argparse.Namespace, rate: str) -> dict[str, Any]:
-    """`measure train` on two hosts at once, each in its namespace."""
-    with two_hosts(rate) as names:
-        running = []
-        for number, name in enumerate(names):
-            launcher = (
-                f"{sys.executable} -m torch.distributed.run --nnodes 2 --node-rank {number} "
-                "--nproc-per-node 1 --master-addr 10.77.13.1 --master-port 29640"
-            ).split()
-            words = [
-                "ip",
-                "netns",
-                "exec",
-                name,
-                sys.executable,
-                "-m",
-                "foretrain",
-                "measure",
-                "train",
-            ]
-            words += ["--json", "--steps", str(told.steps), "--repeats", str(told.repeats), "--"]
-            words += [*launcher, *command(folder, CASES["network"])[1:]]
-            environment = {**os.environ, "GLOO_SOCKET_IFNAME": f"v{name[-8:]}"}
-            running.append(
-                subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, text=True)
-            )
-        answers = [process.communicate(timeout=400)[0] for process in running]
-    document: dict[str, Any] = json.loads(answers[0])
-    return document
-
-
-def measured(folder: Path, name: str, told: argparse.Namespace) -> dict[str, Any]:
-    if name == "network":
-        return between_hosts(folder, told, told.rate)
-    protocol = Protocol(steps=told.steps, repeats=told.repeats)
-    document = measure_train(command(folder, CASES[name]), protocol)
-    assert document is not None
-    return document
-
-
-def what_ifs(
-    folder: Path, name: str, document: dict[str, Any], repeats: int
-) -> list[dict[str, Any]]:
-    """Twice the workers, and a warm cache: the predicted speed-up, and that of real runs that take turns."""
-    found, options = feeding_of(document), CASES[name]
-    checks = [("2 workers, cold", found.with_(workers=2), (*options, "--workers", "2"), True)]
-    if name == "fetch":
-        checks.append(("warm cache", found.with_(cached=1.0), options, False))
-    rows = []
-    for title, changed, changed_options, is_cold in checks:
-        pairs = [
-            (plain_step(folder, options, True), plain_step(folder, changed_options, is_cold))
-            for _ in range(repeats)
-        ]
-        rows.append(
-            {
-                "what": f"{name}: {title}",
-                "predicted": found.step_seconds / changed.step_seconds,
-                "measured": statistics.median(before / after for before, after in pairs),
-                "pairs": pairs,
-            }
-        )
-    return rows
+def measured(told: argparse.Namespace) -> dict[str, Any]:
+    """All that was asked for, written to `--json` after every case."""
+    found: dict[str, Any] = {
+        "machine": Machine.here().title,
+        "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "turns": told.turns,
+        "steps": told.steps,
+        "bits_per_second": BITS_PER_SECOND,
+        "cases": {},
+        "left_out": {},
+    }
+    with tempfile.TemporaryDirectory(prefix="foretrain-stalls-", dir=told.folder) as place:
+        bench = Bench(Path(place), told)
+        for name in told.only.split(","):
+            reason = why_not() if name == "network" else None
+            if reason:
+                found["left_out"][name] = reason
+                say(f"{name}: left out, {reason}")
+                continue
+            with _disk(name, bench) as disk:
+                say(f"{name}: the disk is {disk}")
+                others = _others()
+                found["cases"][name] = {"disk": disk, **bench.measured(name), "others": others()}
+            for line in case_lines(name, found["cases"][name]):
+                say(line)
+            if told.json:
+                told.json.write_text(json.dumps(found), encoding="utf-8")
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to be read")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--from", dest="source", type=Path, metavar="JSON")
     told = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    kept: dict[str, Any] = {"cases": {}, "what_if": []}
-    failed = False
-    with tempfile.TemporaryDirectory(prefix="foretrain-stalls-", dir=Path.cwd()) as place:
-        folder = Path(place)
-        records(folder)
-        for name in told.only.split(","):
-            if name == "network" and os.geteuid() != 0:
-                print("network: left out, network namespaces need root")
-                continue
-            document = measured(folder, name, told)
-            step, total = document["step_seconds"], sum(document["stalls"].values())
-            row = {
-                "step": step,
-                "sum": total,
-                "largest": document["bottleneck"],
-                "document": document,
-            }
-            if name != "network":
-                row["plain"] = plain_seconds(folder, CASES[name], told.repeats)
-                kept["what_if"] += (
-                    what_ifs(folder, name, document, told.repeats) if name != "compute" else []
-                )
-            kept["cases"][name] = row
-            failed |= document["bottleneck"] != name or abs(total / step - 1) > 0.02
-            shares = {
-                n: round(v / step, 3) for n, v in document["stalls"].items() if v > 0.0005 * step
-            }
-            by_itself = f", by itself {1e3 * row['plain']:.2f} ms" if "plain" in row else ""
-            print(
-                f"{name:8} largest {row['largest']:12} step {1e3 * step:.2f} ms, sum {1e3 * total:.2f} ms"
-                f"{by_itself}; {shares}",
-                flush=True,
-            )
-    for row in kept["what_if"]:
-        error = row["predicted"] / row["measured"] - 1
-        print(
-            f"what if {row['what']:24} speed-up predicted {row['predicted']:.2f}, "
-            f"measured {row['measured']:.2f} ({100 * error:+.1f} %)"
-        )
-    if told.json:
-        told.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    sys.exit(failed)
+    if told.source:
+        found = json.loads(told.source.read_text("utf-8"))
+    else:
+        found = measured(told)
+    if told.page:
+        told.page.write_text(page(found), encoding="utf-8")
+    for row in whatif_rows(found):
+        print(" | ".join(row))
+    sys.exit(has_failed(found))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Ops of this machine measured once, then training runs that were never run: predicted against measured.
+"""Training runs that were never run, on this machine: predicted from its kernels, then measured.
 
-    python tools/single_host.py [--ops own|grid] [--clock wall|cpu] [--only TEXT] [-o docs/single-host.md]
+    python tools/single_host.py [--rounds 3] [--only TEXT] [--part 1/3] [-o docs/single-host.md]
 
-Kernels, collectives between two processes and the host's dispatch are measured first. Then every configuration is
-predicted and after that really trained, a process of its own each. With `--ops own` the kernels timed are those of
-the configurations themselves; with `--ops grid` those of a grid of other widths and batches, so that every shape is
-interpolated. `--clock cpu` counts CPU time instead of time, for machines that are not idle; it leaves out runs of
-several processes, which wait for each other.
+For each configuration the kernels of its step are timed, the step is predicted from them, and then the configuration
+is trained for the first time, in processes of its own. That is done in rounds, all configurations in each, and medians
+over the rounds are compared: a shared machine's speed drifts by a fifth within minutes, which one round would take for
+an error. Configurations of two processes have their kernels timed by two processes at once, and collectives and drift
+between the two measured at the start of the round. Every result is written to `--folder` at once; a run that was
+interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,30 +18,31 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import ceil
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from single_host_page import MEAN_AIM, P90_AIM, Compared, line, page, scored
 from small_models import Training, graph, module, samples
 
 from foretrain.forecast import Question, answer, ask
 from foretrain.measurement.backend import CpuBackend, keep_memory
 from foretrain.measurement.calibration import Calibration
-from foretrain.measurement.fitting import calibrate
+from foretrain.measurement.fitting import calibration_of
 from foretrain.measurement.links import spawned
 from foretrain.measurement.local import local_cluster
-from foretrain.measurement.machine import Machine
 from foretrain.measurement.ops import measure_ops
 from foretrain.measurement.store import Store
-from foretrain.measurement.timing import Effort, median_interval
-from foretrain.report.md import table
+from foretrain.measurement.timing import Effort
+from foretrain.measurement.torch_group import TorchGroup
 
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-WARM_UP, LEAST, MOST, SECONDS = 5, 15, 200, 4.0
-MEAN_AIM, P90_AIM = 0.08, 0.15
+WARM_UP, LEAST, MOST, SECONDS = 5, 15, 400, 2.5
+EFFORT = Effort(seconds=0.4, sample_seconds=1e-2, warm_up_seconds=0.02)
+LONGEST = 300.0  # seconds of one piece
+TRIES = 2  # processes that meet over gloo now and then end badly after all is done
 
 RUNS = (
     Training("mlp", 384, 3, 48), Training("mlp", 384, 8, 96), Training("mlp", 768, 4, 48),
@@ -56,34 +58,12 @@ RUNS = (
     Training("cnn", 24, 4, 12, processes=2), Training("cnn", 48, 2, 12, processes=2),
     Training("gpt", 192, 4, 4, processes=2), Training("gpt", 320, 3, 4, accumulates=2, processes=2),
 )  # fmt: skip
-GRID = (
-    *(Training("mlp", w, 3, b, optimizer=o) for w in (256, 512, 1024) for b, o in
-      ((32, "sgd"), (64, "adam"), (128, "sgd"), (256, "adam"))),
-    *(Training("cnn", w, 3, b, optimizer=o) for w in (16, 32, 64) for b, o in
-      ((8, "sgd"), (16, "adam"), (32, "sgd"))),
-    *(Training("gpt", w, 3, b, seq=s, optimizer=o) for w in (128, 256, 384) for b, s, o in
-      ((2, 64, "sgd"), (8, 64, "adam"), (4, 128, "sgd"))),
-    *(Training(f, w, 3, b, accumulates=2) for f, w, b in
-      (("mlp", 256, 64), ("mlp", 1024, 64), ("cnn", 32, 16), ("gpt", 128, 4), ("gpt", 384, 4))),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    run: Training
-    predicted: float
-    measured: float
-    interval: tuple[float, float]
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.measured - 1.0
 
 
 # --- the real thing -----------------------------------------------------------------------------------
 
 
-def train(run: Training, clock: str) -> list[float]:
+def train(run: Training) -> list[float]:
     """Seconds of every step of a real training run, in this process (one of several where the run says so)."""
     import torch
 
@@ -98,11 +78,12 @@ def train(run: Training, clock: str) -> list[float]:
     ]
     optimizer = kind(model.parameters(), lr=1e-3, **options)
     x, y = samples(run)
-    now, taken, began = CLOCKS[clock], [], time.monotonic()
+    taken: list[float] = []
+    began = time.monotonic()
     for step in range(WARM_UP + MOST):
-        start = now()
+        start = time.perf_counter()
         _step(run, model, optimizer, x, y)
-        taken.append(now() - start)
+        taken.append(time.perf_counter() - start)
         if _agreed(step >= WARM_UP + LEAST and time.monotonic() - began > SECONDS, run):
             break
     if run.processes > 1:
@@ -111,8 +92,6 @@ def train(run: Training, clock: str) -> list[float]:
 
 
 def _step(run: Training, model: Any, optimizer: Any, x: Any, y: Any) -> None:
-    from contextlib import nullcontext
-
     import torch
 
     optimizer.zero_grad()
@@ -132,27 +111,6 @@ def _agreed(is_done: bool, run: Training) -> bool:
     told = torch.tensor([float(is_done)])
     torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MIN)
     return bool(told.item())
-
-
-def measured(run: Training, clock: str, folder: Path) -> list[float]:
-    """The same in processes of its own."""
-    out = folder / "steps.json"
-    out.unlink(missing_ok=True)
-    told = [
-        str(Path(__file__)),
-        "--train",
-        json.dumps(asdict(run)),
-        "--clock",
-        clock,
-        "--steps",
-        str(out),
-    ]
-    if run.processes > 1:
-        spawned(told, run.processes, 300.0)
-    else:
-        subprocess.run([sys.executable, *told], check=True, timeout=300)
-    steps: list[float] = json.loads(out.read_text())
-    return steps
 
 
 # --- the prediction -----------------------------------------------------------------------------------
@@ -175,31 +133,14 @@ def asked(run: Training, calibration: Calibration | None = None, adds: bool = Tr
     )  # fmt: skip
 
 
-def calibrated(runs: Sequence[Training], told: argparse.Namespace, processes: int) -> Calibration:
-    """Ops, links and dispatch of this machine. Kernels of runs of several processes are timed by as many at once,
-    since they share its caches and memory."""
-    store = told.folder / f"{told.ops}-{told.clock}-{processes}.sqlite"
-    began = time.monotonic()
-    if processes == 1:
-        measure(runs, told.clock, store)
-    else:
-        names = json.dumps([asdict(run) for run in runs])
-        words = ["--measure", names, "--clock", told.clock, "--steps", str(store)]
-        if spawned([str(Path(__file__)), *words], processes):
-            raise SystemExit("the kernels could not be timed")
-        links = ["measure", "links", "--threads", "1", "--collectives", "all_reduce", "-q"]
-        words = [sys.executable, "-m", "foretrain", *links, "--processes", str(processes)]
-        subprocess.run([*words, "--store", str(store)], check=True)
-    print(f"\nmeasured for {time.monotonic() - began:.0f} s", file=sys.stderr)
-    with Store.open(store) as opened:
-        return calibrate(opened, Machine.here(), threads=1)
-
-
-def measure(runs: Sequence[Training], clock: str, store: Path) -> None:
-    backend = CpuBackend(1, CLOCKS[clock])
-    questions = [asked(run) for run in runs]
-    with Store.open(store) as opened:
-        measure_ops(questions, opened, backend, effort=Effort(seconds=1.0), progress=_progress)
+def time_kernels(run: Training, path: Path) -> None:
+    """As one of the processes that train it will."""
+    question = asked(run)
+    with ExitStack() as stack:
+        group = stack.enter_context(TorchGroup("gloo")) if run.processes > 1 else None
+        is_first = group is None or group.rank == 0
+        store = stack.enter_context(Store.open(path)) if is_first else None
+        measure_ops([question], store, CpuBackend(1), effort=EFFORT, group=group)
 
 
 def predicted_seconds(run: Training, calibration: Calibration) -> float:
@@ -211,89 +152,96 @@ def predicted_seconds(run: Training, calibration: Calibration) -> float:
     return plain + (seconds - plain) * (run.accumulates - 1) / run.accumulates
 
 
-def _progress(done: int, total: int) -> None:
-    print(f"\rkernels {done} of {total}", end="", file=sys.stderr, flush=True)
+# --- rounds -------------------------------------------------------------------------------------------
 
 
-# --- the page -----------------------------------------------------------------------------------------
+def elsewhere(what: str, run: Training, out: Path) -> None:
+    """This tool with another task, in as many processes as the run has."""
+    words = [str(Path(__file__)), what, json.dumps(asdict(run)), "--out", str(out)]
+    for _ in range(TRIES):
+        code = spawned(words, run.processes, LONGEST)
+        if code == 0:
+            return
+        print(f"{run.name}: {what} ended with {code}", file=sys.stderr, flush=True)
+    raise SystemExit(f"{run.name}: {what} failed {TRIES} times; run it again to go on from here.")
 
 
-def scored(rows: Sequence[Compared]) -> tuple[list[float], float]:
-    """Absolute errors from small to large, and what nine of ten are within."""
-    errors = sorted(abs(row.error) for row in rows)
-    return errors, errors[ceil(0.9 * len(errors)) - 1]
+def measured_links(store: Path) -> None:
+    words = ["measure", "links", "--threads", "1", "--collectives", "all_reduce", "-q"]
+    command = [sys.executable, "-m", "foretrain", *words, "--processes", "2", "--store", str(store)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def page(rows: Sequence[Compared], told: argparse.Namespace, calibration: Calibration) -> str:
-    errors, p90 = scored(rows)
-    head = ("configuration", "measured", "interval", "predicted", "error")
-    body = [
-        (
-            row.run.name,
-            f"{1e3 * row.measured:.2f} ms",
-            f"{1e3 * row.interval[0]:.2f} – {1e3 * row.interval[1]:.2f}",
-            f"{1e3 * row.predicted:.2f} ms",
-            f"{100 * row.error:+.1f} %",
+def tried(run: Training, number: int, folder: Path) -> dict[str, Any]:
+    """One configuration in one round: kernels, the prediction, then the training."""
+    name = f"{number}-{RUNS.index(run):02d}"
+    kernels, links, steps = (
+        folder / f"{name}.sqlite", folder / f"{number}-links.sqlite", folder / f"{name}.json"
+    )  # fmt: skip
+    if run.processes > 1 and not links.exists():
+        measured_links(links)
+    elsewhere("--kernels", run, kernels)
+    rows = []
+    for path in (kernels, links) if run.processes > 1 else (kernels,):
+        with Store.open(path) as store:
+            rows += store.rows(newest=True)
+    calibration = calibration_of(rows, threads=1, processes=run.processes)
+    predicted = predicted_seconds(run, calibration)
+    elsewhere("--train", run, steps)
+    return {
+        "round": number,
+        "run": asdict(run),
+        "machine": calibration.name.split(":")[0],
+        "kernels": len(calibration.ops),
+        "predicted_seconds": predicted,
+        "step_seconds": [round(s, 7) for s in json.loads(steps.read_text())],
+    }
+
+
+def all_tried(runs: Sequence[Training], rounds: int, folder: Path) -> list[dict[str, Any]]:
+    """What `results.json` has of these runs and rounds, after what it lacks was done."""
+    file = folder / "results.json"
+    results: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    known = {(one["round"], json.dumps(one["run"])) for one in results}
+    todo = [(number, run) for number in range(1, rounds + 1) for run in runs]
+    todo = [one for one in todo if (one[0], json.dumps(asdict(one[1]))) not in known]
+    began = time.monotonic()
+    for done, (number, run) in enumerate(todo):
+        result = tried(run, number, folder)
+        results.append(result)
+        beside = file.with_suffix(".new")
+        beside.write_text(json.dumps(results))
+        beside.replace(file)
+        took = median(result["step_seconds"])
+        left = (time.monotonic() - began) / (done + 1) * (len(todo) - done - 1)
+        print(
+            f"[{done + 1}/{len(todo)}, {left / 60:.0f} min left] round {number}: "
+            + line(
+                run.name, took, result["predicted_seconds"], result["predicted_seconds"] / took - 1
+            ),
+            flush=True,
         )
-        for row in rows
-    ]
-    which = "their own kernels" if told.ops == "own" else "kernels of other widths and batches"
-    return "\n".join(
-        (
-            "# One host: predicted against measured",
-            "",
-            f"`python tools/single_host.py --ops {told.ops} --clock {told.clock}` on {calibration.name}.",
-            f"{len(rows)} training runs of real models, each predicted from {which} and then run for the first time.",
-            "",
-            f"Mean error {100 * mean(errors):.1f} % (aim {100 * MEAN_AIM:.0f} %), median "
-            f"{100 * median(errors):.1f} %, 90 % of runs within {100 * p90:.1f} % (aim {100 * P90_AIM:.0f} %).",
-            "",
-            table(head, body),
-            "",
-        )
-    )
+    return [one for one in results if one["round"] <= rounds and Training(**one["run"]) in runs]
 
 
 def main() -> int:
     told = _arguments()
     if told.train:
-        steps = train(Training(**json.loads(told.train)), told.clock)
-        if told.steps and os.environ.get("RANK", "0") == "0":
-            told.steps.write_text(json.dumps(steps))
+        steps = train(Training(**json.loads(told.train)))
+        if os.environ.get("RANK", "0") == "0":
+            told.out.write_text(json.dumps(steps))
         return 0
-    if told.measure:
-        rank = os.environ.get("RANK", "0")
-        store = told.steps if rank == "0" else told.steps.with_suffix(f".{rank}")
-        measure([Training(**run) for run in json.loads(told.measure)], told.clock, store)
+    if told.kernels:
+        time_kernels(Training(**json.loads(told.kernels)), told.out)
         return 0
-    runs = [run for run in RUNS if told.only in run.name]
-    if told.clock == "cpu":
-        runs = [run for run in runs if run.processes == 1]
+    first, every = (int(word) for word in told.part.split("/"))
+    runs = [run for run in RUNS[first % every :: every] if told.only in run.name]
     told.folder.mkdir(parents=True, exist_ok=True)
-    calibrations = {
-        count: calibrated(
-            [run for run in runs if run.processes == count] if told.ops == "own" else GRID,
-            told,
-            count,
-        )
-        for count in sorted({run.processes for run in runs})
-    }
-    rows = []
-    for run in runs:
-        predicted = predicted_seconds(run, calibrations[run.processes])
-        steps = measured(run, told.clock, told.folder)
-        row = Compared(run, predicted, median(steps), median_interval(steps))
-        rows.append(row)
-        print(
-            f"{run.name:58s} {1e3 * row.measured:9.2f} ms {1e3 * predicted:9.2f} ms {100 * row.error:+6.1f} %",
-            flush=True,
-        )
-    text = page(rows, told, next(iter(calibrations.values())))
-    (told.folder / "rows.json").write_text(
-        json.dumps(
-            [{**asdict(r.run), "predicted": r.predicted, "measured": r.measured} for r in rows]
-        )
-    )
+    results = all_tried(runs, told.rounds, told.folder)
+    rows = [Compared.of(run, results) for run in runs]
+    for row in rows:
+        print(line(row.run.name, row.measured, row.predicted, row.error))
+    text = page(rows, told.rounds, results[0]["machine"])
     if told.output:
         told.output.write_text(text)
     print(text.split("\n\n")[2])
@@ -303,14 +251,14 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ops", choices=("own", "grid"), default="own")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="configurations whose name has this text")
+    parser.add_argument("--part", default="0/1", help="such as 1/3: every third, from the second")
     parser.add_argument("--folder", type=Path, default=Path("build/single-host"))
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--train", help=argparse.SUPPRESS)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--kernels", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

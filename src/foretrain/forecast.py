@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import memory, notes
 from foretrain.analysis.money import money
 from foretrain.analysis.operators import busiest_operators, executed_flops
-from foretrain.analysis.prediction import Late, LinkUse, Prediction
+from foretrain.analysis.prediction import Late, LinkUse, Memory, Prediction
 from foretrain.analysis.sensitivity import remedies, run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import timeline
@@ -28,6 +28,7 @@ from foretrain.compile import ExecutionGraph, compile_step
 from foretrain.cost.collectives import chosen
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.cost import Costs, cost_graph
+from foretrain.cost.drift import with_waits
 from foretrain.cost.network import Network, network_of
 from foretrain.cost.pace import kernel_seconds
 from foretrain.engine import Run, engine_name
@@ -76,7 +77,7 @@ class Question:
     @property
     def compute(self) -> ComputeModel:
         """What times kernels."""
-        return Calibrated() if self.measured is None else self.measured.compute
+        return compute_of(self.measured)
 
     def to_dict(self) -> dict[str, Any]:
         w = self.workload
@@ -178,9 +179,16 @@ def predict(
 
 def network_for(question: Question) -> Network:
     """The cluster's links under the question's communication library."""
-    stack = question.runtime
-    own = None if question.measured is None else question.measured.curves
-    return network_of(question.cluster, stack.library, chosen(dict(stack.algorithms)), own)
+    return network_on(question.cluster, question.runtime, question.measured)
+
+
+def network_on(cluster: Cluster, stack: Runtime, measured: Measured | None) -> Network:
+    own = None if measured is None else measured.curves
+    return network_of(cluster, stack.library, chosen(dict(stack.algorithms)), own)
+
+
+def compute_of(measured: Measured | None) -> ComputeModel:
+    return Calibrated() if measured is None else measured.compute
 
 
 def compile_question(
@@ -210,28 +218,63 @@ def cost_question(
     question: Question, graph: ExecutionGraph, compute: ComputeModel | None = None
 ) -> Costs:
     """What the graph's tasks cost on the question's cluster."""
-    return cost_graph(
+    network, cluster = network_for(question), question.cluster
+    costs = cost_graph(
         graph,
-        question.cluster,
+        cluster,
         question.runtime,
-        network_for(question),
+        network,
         compute or question.compute,
         question.workload.data,
     )
+    drift = 0.0 if network.own is None else network.own.drift_between(cluster.devices)
+    return with_waits(graph, costs, drift, cluster.device_count)
 
 
 def answer(
     question: Question, *, is_folded: bool = True, compute: ComputeModel | None = None
 ) -> Prediction:
     """Compile, cost, simulate, analyse."""
+    return simulate_question(question, is_folded=is_folded, compute=compute).prediction
+
+
+def simulate_question(
+    question: Question, *, is_folded: bool = True, compute: ComputeModel | None = None
+) -> Simulation:
+    """Compile, cost, simulate; what is asked of the result is worked out then."""
     graph = compile_question(question, is_folded=is_folded, compute=compute)
     costs = cost_question(question, graph, compute)
-    run = run_graph(graph, costs)
-    return _prediction(question, graph, costs, run)
+    return Simulation(question, graph, costs, run_graph(graph, costs))
 
 
-def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Run) -> Prediction:
-    step = float(run.end.max())
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A step that was run. Its time and memory are enough to rank it; where the time went takes as long again."""
+
+    question: Question
+    graph: ExecutionGraph
+    costs: Costs
+    run: Run
+
+    @cached_property
+    def step_seconds(self) -> float:
+        return float(self.run.end.max())
+
+    @cached_property
+    def memory(self) -> Memory:
+        cluster = self.question.cluster
+        device_kind = np.asarray(cluster.device_kind)[self.graph.fold.examples]
+        capacities = np.array([d.memory_bytes for d in cluster.devices])[device_kind]
+        return memory(self.graph, self.question.runtime, capacities)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return _prediction(self)
+
+
+def _prediction(simulated: Simulation) -> Prediction:
+    question, graph, costs = simulated.question, simulated.graph, simulated.costs
+    run, step, held = simulated.run, simulated.step_seconds, simulated.memory
     counts = graph.fold.counts
     found = stalls(graph, costs, run, step)
     mean = found.mean(counts)
@@ -240,13 +283,10 @@ def _prediction(question: Question, graph: ExecutionGraph, costs: Costs, run: Ru
         type(found)(found.by_class[graph.fold.stage_of == s]).mean(counts[graph.fold.stage_of == s])
         for s in stages
     )
-    device_kind = np.asarray(question.cluster.device_kind)[graph.fold.examples]
-    capacities = np.array([d.memory_bytes for d in question.cluster.devices])[device_kind]
     sure = trust(graph, costs, found, known_of(question))
     model_flops, peak = _model_flops(question), _peak(question)
     workload = question.workload
     line = timeline(graph, run)
-    held = memory(graph, question.runtime, capacities)
     return Prediction(
         id=question.id,
         step_seconds=step,

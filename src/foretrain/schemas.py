@@ -14,7 +14,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of `cluster`, `plan`, `model`, `case`, `prediction`, `search` or `runtime`."""
+    """The schema of `cluster`, `plan`, `model`, `case`, `prediction`, `search`, `runtime` or `calibration`."""
     if name not in _SCHEMAS:
         known = ", ".join(_SCHEMAS)
         raise InputError(f"no schema {name!r}.{did_you_mean(name, _SCHEMAS)} Known: {known}.")
@@ -48,6 +48,12 @@ def _runtime() -> dict[str, Any]:
     from foretrain.runtime import Runtime
 
     return _of_dataclass(Runtime)
+
+
+def _calibration() -> dict[str, Any]:
+    from foretrain.measurement.calibration import Calibration
+
+    return _of_dataclass(Calibration)
 
 
 def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -309,4 +315,5 @@ _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "prediction": _prediction,
     "search": _search,
     "runtime": _runtime,
+    "calibration": _calibration,
 }

@@ -18,6 +18,10 @@ SPACES = (
     ("gpt3-1.3b", "1 x dgx-a100-80gb", 64, "megatron", ("cp=1",)),
     ("llama3.2-1b", "2 x dgx-h100", 64, "fsdp2", ("cp=1", "vpp<=4")),
     ("qwen2.5-1.5b", "2 x dgx-a100-80gb", 64, "megatron-deepspeed", ("cp=1", "vpp<=4")),
+    # fused by time; sends and buckets on a slow network; gathers that stages of one node wait for in turn
+    ("bert-large", "2 x dgx-a100-40gb", 256, "horovod", ("cp=1", "tp<=2")),
+    ("bert-large", "2 x aws:p4d.24xlarge", 256, "ddp", ("cp=1", "tp<=2")),
+    ("gpt2-medium", "4 x dgx-a100-40gb", 128, "deepspeed-2021", ("zero=3", "cp=1")),
 )
 PLANS = 16
 SEARCHES = list(islice(drawn(7, most=16), 5))

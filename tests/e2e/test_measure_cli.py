@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from foretrain.measurement.store import Store
 from foretrain.model.document import model_to_dict
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
@@ -44,16 +45,20 @@ def test_mistakes_are_explained(words: tuple[str, ...], said: str, tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
-def test_ops_then_a_prediction_of_this_machine(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    store = str(tmp_path / "store")
+def _small_model(folder: Path) -> str:
     shape = TransformerShape(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=96,
         max_position_embeddings=16,
     )  # fmt: skip
-    model = tmp_path / "model.yaml"
+    model = folder / "model.yaml"
     model.write_text(yaml.safe_dump(model_to_dict(transformer(shape, 16, "small"))))
-    step = (str(model), "--batch", "2", "--optimizer", "sgd")
+    return str(model)
+
+
+def test_ops_then_a_prediction_of_this_machine(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    store = str(tmp_path / "store")
+    step = (_small_model(tmp_path), "--batch", "2", "--optimizer", "sgd")
     words = (*step, "--threads", "1", "--tolerance", "0.2", "--json", "--store", store)
     ops = foretrain("measure", "ops", *words)
     assert ops.returncode == 0, ops.stderr
@@ -68,3 +73,18 @@ def test_ops_then_a_prediction_of_this_machine(tmp_path: Path) -> None:
     answer = json.loads(predicted.stdout)
     assert 1e-4 < answer["step_seconds"] < 60
     assert answer["measured_share"] > 0.5
+
+
+def test_kernels_are_timed_by_two_processes_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    store = str(tmp_path / "store")
+    model = _small_model(tmp_path)
+    words = (model, "--batch", "2", "--threads", "1", "--tolerance", "0.5", "--budget", "10s")
+    ops = foretrain("measure", "ops", *words, "--processes", "2", "--json", "--store", store)
+    assert ops.returncode == 0, ops.stderr
+    assert json.loads(ops.stdout)["kernels"]
+    done = foretrain("calibrate", "--processes", "2", "--store", store, "--json")
+    assert done.returncode == 0, done.stderr
+    with Store.open(store) as opened:
+        rows = opened.rows("op")
+    assert {row.key["processes"] for row in rows} == {2}

@@ -60,8 +60,18 @@ def test_other_commands_take_it_too(store: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     faster = ["whatif", *GPT2, "--on", "local", "--set", "device.compute=2x", "--json"]
     assert run(faster) == 0
-    assert run(["search", "gpt2", "--on", "local", "--batch", "4"]) == 2
-    assert "does not use measurements" in capsys.readouterr().err
+
+
+def test_searched_with_what_was_measured(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The estimate and the simulation both rest on this machine's own kernels and links."""
+    asked = ["search", *GPT2, "--on", "2 x local", "--where", "no offload, vpp=1", "--json"]
+    assert run(asked) == 0
+    best = told(capsys)["best"][0]  # type: ignore[index]
+    assert best["prediction"]["measured_share"] > 0.2
+    assert best["estimated_seconds"] == pytest.approx(best["prediction"]["step_seconds"], rel=0.1)
+    question = ["predict", *GPT2, "--on", "2 x local", "--plan", best["plan"], "--json"]
+    assert run(question) == 0
+    assert told(capsys)["step_seconds"] == best["prediction"]["step_seconds"]
 
 
 def test_a_calibration_leaves_other_machines_alone(

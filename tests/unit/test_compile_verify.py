@@ -103,7 +103,7 @@ def test_a_load_on_a_chain_is_noticed(graph):
 
 
 def test_a_collective_without_one_of_its_ranks_is_noticed():
-    question = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", plan="tp8", batch=2, micro_batch=1)
+    question = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", plan="dp8", batch=8, micro_batch=1)
     graph = compile_question(question, is_folded=False)
     verify(graph)
     task = int(np.flatnonzero(np.diff(graph.stream_ptr) == 8)[0])

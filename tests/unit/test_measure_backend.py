@@ -61,6 +61,8 @@ def test_a_gpu_is_timed_by_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> No
     assert (gpu.name, gpu.device, gpu.threads, gpu.cache_bytes) == ("cuda", "Fake 1000", None, 4e6)
     assert gpu.elapsed(torch.kernel, 7) == pytest.approx(7e-3)
     assert torch.waited == 1
+    assert gpu.elapsed(torch.kernel, 3, lambda _: torch.kernel(0)) == pytest.approx(3e-3)
+    assert torch.stream == pytest.approx(13e-3)
     assert gpu.normal(2, 3) == ((2, 3), "float32", "cuda:0")
     assert gpu.integers(9, 4) == (0, 9, (4,), "cuda:0")
 

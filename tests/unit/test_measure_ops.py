@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,15 @@ from foretrain.forecast import Question, answer, ask, compile_question
 from foretrain.measurement.fitting import calibrate
 from foretrain.measurement.local import local_cluster
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.needs import ACCUMULATE, STREAM, UPDATE, Need, needs, weight_sizes
+from foretrain.measurement.needs import (
+    ACCUMULATE,
+    CONTEXT,
+    STREAM,
+    UPDATE,
+    Need,
+    needs,
+    weight_sizes,
+)
 from foretrain.measurement.ops import measure_ops
 from foretrain.measurement.recipes import recipe, rotation
 from foretrain.measurement.records import op_key
@@ -32,7 +40,7 @@ class FakeBackend:
 
     name, device, threads, cache_bytes = "fake", "cpu", 1, 1e6
 
-    def elapsed(self, call: Callable[[int], object], calls: int) -> float:
+    def elapsed(self, call: Any, calls: int, before: Any = None) -> float:
         raise AssertionError("a fake runs nothing")
 
     def normal(self, *shape: int, dtype: str = "fp32") -> Any:
@@ -234,3 +242,114 @@ def test_ops_of_a_small_model_are_timed_for_real(tmp_path: Path) -> None:
         replace(small(layers=1), cluster=local_cluster(calibration), measured=calibration)
     ).step_seconds
     assert sum(row.seconds for row in report.rows) * 0.5 < step < 1.0
+
+
+# --- the calls before ---------------------------------------------------------------------------------
+
+
+def test_a_kernel_is_timed_after_the_calls_that_come_before_it_in_the_step() -> None:
+    found = {need.title: need for need in needs([small(layers=4)])}
+    fc1 = next(
+        n for t, n in found.items() if t.startswith("linear forward") and t.endswith("x256x64")
+    )
+    assert len(fc1.before) == CONTEXT
+    assert {one.phase for one in fc1.before} == {"forward"}
+    assert [one.what for one in fc1.before[-3:]] == ["linear", "elementwise", "norm"]
+
+
+def test_before_the_first_call_comes_the_end_of_the_step_before() -> None:
+    (first,) = [n for n in needs([small()]) if n.what == "embedding" and n.phase == "forward"]
+    assert first.before[-1].what == UPDATE
+
+
+def test_kernels_that_one_call_runs_come_before_once() -> None:
+    for need in needs([small()]):
+        norms = [one for one in need.before if one.what == "norm" and one.phase != "forward"]
+        assert len(norms) <= 2  # of which a layer has two, each of three kernels
+
+
+def test_only_the_call_itself_is_counted() -> None:
+    counted = cpu().elapsed(lambda _: None, 5, lambda _: time.sleep(2e-3))
+    assert counted < 2e-3
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_making_tensors_is_no_part_of_the_time_for_repeats(processes: int, tmp_path: Path) -> None:
+    """Rotations that take a while to make still leave as many repeats as a median needs."""
+    backend = cpu()
+    normal = backend.normal
+
+    def slow(*shape: int, dtype: str = "fp32") -> Any:
+        time.sleep(2e-3)
+        return normal(*shape, dtype=dtype)
+
+    backend.normal = slow
+    with Store.open(tmp_path / "store") as store:
+        effort = Effort(seconds=0.05, warm_up_seconds=0.005)
+        pair: Any = Pair() if processes == 2 else None
+        report = measure_ops([small(layers=1)], store, backend, effort=effort, group=pair)
+    assert min(row.repeats for row in report.rows) >= 5
+
+
+def test_updates_are_timed_on_gradients_that_are_not_zero() -> None:
+    backend = cpu()
+    (need,) = [n for n in needs([small()]) if n.what == UPDATE]
+    (step,) = recipe(need, backend).flowing()
+    weights = [w for group in step.__self__.param_groups for w in group["params"]]
+    assert all(float(w.grad.abs().min()) > 1e-12 for w in weights if w.numel() < 1000)
+
+
+def test_what_flows_in_is_written_anew_and_keeps_its_values() -> None:
+    backend = cpu()
+    need = next(n for n in needs([small()]) if n.what == "linear" and n.phase == "forward")
+    call = rotation(need, backend)
+    call.refresh()
+    (x, *_) = call._sets[0]
+    was, version = x.detach().clone(), x._version
+    call.refresh()
+    assert x._version > version
+    assert bool((x == was).all())
+    assert all(kept is not None for kept in call._kept)  # every copy has its memory already
+
+
+# --- by several processes at once ---------------------------------------------------------------------
+
+
+class Pair:
+    """Two processes of which the other says the same, or knows more."""
+
+    rank, world, per_node, backend, device = 0, 2, 2, "gloo", "cpu"
+
+    def __init__(self, told: float = -1.0) -> None:
+        self.told = told
+
+    def largest(self, value: float) -> float:
+        return max(value, self.told)
+
+    def mean(self, value: float) -> float:
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} is not needed")
+
+
+def test_kernels_timed_by_two_processes_are_kept_apart(tmp_path: Path) -> None:
+    question: Any = small()
+    with Store.open(tmp_path / "store") as store:
+        pair: Any = Pair()
+        measure_ops([question], store, FakeBackend(), machine=HERE, timer=Timer())
+        both = measure_ops(
+            [question], store, FakeBackend(), machine=HERE, timer=Timer(), group=pair
+        )
+        kept = [
+            store.known("op", op_key(k, threads=1, processes=2), HERE) for k in kernels(question)
+        ]
+    assert both.measured == len(both.rows) > 0
+    assert all(kept)
+
+
+def test_a_process_without_the_store_is_told_what_is_known() -> None:
+    pair: Any = Pair(told=3.0)
+    report = measure_ops([small()], None, FakeBackend(), machine=HERE, timer=Timer(0), group=pair)
+    assert report.measured == 0
+    assert {row.seconds for row in report.rows} == {3.0}

@@ -140,6 +140,13 @@ def test_bursts_of_several_workers_are_averaged() -> None:
     assert train_run("T3", [told]).step_seconds == pytest.approx(0.11)
 
 
+def test_bursts_of_storage_are_averaged() -> None:
+    """A disk that is held to a rate gives several batches at once and then makes one wait."""
+    told = launch("T2", (0.0,) * 5, steps=60)
+    told["ranks"][0]["passes"] = [[0.17 if at % 12 == 11 else 0.05] + [0.0] * 4 for at in range(60)]
+    assert train_run("T2", [told]).step_seconds == pytest.approx(0.06)
+
+
 def test_an_outlier_moves_the_mean_and_not_the_step() -> None:
     told = launch("T0", (0.0, 0.0, 1.0, 0.0, 0.0), steps=31)
     told["ranks"][0]["passes"][7] = [0.0, 0.0, 50.0, 0.0, 0.0]

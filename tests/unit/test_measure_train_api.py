@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from foretrain.errors import FileError, InputError
 from foretrain.measurement import page_cache, watch
+from foretrain.measurement.loaders import with_workers
 from foretrain.measurement.ranks import bucket_sizes
 from foretrain.measurement.step_events import (
     PARTS,
@@ -221,6 +224,62 @@ def test_a_loader_alone_hands_nothing_out(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert len(told["ranks"][0]["passes"]) == 4
 
 
+def test_the_loader_alone_runs_with_twice_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    loader = torch.utils.data.DataLoader(range(40), 2, num_workers=1)
+    target = ordered(monkeypatch, tmp_path, "P", "P2")
+    assert seen(loader) == []
+    once, twice = json.loads(target.read_text("utf-8"))
+    assert [(one["run"], one["workers"]) for one in (once, twice)] == [("P", 1), ("P2", 2)]
+    assert len(twice["ranks"][0]["passes"]) == 4
+    assert twice["ranks"][0]["taking_seconds"] > 0
+    assert loader.num_workers == 1  # the script's own loader is as it was
+
+
+def test_persistent_workers_stay_with_the_loader_they_are_of() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    loader = torch.utils.data.DataLoader(range(6), 2, num_workers=1, persistent_workers=True)
+    assert len(list(loader)) == 3
+    more = with_workers(loader, 2)
+    assert more is not None
+    assert sorted(batch.tolist() for batch in more) == [[0, 1], [2, 3], [4, 5]]
+    assert len(more._iterator._workers) == 2
+    assert len(loader._iterator._workers) == 1
+    for one in (loader, more):
+        one._iterator._shutdown_workers()
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_loader_of_another_make_is_not_given_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int
+) -> None:
+    loader = Loader(50)
+    monkeypatch.setattr(loader, "num_workers", workers, raising=False)
+    target = ordered(monkeypatch, tmp_path, "P", "P2")
+    seen(loader)
+    assert [told["run"] for told in json.loads(target.read_text("utf-8"))] == ["P"]
+
+
+def test_a_loader_without_workers_does_not_need_torch(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from foretrain.measurement import watch
+for number in watch([1, 2, 3] * 9):
+    pass
+"""
+    orders = Orders(("T0", "T3", "P", "P2"), str(tmp_path), steps=4, warmup=2)
+    environment = {**os.environ, ORDERS: orders.to_environment()}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "told.json").read_text("utf-8"))
+    assert [one["run"] for one in told] == ["T0", "T3", "P"]
+
+
 def test_cold_runs_need_data_and_rounds_repeat_the_rest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -248,6 +307,17 @@ def test_steps_are_cut_down_to_the_time_there_is(
 ) -> None:
     ordered(monkeypatch, tmp_path, "T0", steps=1000, seconds=1e-9)
     assert len(seen(Loader(3))) == 2 + 4  # never fewer than four
+
+
+def test_short_steps_are_as_many_as_an_epoch_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loader = Loader(500)
+    ordered(monkeypatch, tmp_path, "T3", least_seconds=60.0)
+    assert len(seen(loader)) == 500
+    assert loader.started == 1
+    ordered(monkeypatch, tmp_path, "T3", least_seconds=60.0, seconds=1e-9)
+    assert len(seen(loader)) == 2 + 4  # the most that is allowed counts more
 
 
 def test_an_empty_loader_and_wrong_orders_are_said(

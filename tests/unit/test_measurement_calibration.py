@@ -92,6 +92,29 @@ def test_kernels_of_one_thread_count_are_taken() -> None:
         calibration_of([*one, *two], threads=8)
 
 
+def test_kernels_timed_by_as_many_processes_are_taken() -> None:
+    alone = known.measurements()
+    key = op_key(known.gemm(64, 64, 64), threads=1, processes=2)
+    both = [Measurement.of("op", key, [1e-3], known.MACHINE)]
+    assert calibration_of([*alone, *both]) == replace(
+        calibration_of(alone), provenance=calibration_of([*alone, *both]).provenance
+    )
+    two = calibration_of([*alone, *both], processes=2)
+    assert ([op.seconds for op in two.ops], two.processes) == ([1e-3], 2)
+    assert calibration_of([*alone, *both], processes=4).processes == 2
+    assert calibration_of(alone, processes=2).processes == 1
+
+
+def test_processes_that_were_timed_together_are_not_slowed_down_again(
+    calibration: Calibration,
+) -> None:
+    crowded = replace(calibration, processes=8)  # on four cores
+    full = measured_device(calibration).memory_bandwidth
+    assert local_cluster(calibration, 8).devices[0].memory_bandwidth == full / 2
+    assert local_cluster(crowded, 8).devices[0].memory_bandwidth == full
+    assert local_cluster(crowded, 1).devices[0].memory_bandwidth == 2 * full
+
+
 def test_a_gpu_goes_by_the_name_of_the_catalogue() -> None:
     kernel = known.gemm(512, 512, 512)
     rows = [

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from foretrain.database import Database, Form
 from foretrain.errors import FileError, InputError
 from foretrain.measurement import records
-from foretrain.measurement.database import Database, Form
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import (
     Measurement,

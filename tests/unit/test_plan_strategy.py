@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from foretrain.compile.blocks import Blocks
 from foretrain.errors import PlanError
 from foretrain.forecast import answer, ask, compile_question
 from foretrain.model.graph import Op, Tensor
@@ -287,3 +290,20 @@ def test_recompute_by_the_name_of_an_op(word):
         return
     plain = ask(tiny_model("gpt"), on=NODE, plan="recompute=none", batch=8)
     assert answer(question).step_seconds > answer(plain).step_seconds
+
+
+def test_layers_named_by_ranges_share_what_is_compiled_for_alike_ones():
+    """Ranges that say the same, or differ in what is recomputed alone, are one program; the answer is the same."""
+    asked = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", plan="tp2 pp2 dp2", batch=8)
+    block = next(b for b in asked.workload.model.blocks if b.repeat > 1)
+    root = asked.plan.root
+    ranges = tuple(Node(f"{block.name}[{n}]", recompute="none") for n in range(block.repeat))
+    said = replace(
+        asked, plan=replace(asked.plan, root=replace(root, children=root.children + ranges))
+    )
+    blocks = Blocks(said.workload, said.plan, said.runtime)
+    number = said.workload.model.blocks.index(block)
+    _, layouts = blocks.block(number, 0, None, "none")
+    one, _ = blocks.block(number, 1, layouts, "none")
+    assert all(blocks.block(number, n, layouts, "none")[0] is one for n in range(block.repeat))
+    assert answer(said).step_seconds == answer(asked).step_seconds

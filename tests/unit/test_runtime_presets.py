@@ -7,6 +7,8 @@ from dataclasses import fields
 import pytest
 
 from foretrain.errors import RuntimePresetError
+from foretrain.model.optimizer import optimizer
+from foretrain.model.precision import precision
 from foretrain.runtime import Runtime, presets, runtime, runtime_from_case
 from foretrain.runtime.from_case import nearest
 from foretrain.runtime.runtime import names, preset_file
@@ -81,6 +83,16 @@ def test_known_library_defaults() -> None:
     assert not runtime("megatron-deepspeed").overlaps_gradients
     assert runtime("nemo").overlaps_gradients
     assert runtime("cpu-gloo").library == "gloo"
+
+
+def test_nanotron_updates_in_separate_passes() -> None:
+    """AdamW's decay, two moments, root, division, sum and step read and write 80 bytes of fp32, the copy to bf16 six."""
+    fused = optimizer("adam").update_bytes(1.0, precision("bf16"))
+    passes = 8 + 12 + 8 + 12 + 8 + 8 + 8 + 16
+    counted_elsewhere = 2  # gradients are wider than a fused update takes them for
+    assert runtime("nanotron").update_passes * fused == pytest.approx(
+        passes + 6 - counted_elsewhere
+    )
 
 
 def test_unknown_names_are_errors_with_a_hint() -> None:

@@ -10,7 +10,7 @@ from foretrain import Plan, predict, schema
 from foretrain.errors import InputError
 from foretrain.runtime import runtime
 
-NAMES = ("cluster", "plan", "model", "case", "prediction", "search", "runtime")
+NAMES = ("cluster", "plan", "model", "case", "prediction", "search", "runtime", "calibration")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -211,7 +211,12 @@ def test_all_faults_are_told_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("where", "said"),
-    [("tpp<=8", "Did you mean"), ("tp>64", "leaves no choice of tp"), ("schedule=1f2b", "1f1b")],
+    [
+        ("tpp<=8", "Did you mean"),
+        ("tp>64", "leaves no choice of tp"),
+        ("tp=3", "cannot be split so"),
+        ("schedule=1f2b", "1f1b"),
+    ],
 )
 def test_constraints_are_checked(where: str, said: str) -> None:
     with pytest.raises(InputError, match=said):

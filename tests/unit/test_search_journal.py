@@ -208,7 +208,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path, restart: bool) -> None:
     path.write_text("Chapter one. " * 1000)
     refused(path, "not a search journal", restart=restart)
     path.write_text("short")
-    refused(path, "damaged", restart=restart)
+    refused(path, "too few", restart=restart)
     path.unlink()
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE parts (number INTEGER)")
@@ -320,8 +320,8 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "state"
     written = filled(path, 2)
     with Journal(path, KEY) as journal:
-        pages = journal._file.execute("PRAGMA page_count").fetchone()[0]
-        journal._file.execute(f"PRAGMA max_page_count={pages}")
+        pages = journal._file._file.execute("PRAGMA page_count").fetchone()[0]
+        journal._file._file.execute(f"PRAGMA max_page_count={pages}")
         for number in range(2, 50):
             try:
                 journal.add(number, survey(number))

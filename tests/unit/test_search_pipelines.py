@@ -56,7 +56,7 @@ def closed_form(
 ) -> float:
     forward, backward, weight = (column[None, :] for column in durations)
     sends = np.full((1, len(durations[0]) - 1), send)
-    columns = Pipelines(stages, forward, backward, weight, sends, np.array([float(count)]))
+    columns = Pipelines(stages, forward, backward, weight, sends, np.array([float(count)]), sends)
     return float(seconds(kind, columns)[0])
 
 
@@ -106,3 +106,28 @@ def test_uneven_stages_are_close(kind: str) -> None:
     mean, largest = LIMITS[kind]
     assert np.mean(errors) < mean
     assert np.max(errors) < largest
+
+
+def test_sends_that_take_longer_than_work_set_the_pace_of_gpipe() -> None:
+    one = np.ones(4)
+    quick, slow = (closed_form("gpipe", 4, (one, one, 0.0 * one), send, 16) for send in (0.5, 3.0))
+    ways = 2.0 * 4 + 2.0 * 3 * 3.0
+    assert slow == pytest.approx(ways + 15 * (3.0 + 3.0))
+    assert quick == pytest.approx(2.0 * 4 + 2.0 * 3 * 0.5 + 15 * 2.0)
+
+
+def test_sends_that_meet_others_make_a_loop_longer_but_not_its_filling() -> None:
+    one, none, count = np.ones((1, 4)), np.zeros((1, 4)), np.array([64.0])
+    send = np.full((1, 3), 1.5)
+    alone, met = (
+        float(seconds("1f1b", Pipelines(4, one, one, none, send, count, sends))[0])
+        for sends in (send, 2.0 * send)
+    )
+    loop = (
+        2.0 * 3 * 1.5 / 4.0
+    )  # of every turn, a quarter of the way of four micro-batches in flight
+    assert 0.0 < met - alone <= 64 * loop
+    few = np.array([1.0])
+    assert seconds("1f1b", Pipelines(4, one, one, none, send, few, 2.0 * send)) == pytest.approx(
+        seconds("1f1b", Pipelines(4, one, one, none, send, few, send))
+    )

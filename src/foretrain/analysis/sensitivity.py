@@ -75,11 +75,11 @@ def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:
     """Costs under a change. Latency counts with the link it belongs to."""
     kind = graph.task_kind
     seconds = costs.seconds.copy()
-    parts = costs.breakdown
     factors = {COMPUTE: change.compute, INTERCONNECT: change.interconnect, NETWORK: change.network}
     chains = kind == CHAIN
+    parts = costs.breakdown[costs.alike[chains]]
     for column, share in factors.items():
-        seconds[chains] += (share - 1.0) * parts[chains, column]
+        seconds[chains] += (share - 1.0) * parts[:, column]
     seconds[(kind == LAUNCH) | (kind == LAUNCH_REST)] *= change.host
     seconds[kind == COPY] *= change.interconnect
     flows = costs.route >= 0

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import STALLS
+from foretrain.compile.columns import order_of
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
@@ -67,7 +68,7 @@ def chains(graph: ExecutionGraph) -> tuple[Ints, Ints]:
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
     keep = owner >= 0
     task, owner = task[keep], owner[keep]
-    order = np.lexsort((task, owner))
+    order = order_of(owner)  # tasks are in order already
     return task[order], owner[order]
 
 
@@ -77,7 +78,7 @@ def _busy(
     seconds = run.end[task] - run.start[task]
     is_chain = graph.task_kind[task] == CHAIN
     is_update = graph.task_phase[task] == UPDATE
-    parts = costs.breakdown[task]
+    parts = costs.breakdown[costs.alike[task]]
     for column, name in enumerate(("compute", "interconnect", "network")):
         value = np.where(is_chain, parts[:, column], 0.0)
         if name == "compute":
@@ -158,7 +159,7 @@ def _first_kernel(graph: ExecutionGraph, costs: Costs, run: Run, task: Ints) -> 
     if not late.any():
         return begin, cause
     ready, other = _without_launches(graph, run, task[late])
-    issued = run.start[cause[late]] + costs.first_launch[task[late]]
+    issued = run.start[cause[late]] + costs.first_launch[costs.alike[task[late]]]
     begin[late] = np.minimum(begin[late], np.maximum(ready, issued))
     cause[late] = np.where(ready >= issued, other, cause[late])
     return begin, cause
@@ -184,7 +185,7 @@ def _waits(graph: ExecutionGraph) -> tuple[Ints, Ints]:
     """Pairs (before, after): successors, and neighbours on a stream."""
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.succ_ptr))
     on_stream = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
-    order = np.lexsort((on_stream, graph.stream_ids))
+    order = order_of(graph.stream_ids)  # tasks are in order already
     streams, queued = graph.stream_ids[order], on_stream[order]
     same = streams[1:] == streams[:-1]
     before = np.concatenate([task, queued[:-1][same]])
@@ -238,7 +239,9 @@ def _membership(graph: ExecutionGraph) -> tuple[NDArray[np.bool_], Ints]:
     is_compute = np.array([name == "compute" for _, name in graph.streams], dtype=np.bool_)
     on_chain = np.zeros(graph.tasks, dtype=np.bool_)
     on_chain[task[is_compute[graph.stream_ids]]] = True
-    return on_chain, np.sort(task * graph.fold.classes + rank_class[graph.stream_ids])
+    return on_chain, np.sort(
+        task * graph.fold.classes + rank_class[graph.stream_ids], kind="stable"
+    )
 
 
 def _causes(graph: ExecutionGraph, costs: Costs) -> Ints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.analysis.prediction import Lane, Timeline
+from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
     CHAIN,
     KIND_NAMES,
@@ -50,7 +51,7 @@ def _labels(graph: ExecutionGraph) -> tuple[np.typing.NDArray[np.int32], tuple[s
     is_plain = np.isin(graph.task_kind, (CHAIN, LAUNCH, LAUNCH_REST))
     shape = np.where(is_plain, -1, graph.task_shape.astype(np.int64))
     key = (shape + 1) * 64 + graph.task_kind * 8 + np.where(is_plain, graph.task_phase, 0)
-    values, number = np.unique(key, return_inverse=True)
+    values, number = distinct(key)
     names = tuple(_name(graph, int(v)) for v in values)
     return number.astype(np.int32), names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,6 +37,9 @@ def calibrate(
             metavar="N", help="Take kernels timed with N threads; left out, the usual number."
         ),
     ] = None,
+    processes: Annotated[
+        str, typer.Option(metavar="N", help="Take kernels timed by N processes at once.")
+    ] = "1",
     device: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="What the catalogue calls the GPU that was measured."),
@@ -53,17 +56,19 @@ def calibrate(
     expect_page(output)
     if measured and store is not None:
         raise InputError("give FILES or --store, not both.")
-    count = None if threads is None else parse_count(threads)
+    how: dict[str, Any] = {
+        "threads": None if threads is None else parse_count(threads),
+        "processes": parse_count(processes),
+        "device": device,
+    }
     if measured:
-        found = _of_files(measured, machine, count, device)
+        found = _of_files(measured, machine, how)
     else:
-        found = _of_store(store, machine, count, device)
+        found = _of_store(store, machine, how)
     return give_page(calibration_page(found), output)
 
 
-def _of_files(
-    files: list[Path], machine: str | None, threads: int | None, device: str | None
-) -> Calibration:
+def _of_files(files: list[Path], machine: str | None, how: dict[str, Any]) -> Calibration:
     from foretrain.measurement.exchange import read_measurements
     from foretrain.measurement.fitting import calibration_of
 
@@ -73,18 +78,16 @@ def _of_files(
     last = {
         (row.kind, row.key_text, row.machine.id): row for row in sorted(rows, key=lambda r: r.at)
     }
-    return calibration_of(tuple(last.values()), threads=threads, device=device)
+    return calibration_of(tuple(last.values()), **how)
 
 
-def _of_store(
-    path: str | None, machine: str | None, threads: int | None, device: str | None
-) -> Calibration:
+def _of_store(path: str | None, machine: str | None, how: dict[str, Any]) -> Calibration:
     from foretrain.measurement.fitting import calibrate as calibrated
     from foretrain.measurement.machine import Machine
     from foretrain.measurement.store import Store
 
     with Store.open(path, must_exist=True) as store:
-        found = calibrated(store, machine or Machine.here(), threads=threads, device=device)
+        found = calibrated(store, machine or Machine.here(), **how)
         store.add_calibration(
             Machine.from_dict(found.machine), found.to_dict(), found.provenance.last
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,9 @@ def ops(
         str, typer.Option(metavar="NAME", help="cpu or cuda; left out, a GPU if there is one.")
     ] = "",
     threads: Threads = None,
+    processes: Annotated[
+        str, typer.Option(metavar="N", help="Time by N processes at once, as N train on this host.")
+    ] = "1",
     budget: BudgetOption = None,
     tolerance: Annotated[
         float, typer.Option(help="Repeat until the median is known to this share.")
@@ -55,20 +59,30 @@ def ops(
     from foretrain.cli.progress import Progress
     from foretrain.forecast import ask
     from foretrain.measurement.backend import backend
-    from foretrain.measurement.ops import measure_ops
+    from foretrain.measurement.links import is_joined, spawned
+    from foretrain.measurement.ops import IN_CONTEXT, measure_ops
     from foretrain.measurement.store import Store
+    from foretrain.measurement.torch_group import TorchGroup
     from foretrain.report.measured import ops_page
 
     expect_page(output)
-    seconds, count, effort = _seconds(budget), _count(threads, "--threads"), _effort(tolerance)
+    seconds, count = _seconds(budget), _count(threads, "--threads")
+    effort = dataclasses.replace(IN_CONTEXT, tolerance=_effort(tolerance).tolerance)
+    together = _count(processes, "--processes") or 1
     asked = ask(**_asked(question))
-    place = backend(device, count)
-    with Store.open(store) as opened, Progress("kernels", quiet=output.quiet) as progress:
+    if together > 1 and not is_joined():
+        return spawned(["-m", "foretrain", *sys.argv[1:]], together)
+    with ExitStack() as stack:
+        group = stack.enter_context(TorchGroup(threads=count)) if together > 1 else None
+        is_first = group is None or group.rank == 0
+        opened = stack.enter_context(Store.open(store)) if is_first else None
+        progress = stack.enter_context(Progress("kernels", quiet=output.quiet or not is_first))
         found = measure_ops(
-            [asked], opened, place, effort=effort, budget=seconds, progress=progress
-        )
-        path = opened.path
-    return give_page(ops_page(found, str(path)), output)
+            [asked], opened, backend(device, count), effort=effort, budget=seconds,
+            progress=progress, group=group,
+        )  # fmt: skip
+        path = str(opened.path) if opened is not None else ""
+    return give_page(ops_page(found, path), output) if is_first else 0
 
 
 def links(
@@ -126,8 +140,6 @@ def _joined_links(
     store: str | None,
 ) -> int:
     """As one process of the job; the first keeps the store and gives the answer."""
-    from contextlib import ExitStack
-
     from foretrain.cli.output import give_page
     from foretrain.cli.progress import Progress
     from foretrain.measurement.links import measure_links

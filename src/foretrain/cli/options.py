@@ -26,6 +26,21 @@ LOCAL_PROCESSES = re.compile(r"\s*(?:\d+\s*[x×*]\s*)?local\s*")
 """Clusters that are this machine. Told here, because measurements are loaded only for them."""
 
 
+ModelName = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="Zoo name, Hugging Face config.json or our YAML."),
+]
+SequenceLength = Annotated[
+    str | None, typer.Option(metavar="N", help="Sequence length, such as 4096 or 4k.")
+]
+PrecisionName = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8 …")]
+OptimizerName = Annotated[str | None, typer.Option(help="adam, sgd …")]
+RuntimeName = Annotated[
+    str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
+]
+NO_MODEL = "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models')."
+
+
 @dataclasses.dataclass(frozen=True)
 class Output:
     """Where the answer goes."""
@@ -58,13 +73,7 @@ class Output:
 class Question:
     """What to predict."""
 
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Zoo name, Hugging Face config.json or our YAML.",
-        ),
-    ] = None
+    model: ModelName = None
     on: Annotated[
         str | None,
         typer.Option(
@@ -84,14 +93,10 @@ class Question:
     micro_batch: Annotated[
         str | None, typer.Option(metavar="N", help="Samples per micro-batch.")
     ] = None
-    seq: Annotated[
-        str | None, typer.Option(metavar="N", help="Sequence length, such as 4096 or 4k.")
-    ] = None
-    precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8 …")] = None
-    optimizer: Annotated[str | None, typer.Option(help="adam, sgd …")] = None
-    runtime: Annotated[
-        str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
-    ] = None
+    seq: SequenceLength = None
+    precision: PrecisionName = None
+    optimizer: OptimizerName = None
+    runtime: RuntimeName = None
     stragglers: Annotated[
         str | None,
         typer.Option(
@@ -123,10 +128,7 @@ class Question:
         missing = [
             fault
             for value, fault in (
-                (
-                    self.model,
-                    "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models').",
-                ),
+                (self.model, NO_MODEL),
                 (
                     self.on,
                     "--on: missing. Give a cluster such as '2 x dgx-h100' ('foretrain catalog list nodes').",
@@ -151,10 +153,6 @@ class Question:
         is_local = self.on is not None and LOCAL_PROCESSES.fullmatch(self.on) is not None
         if self.on is None or (self.calibration is None and not is_local):
             return {}
-        if "calibration" in getattr(self, "LEFT_OUT", ()):
-            raise InputError(
-                f"--on {self.on}: this command does not use measurements; predict does."
-            )
         from foretrain.measurement.calibration import LOCAL
         from foretrain.measurement.local import resolved
 
@@ -188,7 +186,7 @@ class ChangedQuestion(Question):
 class OpenQuestion(Question):
     """A question whose plan is what is asked for."""
 
-    LEFT_OUT: typing.ClassVar[tuple[str, ...]] = ("plan", "calibration")
+    LEFT_OUT: typing.ClassVar[tuple[str, ...]] = ("plan",)
 
     batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
 

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrain.cli.options import Output
+from foretrain.cli.options import (
+    NO_MODEL,
+    ModelName,
+    OptimizerName,
+    Output,
+    PrecisionName,
+    RuntimeName,
+    SequenceLength,
+)
 from foretrain.errors import InputError
 
 
@@ -16,10 +24,7 @@ from foretrain.errors import InputError
 class Job:
     """What is to be trained."""
 
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Zoo name, Hugging Face config.json or our YAML."),
-    ] = None
+    model: ModelName = None
     tokens: Annotated[
         str | None, typer.Option(metavar="N", help="Train on so many tokens, such as 1e12.")
     ] = None
@@ -40,14 +45,10 @@ class Job:
             metavar="N", help="Batch of a device instead: the global one grows with them."
         ),
     ] = None
-    seq: Annotated[
-        str | None, typer.Option(metavar="N", help="Sequence length, such as 4096 or 4k.")
-    ] = None
-    precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8 …")] = None
-    optimizer: Annotated[str | None, typer.Option(help="adam, sgd …")] = None
-    runtime: Annotated[
-        str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
-    ] = None
+    seq: SequenceLength = None
+    precision: PrecisionName = None
+    optimizer: OptimizerName = None
+    runtime: RuntimeName = None
     data: Annotated[
         str | None,
         typer.Option(
@@ -132,9 +133,7 @@ def _job(job: Job) -> dict[str, Any]:
     from foretrain.units import parse_bandwidth, parse_count
 
     if job.model is None:
-        raise InputError(
-            "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models')."
-        )
+        raise InputError(NO_MODEL)
     asked: dict[str, Any] = dataclasses.asdict(job)
     for name in ("batch", "batch_per_device", "seq"):
         if asked[name] is not None:

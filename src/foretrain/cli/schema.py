@@ -8,7 +8,7 @@ import typer
 
 from foretrain.cli.options import Output
 
-NAMES = ("cluster", "plan", "model", "case", "prediction", "search", "runtime")
+NAMES = ("cluster", "plan", "model", "case", "prediction", "search", "runtime", "calibration")
 
 
 def schema(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,59 +16,80 @@ if TYPE_CHECKING:
     from foretrain.planning.facade import Found
 
 
-def search(
-    question: OpenQuestion,
-    output: Output,
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """Which plans are looked at, and what is asked of them."""
+
     objective: Annotated[
         str, typer.Option(metavar="time|cost|memory|pareto", help="What is made small.")
-    ] = "time",
-    top: Annotated[int, typer.Option(metavar="N", help="How many plans to show.")] = 10,
+    ] = "time"
+    top: Annotated[int, typer.Option(metavar="N", help="How many plans to show.")] = 10
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CONSTRAINTS",
             help="Plans to look at: 'tp<=8, pp=4|8, zero>=1, sp, no recompute'. Repeatable.",
         ),
-    ] = None,
+    ] = None
     per_layer: Annotated[
         bool,
         typer.Option("--per-layer", help="Also try different strategies for different layers."),
-    ] = False,
-    why: Annotated[
-        str | None,
-        typer.Option(metavar="CHOICE", help="Say why the best plan is not like this: 'tp=4'."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes to use; left out, this one.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A Ray cluster to use; 'local' starts one here."),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Keep what is done in FILE; the same command goes on from there.",
-        ),
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what --state FILE holds.")
-    ] = False,
+    ] = False
     seed: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             help="Draws --stragglers that are given as a spread; the search itself draws nothing.",
         ),
-    ] = None,
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Workforce:
+    """Who does the work, and where what is done is kept."""
+
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes to use; left out, this one.")
+    ] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A Ray cluster to use; 'local' starts one here."),
+    ] = None
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep what is done in FILE; the same command goes on from there.",
+        ),
+    ] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what --state FILE holds.")] = (
+        False
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Launch files of the best plan."""
+
     export: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write launch files of the best plan into DIR."),
-    ] = None,
+    ] = None
     to: Annotated[
         str | None,
         typer.Option(metavar="TARGET", help="What they are for: megatron, deepspeed, torchrun …"),
+    ] = None
+
+
+def search(
+    question: OpenQuestion,
+    wanted: Wanted,
+    workforce: Workforce,
+    launch: Launch,
+    output: Output,
+    why: Annotated[
+        str | None,
+        typer.Option(metavar="CHOICE", help="Say why the best plan is not like this: 'tp=4'."),
     ] = None,
 ) -> int:
     """The best plans, what they trade, and why the others lose.
@@ -78,10 +100,8 @@ def search(
     from foretrain.cli.search_progress import SearchProgress
 
     expect_page(output, more=("html", "csv"))
-    asked = question.asked()
-    if "batch" not in asked:
-        raise InputError("--batch: missing. Give the global batch in samples.")
-    _expect_target(export, to)
+    asked = _asked(question, wanted, workforce)
+    _expect_target(launch.export, launch.to)
     from foretrain.planning.constraints import parse
     from foretrain.planning.facade import search as find
     from foretrain.report.search import search_page
@@ -90,24 +110,20 @@ def search(
     shown = SearchProgress(quiet=output.quiet)
     try:
         with shown:
-            found = find(
-                **asked,
-                objective=objective,
-                top=top,
-                where=tuple(where or ()),
-                per_layer=per_layer,
-                workers=workers,
-                ray=ray,
-                state=state,
-                restart=restart,
-                seed=seed,
-                progress=shown,
-            )
+            found = find(**asked, progress=shown)
             answer = found.why(why) if why is not None else None
     except KeyboardInterrupt:
-        return _interrupted(shown, state)
-    launch = None if export is None or to is None else _exported(found, export, to)
-    return give_page(search_page(found, answer, launch), output)
+        return _interrupted(shown, workforce.state)
+    return give_page(search_page(found, answer, _exported(found, launch)), output)
+
+
+def _asked(question: OpenQuestion, wanted: Wanted, workforce: Workforce) -> dict[str, Any]:
+    """Arguments of the public API."""
+    asked = question.asked()
+    if "batch" not in asked:
+        raise InputError("--batch: missing. Give the global batch in samples.")
+    more = {**dataclasses.asdict(wanted), **dataclasses.asdict(workforce)}
+    return {**asked, **more, "where": tuple(wanted.where or ())}
 
 
 def _interrupted(shown: SearchProgress, state: Path | None) -> int:
@@ -148,17 +164,17 @@ def _expect_target(folder: Path | None, target: str | None) -> None:
         raise FileError(f"{folder} is a file; launch files need a folder. Give another name.")
 
 
-def _exported(found: Found, folder: Path, target: str) -> dict[str, Any] | None:
-    """Launch files of the best plan."""
+def _exported(found: Found, launch: Launch) -> dict[str, Any] | None:
+    """Launch files of the best plan, where they are asked for."""
+    if launch.export is None or launch.to is None or not found.best:
+        return None
     from foretrain.adapters.write import export, save
 
-    if not found.best:
-        return None
-    made = export(found.task.question(found.best[0].plan), target)
-    save(made, folder)
+    made = export(found.task.question(found.best[0].plan), launch.to)
+    save(made, launch.export)
     return {
         "target": made.target,
-        "folder": str(folder),
+        "folder": str(launch.export),
         "files": list(made.files),
         "cannot": list(made.cannot),
     }

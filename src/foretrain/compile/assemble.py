@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +22,13 @@ from foretrain.compile.execution import (
 )
 from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
+from foretrain.compile.patterns import Patterns
 from foretrain.compile.segment import Interner, Segment
-from foretrain.compile.template import Shapes, Template, Weaver, weave
+from foretrain.compile.table import Table
+from foretrain.compile.template import Shapes, Template, Weaver
 from foretrain.plan.schedules.base import Steps
 
 Ints = NDArray[np.int64]
-COLUMNS = ("kind", "shape", "rank_class", "memory", "workspace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,14 @@ class _StageLayout:
         """Task numbers of a class's named row in the given steps (-1: none)."""
         local = self.table(name)[self.which[steps], position]
         return np.where(local < 0, -1, self.base[steps] + local)
+
+    def also(self, steps: Ints, position: int) -> Iterator[Ints]:
+        """First tasks of others in the given steps that wait for whatever a class's own waits for (-1: none)."""
+        found = [template.also.get(position, []) for template in self.templates]
+        for place in range(max(map(len, found))):
+            rows = np.array([rows[place] if len(rows) > place else -1 for rows in found])
+            local = rows[self.which[steps]]
+            yield np.where(local < 0, -1, self.base[steps] + local)
 
 
 def assemble(
@@ -94,7 +103,15 @@ class _Assembly:
         self.sources: list[Ints] = []
         self.targets: list[Ints] = []
         self.tail: list[tuple[int, Template]] = []  # (first task, template) of barriers and updates
-        self.weaver = Weaver(interner.items, fold, self.shapes, self._stream, habits.has_host)
+        weaver = Weaver(
+            interner.items,
+            fold,
+            self.shapes,
+            self._stream,
+            habits.has_host,
+            habits.has_host and habits.host_blocks,
+        )
+        self.patterns = Patterns(weaver, self.stream_numbers)
         self.layouts: list[_StageLayout] = []
         self.total = 0
         for stage, (program, order) in enumerate(zip(programs, orders, strict=True)):
@@ -114,7 +131,7 @@ class _Assembly:
         accompanied = self._accompanied([program.segments[k] for k in keys], segment_of)
         variants, which = np.unique(segment_of * 2 + accompanied, return_inverse=True)
         templates = [
-            weave(program.segments[keys[variant // 2]], classes, bool(variant % 2), self.weaver)
+            self.patterns.template(program.segments[keys[variant // 2]], classes, variant % 2 > 0)
             for variant in variants.tolist()
         ]
         rows = np.array([t.rows for t in templates])[which]
@@ -140,6 +157,7 @@ class _Assembly:
             self._inner_edges(layout)
             self._transfers(stage, layout)
             self._starts(layout)
+            self._in_step(layout)
             if not self.habits.overlaps_sends:
                 self._blocking_sends(layout)
         barrier_rows = [self._barrier(item) for item in self.barriers]
@@ -186,6 +204,8 @@ class _Assembly:
             receiver = layout.classes.index(self.fold.partner(group, sender))
             source = other.rows("sends", sent, position)
             self._join(source, layout.rows("first", steps, receiver))
+            for rows in layout.also(steps, receiver):
+                self._join(source, rows)
             if self.habits.host_blocks:
                 self._join(source, layout.rows("lead", steps, receiver))
 
@@ -204,11 +224,20 @@ class _Assembly:
                 before = layout.rows("last", steps - 1, position)
                 self._join(before, layout.base[steps] + row)
 
+    def _in_step(self, layout: _StageLayout) -> None:
+        """Classes that run a step together begin it when all of them are done with the step before."""
+        steps = np.arange(len(layout.which) - 1)
+        for position in range(len(layout.classes)):
+            for rows in layout.also(steps + 1, position):
+                self._join(layout.rows("last", steps, position), rows)
+
     def _blocking_sends(self, layout: _StageLayout) -> None:
         steps = np.arange(len(layout.which) - 1)
         for position in range(len(layout.classes)):
             sent = layout.rows("sends", steps, position)
             self._join(sent, layout.rows("first", steps + 1, position))
+            for rows in layout.also(steps + 1, position):
+                self._join(sent, rows)
 
     def _tail_template(self, template: Template) -> int:
         start = self.total
@@ -262,7 +291,7 @@ class _Assembly:
             classes = self._classes(stage)
             if not len(program.update.chain):
                 continue
-            template = weave(program.update, classes, True, self.weaver)
+            template = self.patterns.template(program.update, classes, True)
             start = self._tail_template(template)
             for position, rank_class in enumerate(classes):
                 first = np.array([start + template.first[position]])
@@ -306,49 +335,30 @@ class _Assembly:
         return found
 
     def _columns(self) -> ExecutionGraph:
-        columns = {name: np.zeros(self.total) for name in COLUMNS}
-        labels = {
-            name: np.full(self.total, -1, dtype=np.int32) for name in ("stage", "chunk", "micro")
-        }
-        phase = np.full(self.total, UPDATE, dtype=np.int8)
-        counts = np.zeros(self.total, dtype=np.int64)
-        accompanied = np.zeros(self.total, dtype=np.bool_)
-        pieces: list[tuple[Ints, Template]] = []
-        for stage, layout in enumerate(self.layouts):
-            for number, template in enumerate(layout.templates):
-                steps = np.flatnonzero(layout.which == number)
-                tasks = layout.base[steps][:, None] + np.arange(template.rows)
-                labels["stage"][tasks] = stage
-                labels["chunk"][tasks] = layout.steps[steps, 1][:, None]
-                labels["micro"][tasks] = layout.steps[steps, 2][:, None]
-                phase[tasks] = layout.steps[steps, 0][:, None]
-                pieces.append((tasks, template))
-        for start, template in self.tail:
-            tasks = start + np.arange(template.rows)[None, :]
-            labels["stage"][tasks] = self.fold.stage_of[template.rank_class]
-            pieces.append((tasks, template))
-        for tasks, template in pieces:
-            for name in COLUMNS:
-                columns[name][tasks] = getattr(template, name)
-            accompanied[tasks] = template.has_company
-            counts[tasks] = [len(s) for s in template.streams]
-        stream_ptr, stream_ids = _stream_csr(self.total, counts, pieces)
+        table = Table(
+            [*(t for one in self.layouts for t in one.templates), *(t for _, t in self.tail)]
+        )
+        row = self._rows(table)
+        stream_ptr, stream_ids = table.streams(row)
         succ_ptr, succ = _edges_csr(self.total, self.sources, self.targets)
         shape_ptr, shape_items = self.shapes.csr()
+        phase, chunk, micro = self._labels()
         return ExecutionGraph(
             items=tuple(self.interner.items),
             shape_ptr=shape_ptr,
             shape_items=shape_items,
-            task_kind=columns["kind"].astype(np.int8),
-            task_shape=columns["shape"].astype(np.int32),
-            task_class=columns["rank_class"].astype(np.int32),
+            task_kind=table.column("kind", np.int8)[row],
+            task_shape=table.column("shape", np.int32)[row],
+            task_class=table.column("rank_class", np.int32)[row],
             task_phase=phase,
-            task_stage=labels["stage"],
-            task_chunk=labels["chunk"],
-            task_micro=labels["micro"],
-            task_memory=columns["memory"],
-            task_workspace=columns["workspace"],
-            task_accompanied=accompanied,
+            task_stage=self.fold.stage_of.astype(np.int32)[table.column("rank_class", np.int32)][
+                row
+            ],
+            task_chunk=chunk,
+            task_micro=micro,
+            task_memory=table.column("memory", np.float64)[row],
+            task_workspace=table.column("workspace", np.float64)[row],
+            task_accompanied=table.has_company[row],
             stream_ptr=stream_ptr,
             stream_ids=stream_ids,
             succ_ptr=succ_ptr,
@@ -357,6 +367,34 @@ class _Assembly:
             stages=tuple(program.stage for program in self.programs),
             fold=self.fold,
         )
+
+    def _rows(self, table: Table) -> Ints:
+        """The template row of every task."""
+        which, first = [], 0
+        for layout in self.layouts:
+            which.append(first + layout.which)
+            first += len(layout.templates)
+        which.append(first + np.arange(len(self.tail)))
+        template = np.concatenate(which)
+        lengths = table.lengths[template]
+        start = np.cumsum(lengths) - lengths
+        row: Ints = np.arange(self.total) + np.repeat(table.start[template] - start, lengths)
+        return row
+
+    def _labels(self) -> tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.int32]]:
+        """Phase, chunk and micro-batch of every task."""
+        steps = np.concatenate([layout.steps for layout in self.layouts])
+        counts = [np.array([t.rows for t in one.templates])[one.which] for one in self.layouts]
+        rows = np.concatenate(counts)
+        rest = self.total - int(rows.sum())
+        phase = np.append(
+            np.repeat(steps[:, 0].astype(np.int8), rows), np.full(rest, UPDATE, np.int8)
+        )
+        chunk, micro = (
+            np.append(np.repeat(steps[:, n].astype(np.int32), rows), np.full(rest, -1, np.int32))
+            for n in (1, 2)
+        )
+        return phase, chunk, micro
 
 
 def _which(keys: list[Key], order: Steps) -> Ints:
@@ -369,21 +407,6 @@ def _which(keys: list[Key], order: Steps) -> Ints:
     is_edge = np.where(order[:, 0] == FORWARD, order[:, 2] == 0, order[:, 2] == last)
     chosen: Ints = numbers[order[:, 0], order[:, 1], is_edge.astype(int)]
     return chosen
-
-
-def _stream_csr(
-    total: int, counts: Ints, pieces: list[tuple[Ints, Template]]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    pointers = np.zeros(total + 1, dtype=np.int32)
-    np.cumsum(counts, out=pointers[1:])
-    ids = np.zeros(int(pointers[-1]), dtype=np.int32)
-    for tasks, template in pieces:
-        width = max((len(s) for s in template.streams), default=0)
-        for column in range(width):
-            rows = [r for r, s in enumerate(template.streams) if len(s) > column]
-            values = [template.streams[r][column] for r in rows]
-            ids[pointers[tasks[:, rows]] + column] = values
-    return pointers, ids
 
 
 def _edges_csr(

@@ -14,7 +14,7 @@ from foretrain.compile.passes.unpack import unpacked
 from foretrain.model.ops.base import Choices
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
-from foretrain.plan.strategy import nodes, of_repetition
+from foretrain.plan.strategy import likeness, nodes, of_repetition
 from foretrain.runtime import Runtime
 
 
@@ -34,6 +34,8 @@ class Blocks:
         self.programs: dict[tuple[object, ...], BlockProgram] = {}
         self.used_axes: set[str] = set()
         self._passes: dict[tuple[object, ...], BlockPass] = {}
+        self._first: dict[tuple[int, int], int] = {}
+        self._said: dict[tuple[object, ...], int] = {}
         self._has_ranges = any("[" in node.select for node in nodes(plan.root))
         # a tied weight that lives twice on one stage is stored and reduced once
         ties = workload.model.tied if plan.schedule.stages == 1 else ()
@@ -44,7 +46,7 @@ class Blocks:
     ) -> tuple[BlockPass, tuple[Layout, ...]]:
         """What a repetition runs on tensors that lie as `incoming` says, recomputing what `choice` says, and how
         what it hands on lies."""
-        key = (number, repetition if self._has_ranges else 0, incoming)
+        key = (number, self._alike(number, repetition), incoming)
         program = self.programs.get(key)
         if program is None:
             program = self.programs[key] = self._program(number, repetition, incoming)
@@ -59,6 +61,17 @@ class Blocks:
             block_pass = unpacked(block_pass, self.setting.precision, self.runtime)
             self._passes[full_key] = block_pass
         return block_pass, program.outgoing
+
+    def _alike(self, number: int, repetition: int) -> int:
+        """The first repetition that is split in the same way."""
+        if not self._has_ranges:
+            return 0
+        found = self._first.get((number, repetition))
+        if found is None:
+            name = self.model.blocks[number].name
+            said = (number, likeness(self.plan.root, name, repetition))
+            found = self._first[number, repetition] = self._said.setdefault(said, repetition)
+        return found
 
     def _program(
         self, number: int, repetition: int, incoming: tuple[Layout, ...] | None

@@ -4,6 +4,10 @@ The chain is cut only where something can come between: where work beside it sta
 around collectives that several rank classes take part in, whose links carry other traffic, or that have company
 which slows kernels but not them. Everything else runs as one task, which is exact because nothing outside can
 change what happens inside.
+
+Classes that meet in all collectives of a run of a chain go through it *in step*: their devices are alike and leave
+each collective together, so that up to the last one the run is one task of each, begun when all of them can. Where
+hosts wait for what a step receives they may differ, and what follows the last collective is each class's own.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from foretrain.compile.execution import (
     LAUNCH_REST,
     TRANSFER,
     Communication,
+    Compute,
     Item,
 )
 from foretrain.compile.passes.fold import Fold
@@ -51,6 +56,9 @@ class Template:
     last: list[int] = field(default_factory=list)
     lead: list[int] = field(default_factory=list)
     sends: list[int] = field(default_factory=list)
+    also: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # class position → first rows of others that wait for whatever its own does
     heard: dict[tuple[int, int], int] = field(
         default_factory=dict
     )  # (class position, another's stream) → its last row that the class needs before the update
@@ -92,6 +100,7 @@ class Weaver:
     shapes: Shapes
     stream: Callable[[int, str], int]  # (rank class, name) → stream number
     has_host: bool
+    host_waits: bool  # for what a step receives
 
 
 def weave(
@@ -113,19 +122,22 @@ class _Weaving:
         self.waits: dict[
             int, list[tuple[int, int]]
         ] = {}  # chain position → (class position, async row)
+        self.in_step: dict[
+            int, list[list[int]]
+        ] = {}  # where a piece starts that classes run in step → their positions
 
     def run(self) -> Template:
         out, segment = self.out, self.segment
         out.first = [-1] * len(self.classes)
         out.lead = [-1] * len(self.classes)
         pending = sorted(segment.asyncs, key=lambda a: a.after)
-        cuts = self._cuts()
-        for low, high in pairwise(cuts):
+        alone = [[position] for position in range(len(self.classes))]
+        for low, high in pairwise(self._cuts()):
             pending = self._issue(pending, low)
             if high - low == 1 and self._is_apart(int(segment.chain[low])):
                 self._collective(low)
             else:
-                self._piece(low, high)
+                self._piece(low, high, self.in_step.get(low, alone))
         self._issue(pending, len(segment.chain))
         out.last = list(self.previous)
         self._settle_memory()
@@ -141,10 +153,18 @@ class _Weaving:
             cuts.add(entry.after)
             if entry.before is not None:
                 cuts.add(entry.before)
-        apart = {int(n) for n in np.unique(chain) if self._is_apart(int(n))}
-        if apart:
-            for position in np.flatnonzero(np.isin(chain, list(apart))).tolist():
-                cuts.update((position, position + 1))
+        numbers = np.unique(chain).tolist()
+        apart = [n for n in numbers if self._is_apart(n)]
+        if not apart:
+            return sorted(cuts)
+        places = np.flatnonzero(np.isin(chain, apart)).tolist()
+        runs = self._runs(numbers)
+        if runs is not None:
+            ends = [0, *(end for end, _ in runs)]
+            self.in_step = {low: who for low, (_, who) in zip(ends, runs, strict=False)}
+            return sorted(cuts | set(ends))
+        for place in places:
+            cuts.update((place, place + 1))
         return sorted(cuts)
 
     def _is_apart(self, number: int) -> bool:
@@ -160,6 +180,51 @@ class _Weaving:
             if len(fold.groups[work.group].members[group]) > 1 or fold.shared[work.group][group]:
                 return True
         return False
+
+    def _runs(self, numbers: list[int]) -> list[tuple[int, list[list[int]]]] | None:
+        """Runs of the chain that classes go through in step: where each ends, and the positions of those that go
+        together; None where some are not in step."""
+        chain = self.segment.chain
+        together = {n: self._together(self.weaver.items[n]) for n in numbers}
+        if self.has_company or None in together.values():
+            return None
+        runs: list[tuple[int, list[list[int]]]] = []
+        for place in np.flatnonzero(np.isin(chain, [n for n in numbers if together[n]])).tolist():
+            mine = together[int(chain[place])] or []
+            if runs and runs[-1][1] == mine:
+                runs.pop()
+            runs.append((place + 1, mine))
+        if not self.weaver.host_waits:
+            runs[-1] = (len(chain), runs[-1][1])
+        return runs
+
+    def _together(self, item: Item) -> list[list[int]] | None:
+        """Positions of classes that start and end an item together: none where it is each class's own, None where
+        they do not take the same time for what they do together."""
+        if not isinstance(item.work, (Compute, Communication)):
+            return None
+        found: list[list[int]] = []
+        for work in (item.work, item.beside):
+            if isinstance(work, Communication):
+                mine = self._meeting(work)
+                if mine is None or (found and mine != found):
+                    return None
+                found = mine
+        return found
+
+    def _meeting(self, work: Communication) -> list[list[int]] | None:
+        """Positions of classes that start and end a collective together; None where others have a part in that."""
+        fold = self.weaver.fold
+        if (work.group, work.collective) in fold.parties:
+            return None
+        movers = self._movers(work)
+        for mover, positions in movers.items():
+            members = tuple(self.classes[position] for position in positions)
+            is_whole = members == fold.groups[work.group].members[mover]
+            is_alike = len({int(fold.device_of[c]) for c in members}) == 1
+            if not is_whole or not is_alike or fold.shared[work.group][mover]:
+                return None
+        return list(movers.values())
 
     def _row(
         self,
@@ -190,13 +255,28 @@ class _Weaving:
             self.out.lead[position] = lead
         return lead
 
-    def _piece(self, low: int, high: int) -> None:
+    def _piece(self, low: int, high: int, together: list[list[int]]) -> None:
+        """A row for each class; those at positions that go together wait for all that one of them waits for."""
         shape = self.weaver.shapes.number(self.segment.chain[low:high])
-        for position, rank_class in enumerate(self.classes):
-            lead = self._launch(shape, position)
-            compute = (self.weaver.stream(rank_class, "compute"),)
-            row = self._row(CHAIN, shape, rank_class, compute, self.segment.workspace)
-            self._follow(position, row, lead, low)
+        for members in together:
+            leads = [self._launch(shape, position) for position in members]
+            before = [self.previous[position] for position in members]
+            rows = {}
+            for position in members:
+                rank_class = self.classes[position]
+                compute = (self.weaver.stream(rank_class, "compute"),)
+                row = self._row(CHAIN, shape, rank_class, compute, self.segment.workspace)
+                self._follow(position, row, leads, low)
+                rows[position] = row
+            if low == 0 and len(members) > 1:
+                self.out.also |= {p: [rows[q] for q in members if q != p] for p in members}
+            elif low > 0:
+                self.out.edges += [
+                    (end, rows[p])
+                    for p, own in zip(members, before, strict=True)
+                    for end in dict.fromkeys(before)
+                    if end not in (own, -1)
+                ]
 
     def _collective(self, low: int) -> None:
         number = int(self.segment.chain[low])
@@ -211,11 +291,10 @@ class _Weaving:
             first = self.classes[members[0]]
             row = self._row(COLLECTIVE, shape, first, streams, self.segment.workspace)
             for position, lead in zip(members, leads, strict=True):
-                self._follow(position, row, lead, low)
+                self._follow(position, row, [lead], low)
 
-    def _follow(self, position: int, row: int, lead: int | None, low: int) -> None:
-        if lead is not None:
-            self.out.edges.append((lead, row))
+    def _follow(self, position: int, row: int, leads: list[int | None], low: int) -> None:
+        self.out.edges += [(lead, row) for lead in leads if lead is not None]
         for where, waited in self.waits.get(low, ()):
             if where == position:
                 self.out.edges.append((waited, row))

@@ -81,6 +81,7 @@ def verify(graph: ExecutionGraph) -> None:
     _stages_run_every_step_once(graph)
     _memory_is_given_back(graph)
     _collectives_join_their_groups(graph)
+    _chains_in_step_are_whole(graph)
     _transfers_reach_their_receivers(graph)
     _gradients_are_reduced_before_the_update(graph)
 
@@ -292,6 +293,25 @@ def _collectives_join_their_groups(graph: ExecutionGraph) -> None:
         _require(
             joined == wanted, f"{_told(graph, task)} joins classes {joined}, its group is {wanted}"
         )
+
+
+def _chains_in_step_are_whole(graph: ExecutionGraph) -> None:
+    """A collective inside a chain is in the same chain, at the same step, of every rank class of its group."""
+    fold = graph.fold
+    tasks = np.flatnonzero(graph.task_kind == CHAIN).tolist()
+    steps = {_step_of(graph, task, int(graph.task_class[task])) for task in tasks}
+    for task in tasks:
+        for item in graph.shape(int(graph.task_shape[task])):
+            if isinstance(item.work, Communication):
+                rank_class, group = int(graph.task_class[task]), item.work.group
+                members = fold.groups[group].members[fold.group_class(group, rank_class)]
+                missing = [c for c in members if _step_of(graph, task, c) not in steps]
+                _require(not missing, f"{_told(graph, task)} lacks classes {missing}")
+
+
+def _step_of(graph: ExecutionGraph, task: int, rank_class: int) -> tuple[int, ...]:
+    columns = (graph.task_shape, graph.task_phase, graph.task_chunk, graph.task_micro)
+    return (rank_class, *(int(column[task]) for column in columns))
 
 
 def _transfers_reach_their_receivers(graph: ExecutionGraph) -> None:

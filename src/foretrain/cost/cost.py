@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
+from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
     COPY,
+    KIND_NAMES,
     LAUNCH,
     LAUNCH_REST,
     TRANSFER,
@@ -43,9 +45,10 @@ class Costs:
     seconds: Floats
     volume: Floats  # bytes, in units of the flow's priority as its route is
     route: NDArray[np.int32]
-    breakdown: Floats  # [tasks, 3] of chains: compute, interconnect, network
     is_network: NDArray[np.bool_]  # a flow that crosses the network
-    first_launch: Floats  # of chains: host seconds to issue the first kernel alone
+    alike: Ints  # of tasks that cost the same, the row in …
+    breakdown: Floats  # … [rows, 3] of chains: compute, interconnect, network
+    first_launch: Floats  # … [rows] of chains: host seconds to issue the first kernel alone
     activity: NDArray[np.int8]  # what a task does to its device while it runs (0: nothing)
     sensitivity: Floats  # the share of a task that others on its device can slow
     slowdown: Floats  # [activities, activities] factor on the row's time while the column's runs
@@ -70,6 +73,15 @@ def cost_graph(
 ) -> Costs:
     around = Surroundings(cluster, runtime, network, compute, data)
     return _Costing(graph, around).costs()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Rows:
+    """Tasks of one rank class, shape and kind that all have company or none."""
+
+    pair: Ints  # rank class · shapes + shape
+    kind: Ints
+    is_accompanied: NDArray[np.bool_]
 
 
 class _Costing(ItemCosts):
@@ -107,35 +119,30 @@ class _Costing(ItemCosts):
                     self.item_route[rank_class, index] = cost.route
 
     def _tasks(self, items: Floats, parts: Floats, extra: Floats) -> Costs:
-        graph = self.graph
-        kind, shape = graph.task_kind, graph.task_shape.astype(np.int64)
-        shapes = len(graph.shape_ptr) - 1
-        key = graph.task_class.astype(np.int64) * shapes + shape
-        pairs, inverse = np.unique(key, return_inverse=True)
+        rows, alike = self._alike()
+        pairs, pair = distinct(rows.pair)
+        shapes = len(self.graph.shape_ptr) - 1
         table = self._pairs(pairs // shapes, pairs % shapes, items, parts)
-        seconds = table["seconds"][inverse].copy()
-        seconds[kind == LAUNCH] = table["lead"][inverse][kind == LAUNCH]
-        rest = kind == LAUNCH_REST
-        seconds[rest] = table["host"][inverse][rest] - table["lead"][inverse][rest]
+        table = {name: column[pair] for name, column in table.items()}
+        kind, seconds = rows.kind, table["seconds"]
+        seconds = np.where(kind == LAUNCH, table["lead"], seconds)
+        seconds = np.where(kind == LAUNCH_REST, table["host"] - table["lead"], seconds)
         flows = (kind == COLLECTIVE) | (kind == TRANSFER)
-        volume = np.where(flows, table["volume"][inverse], 0.0)
-        route = np.where(flows, table["route"][inverse], -1).astype(np.int32)
-        seconds = np.where(flows, table["latency"][inverse], seconds)
+        seconds = np.where(flows, table["latency"], seconds)
         chains = kind == CHAIN
-        is_network = table["is_network"][inverse] & flows
+        is_network = table["is_network"].astype(np.bool_) & flows
         factors = slowdown(self.cluster.devices, self.runtime.overlap_slows)
+        activity = self._activity(rows, is_network & ~table["holds_domain"].astype(np.bool_))
         return Costs(
-            seconds=seconds,
-            volume=volume,
-            route=route,
-            breakdown=np.where(chains[:, None], table["parts"][inverse], 0.0),
-            is_network=is_network,
-            first_launch=np.where(chains, table["first_launch"][inverse], 0.0),
-            activity=factors.number(
-                self.devices[graph.task_class],
-                self._activity(is_network & ~table["holds_domain"][inverse].astype(np.bool_)),
-            ),
-            sensitivity=np.where(chains, table["compute_share"][inverse], 1.0),
+            seconds=seconds[alike],
+            volume=np.where(flows, table["volume"], 0.0)[alike],
+            route=np.where(flows, table["route"], -1).astype(np.int32)[alike],
+            is_network=is_network[alike],
+            alike=alike,
+            breakdown=np.where(chains[:, None], table["parts"], 0.0),
+            first_launch=np.where(chains, table["first_launch"], 0.0),
+            activity=factors.number(self.devices[rows.pair // shapes], activity)[alike],
+            sensitivity=np.where(chains, table["compute_share"], 1.0)[alike],
             slowdown=factors.table,
             routes=self.routes.with_ceilings(tuple(self._ceilings)),
             notes=tuple(self.notes),
@@ -148,20 +155,30 @@ class _Costing(ItemCosts):
             network_routes=self.routes,
         )
 
-    def _activity(self, is_spanning: NDArray[np.bool_]) -> Ints:
-        """What each task does to its device, as far as something may run beside it."""
-        graph, kind = self.graph, self.graph.task_kind
-        activity = np.full(graph.tasks, interference.NOTHING)
+    def _alike(self) -> tuple[_Rows, Ints]:
+        """Tasks that cost the same as rows, and which of them each task is."""
+        graph = self.graph
+        key = graph.task_class.astype(np.int64) * (len(graph.shape_ptr) - 1) + graph.task_shape
+        key = (key * len(KIND_NAMES) + graph.task_kind) * 2 + graph.task_accompanied
+        keys, alike = distinct(key)
+        left, accompanied = np.divmod(keys, 2)
+        pair, kind = np.divmod(left, len(KIND_NAMES))
+        return _Rows(pair, kind, accompanied > 0), alike
+
+    def _activity(self, rows: _Rows, is_spanning: NDArray[np.bool_]) -> Ints:
+        """What each row does to its device, as far as something may run beside it."""
+        graph, kind = self.graph, rows.kind
+        activity = np.full(len(kind), interference.NOTHING)
         activity[kind == CHAIN] = interference.COMPUTE
         activity[kind == COLLECTIVE] = interference.COLLECTIVE
         activity[is_spanning] = interference.SPANNING
         # small messages of a pipeline are left out: they are short, and many
         activity[kind == TRANSFER] = interference.NOTHING
-        for task in np.flatnonzero(kind == COPY).tolist():
-            work = graph.shape(int(graph.task_shape[task]))[0].work
+        for row in np.flatnonzero(kind == COPY).tolist():
+            work = graph.shape(int(rows.pair[row]) % (len(graph.shape_ptr) - 1))[0].work
             if isinstance(work, Copy):
-                activity[task] = _COPY_ACTIVITY.get(work.direction, interference.NOTHING)
-        return np.where(graph.task_accompanied, activity, interference.NOTHING)
+                activity[row] = _COPY_ACTIVITY.get(work.direction, interference.NOTHING)
+        return np.where(rows.is_accompanied, activity, interference.NOTHING)
 
     def _pairs(
         self, classes: Ints, shapes: Ints, items: Floats, parts: Floats

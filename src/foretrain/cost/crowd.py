@@ -27,12 +27,14 @@ class Crowd:
     own_rate: dict[str, float]  # … and of the group alone
     is_network: bool
 
-    def seconds(self, size: float) -> float:
+    def seconds(self, size: float) -> tuple[float, float]:
+        """Of so many bytes: all of them, and those in which links are busy."""
         work = Communication(self.collective, size, Communicator(()), "data")
         choice, _ = priced(
             self.network, work, self.members, self.wiring, self.own_rate, self.library, self.members
         )
-        return choice.seconds(self.rate[choice.pattern])
+        total = choice.seconds(self.rate[choice.pattern])
+        return total, total - choice.latency
 
 
 def crowd(network: Network, groups: Ints, collective: str, library: str) -> Crowd:

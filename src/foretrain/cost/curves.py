@@ -12,7 +12,7 @@ is in docs/communication-accuracy.md; `tools/distil_collectives.py` makes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -260,6 +260,12 @@ class OwnCurves:
     """
 
     tables: Mapping[tuple[str, int], Table]
+    device: str = ""  # between whose processes they were measured
+    drift: float = 0.0  # how far such processes drift apart in a second (`cost.drift`)
+
+    def drift_between(self, devices: Iterable[Device]) -> float:
+        """That of the devices measured; of others nothing is known."""
+        return self.drift if all(one.name == self.device for one in devices) else 0.0
 
     def of(self, library: str, domains: int) -> Table | None:
         return self.tables.get((library.partition("-")[0], domains))

@@ -21,6 +21,9 @@ DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bflo
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 NEVER = 2**31 - 1
 
+Call = Callable[[int], object]
+"""Told which of several in a row it is."""
+
 
 class Backend(Protocol):
     """Where kernels run and how their time is told."""
@@ -30,8 +33,9 @@ class Backend(Protocol):
     threads: int | None  # of CPUs
     cache_bytes: float  # of the last level: what a step leaves there is read faster
 
-    def elapsed(self, call: Callable[[int], object], calls: int) -> float:
-        """Seconds of `call(0) … call(calls - 1)` in a row, until the last is done."""
+    def elapsed(self, call: Call, calls: int, before: Call | None = None) -> float:
+        """Seconds of `call(0) … call(calls - 1)` in a row, until the last is done. `before` runs before each and is
+        not counted."""
         ...
 
     def normal(self, *shape: int, dtype: str = "fp32") -> Any:
@@ -72,11 +76,19 @@ class CpuBackend:
         self.cache_bytes = last_level_cache()
         keep_memory()
 
-    def elapsed(self, call: Callable[[int], object], calls: int) -> float:
-        began = self.clock()
+    def elapsed(self, call: Call, calls: int, before: Call | None = None) -> float:
+        clock, spent = self.clock, 0.0
+        if before is not None:
+            for number in range(calls):
+                before(number)
+                began = clock()
+                call(number)
+                spent += clock() - began
+            return spent
+        began = clock()
         for number in range(calls):
             call(number)
-        return self.clock() - began
+        return clock() - began
 
     def normal(self, *shape: int, dtype: str = "fp32") -> Any:
         return self.torch.randn(shape, dtype=_dtype(self.torch, dtype))
@@ -99,15 +111,21 @@ class CudaBackend:
         self.device = str(about.name)
         self.cache_bytes = float(getattr(about, "L2_cache_size", 0) or 0)
 
-    def elapsed(self, call: Callable[[int], object], calls: int) -> float:
+    def elapsed(self, call: Call, calls: int, before: Call | None = None) -> float:
         cuda = self.torch.cuda
-        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
+        marks = []
         for number in range(calls):
+            if before is not None:
+                before(number)
+            if before is not None or number == 0:
+                first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+                marks.append((first, last))
+                first.record()
             call(number)
-        last.record()
-        last.synchronize()
-        return float(first.elapsed_time(last)) / 1e3
+            if before is not None or number == calls - 1:
+                last.record()
+        marks[-1][1].synchronize()
+        return sum(float(first.elapsed_time(last)) for first, last in marks) / 1e3
 
     def normal(self, *shape: int, dtype: str = "fp32") -> Any:
         return self.torch.randn(shape, dtype=_dtype(self.torch, dtype), device=self.index)

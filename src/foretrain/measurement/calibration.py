@@ -165,11 +165,15 @@ class Calibration:
     data: DataRates
     host_seconds_per_kernel: float | None
     provenance: Provenance
+    drift: float = 0.0  # deviation of a process after a second of equal work, seconds
+    processes: int = 1  # that ran a kernel at once while it was timed
     schema_version: int = SCHEMA
 
     def __post_init__(self) -> None:
         _expect(self.host_seconds_per_kernel, "host_seconds_per_kernel")
         _expect(self.threads, "threads")
+        _expect(self.processes, "processes")
+        _expect(self.drift, "drift", zero=True)
         if self.schema_version != SCHEMA:
             raise ValueError(
                 f"schema_version is {self.schema_version}; this version reads {SCHEMA}"
@@ -196,7 +200,7 @@ class Calibration:
     def curves(self) -> OwnCurves | None:
         from foretrain.measurement.link_curves import own_curves
 
-        return own_curves(self.links, self.device)
+        return own_curves(self.links, self.device, self.drift)
 
     # --- files ----------------------------------------------------------------------------------
 

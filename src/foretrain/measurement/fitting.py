@@ -22,6 +22,7 @@ from foretrain.measurement.calibration import (
     Provenance,
     Roofline,
 )
+from foretrain.measurement.drift import drift_of
 from foretrain.measurement.link_curves import link_curves
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement
@@ -37,19 +38,25 @@ def calibrate(
     machine: Machine | str,
     *,
     threads: int | None = None,
+    processes: int = 1,
     device: str | None = None,
 ) -> Calibration:
     """What the newest measurements of a machine say. `threads`: of those kernels that were timed with so many (the
-    number most were timed with); `device`: the catalogue's name of a GPU that its driver calls something else."""
+    number most were timed with); `processes`: that were timed by so many at once (the nearest number there is);
+    `device`: the catalogue's name of a GPU that its driver calls something else."""
     name = machine if isinstance(machine, str) else machine.id
     rows = store.rows(machine=name, newest=True)
     if not rows:
         raise InputError(_nothing(store, name))
-    return calibration_of(rows, threads=threads, device=device)
+    return calibration_of(rows, threads=threads, processes=processes, device=device)
 
 
 def calibration_of(
-    rows: Sequence[Measurement], *, threads: int | None = None, device: str | None = None
+    rows: Sequence[Measurement],
+    *,
+    threads: int | None = None,
+    processes: int = 1,
+    device: str | None = None,
 ) -> Calibration:
     """The same from measurements of one machine that are at hand."""
     if not rows:
@@ -64,7 +71,8 @@ def calibration_of(
     told, used = _chosen(
         [row for row in rows if row.kind == "op" and _device(row) == place], threads
     )
-    ops = _ops(used)
+    together = _nearest(used, processes)
+    ops = _ops(row for row in used if _processes(row) == together)
     links = [row for row in rows if row.kind == "link" and _device(row) == place]
     return Calibration(
         machine=rows[0].machine.to_dict(),
@@ -74,8 +82,10 @@ def calibration_of(
         roofline=fitted_roofline(ops) if ops else None,
         links=link_curves(links),
         data=_data([row for row in rows if row.kind == "data"]),
-        host_seconds_per_kernel=_host(rows, place, told),
+        host_seconds_per_kernel=_host(rows, place, told, together),
         provenance=_provenance(rows),
+        drift=drift_of(row for row in rows if _device(row) == place),
+        processes=together,
     )
 
 
@@ -122,6 +132,17 @@ def _chosen(
         raise InputError(f"No kernels were timed with {threads} threads; with {known} they were.")
     chosen = threads or max(sorted(counts), key=lambda n: counts[n], default=None)
     return chosen, [row for row in rows if row.key.get("threads", chosen) == chosen]
+
+
+def _processes(row: Measurement) -> int:
+    found = row.key.get("processes", 1)
+    return found if isinstance(found, int) and found > 0 else 1
+
+
+def _nearest(rows: Sequence[Measurement], processes: int) -> int:
+    """How many processes at once most resemble what is asked for."""
+    counts = {_processes(row) for row in rows}
+    return min(sorted(counts), key=lambda n: abs(n - processes), default=1)
 
 
 def _ops(rows: Iterable[Measurement]) -> tuple[Op, ...]:
@@ -255,7 +276,9 @@ def _prep(rows: Sequence[Measurement]) -> float | None:
     return statistics.median(found[min(found)]) if found else None
 
 
-def _host(rows: Sequence[Measurement], place: str, threads: int | None) -> float | None:
+def _host(
+    rows: Sequence[Measurement], place: str, threads: int | None, processes: int
+) -> float | None:
     found = [
         row.seconds
         for row in rows
@@ -263,6 +286,7 @@ def _host(rows: Sequence[Measurement], place: str, threads: int | None) -> float
         and row.seconds > 0
         and row.key.get("device", place) == place
         and row.key.get("threads", threads) in (threads, None)
+        and _processes(row) == processes
     ]
     return statistics.median(found) if found else None
 

@@ -58,7 +58,7 @@ def rising(seconds: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(np.exp(mean)) for mean, count in blocks for _ in range(count))
 
 
-def own_curves(links: Iterable[LinkCurve], device: str) -> OwnCurves | None:
+def own_curves(links: Iterable[LinkCurve], device: str, drift: float = 0.0) -> OwnCurves | None:
     """What `cost.network` looks collectives up in; None where nothing was measured."""
     found: dict[tuple[str, int], dict[tuple[str, int, str], Curve]] = {}
     for link in links:
@@ -71,7 +71,7 @@ def own_curves(links: Iterable[LinkCurve], device: str) -> OwnCurves | None:
     tables = {
         place: Table(MappingProxyType(curves), nothing, {}) for place, curves in found.items()
     }
-    return OwnCurves(tables)
+    return OwnCurves(tables, device, drift)
 
 
 def wire(links: Iterable[LinkCurve], nodes: int) -> tuple[float, float] | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from foretrain.errors import InputError, did_you_mean
+from foretrain.measurement.drift import Crew, measure_drift
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement, link_key
 from foretrain.measurement.store import Store
@@ -36,14 +37,11 @@ class Shape:
     nodes: int
 
 
-class Group(Protocol):
+class Group(Crew, Protocol):
     """The processes of a job. `TorchGroup` is the real one."""
 
     rank: int
-    world: int
-    per_node: int
     backend: str  # gloo | nccl
-    device: str
 
     def call(self, collective: str, size: int, shape: Shape) -> Callable[[int], object] | None:
         """So many bytes moved among the shape's ranks; None where the backend cannot."""
@@ -55,6 +53,10 @@ class Group(Protocol):
 
     def largest(self, value: float) -> float:
         """The largest of what all ranks say."""
+        ...
+
+    def mean(self, value: float) -> float:
+        """The mean of what all ranks say."""
         ...
 
 
@@ -120,7 +122,7 @@ def measure_links(
     if group.world < 2:
         raise InputError("links join two processes or more; ask for --processes 2.")
     effort = effort or Effort(seconds=1.0)
-    clock = _AgreedClock(group)
+    clock = AgreedClock(group)
     session = _LinkSession(group, store, machine or Machine.here(), clock)
     spending = Budget(budget, clock)
     plan = [
@@ -147,13 +149,15 @@ def measure_links(
             unable[name] = None
         else:
             rows.append(row)
+    if not spending.is_spent:
+        measure_drift(group, store, session.machine)
     nodes = -(-group.world // group.per_node)
     return LinkReport(
         tuple(rows), tuple(unable), left_out, group.backend, group.world, nodes
     )  # fmt: skip
 
 
-class _AgreedClock:
+class AgreedClock:
     """Seconds since the start as all ranks were told alike, so that none stops before the others."""
 
     def __init__(self, group: Group) -> None:
@@ -163,9 +167,12 @@ class _AgreedClock:
     def __call__(self) -> float:
         return self.now
 
+    def tick(self) -> None:
+        self.now = self.group.largest(time.monotonic() - self._began)
+
     def slowest(self, call: Callable[[int], object] | None, calls: int) -> float:
         taken = self.group.slowest(call, calls)
-        self.now = self.group.largest(time.monotonic() - self._began)
+        self.tick()
         return taken
 
 
@@ -174,7 +181,7 @@ class _LinkSession:
     group: Group
     store: Store | None
     machine: Machine
-    clock: _AgreedClock
+    clock: AgreedClock
 
     def _key(self, name: str, shape: Shape, size: int) -> dict[str, Any]:
         g = self.group

@@ -36,7 +36,7 @@ def resolved(on: str, file: str | Path | None = None) -> tuple[str | Cluster, Ca
         from foretrain.measurement.store import Store
 
         with Store.open(must_exist=True) as store:
-            calibration = calibrate(store, Machine.here())
+            calibration = calibrate(store, Machine.here(), processes=processes or 1)
     return on if processes is None else local_cluster(calibration, processes), calibration
 
 
@@ -72,7 +72,7 @@ def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:
         raise InputError(f"{processes} processes on one machine; ask for 1 to {MOST_PROCESSES}.")
     machine, device = Machine.from_dict(calibration.machine), measured_device(calibration)
     if calibration.device == LOCAL:
-        share = min(1.0, machine.cores / (processes * (calibration.threads or 1)))
+        share = _share(calibration, processes) / _share(calibration, calibration.processes)
         device = device.scaled(compute=share, memory_bandwidth=share, memory=1.0 / processes)
     elif processes > len(machine.devices):
         raise InputError(
@@ -94,6 +94,12 @@ def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:
     )
     name = LOCAL if processes == 1 else f"{processes} x {LOCAL}"
     return Cluster(name, (NodeRun(node, 1, processes),), Network("none"))
+
+
+def _share(calibration: Calibration, processes: int) -> float:
+    """Of the speed of a process that has the machine to itself, what each of several gets."""
+    cores = Machine.from_dict(calibration.machine).cores
+    return min(1.0, cores / (processes * (calibration.threads or 1)))
 
 
 def _interconnect(calibration: Calibration, device: Device) -> Interconnect:

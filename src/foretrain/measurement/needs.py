@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from foretrain.compile.blocks import choices_of
-from foretrain.compile.execution import Compute
+from foretrain.compile.execution import CHAIN, Compute, ExecutionGraph
 from foretrain.forecast import Question, compile_question
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel
 
 ACCUMULATE, UPDATE, STREAM = "accumulate", "update", "stream"
+CONTEXT = 8
+"""Calls of the step that run before the one that is timed: what they leave in caches and in the allocator is what it
+meets in training. A kernel repeated on its own is about a tenth too fast."""
 ALONE = ("gemm", "grouped_gemm", "conv", "embedding")
 """Kinds of kernels whose shape says all there is to know; attention is another."""
 
@@ -32,6 +37,7 @@ class Need:
     optimizer: str = ""
     launches: float = 0.0  # kernels of an update that the host issues one by one
     footprint: float = field(default=0.0, compare=False)  # bytes that a step goes through
+    before: tuple[Need, ...] = field(default=(), compare=False)  # the calls that come before it
 
     @property
     def bytes(self) -> float:
@@ -64,20 +70,55 @@ def needs(questions: Iterable[Question]) -> tuple[Need, ...]:
 
 
 def _of(question: Question) -> list[Need]:
+    """Each need of one question, in the place where it runs."""
+    calls = _calls(question)
+    places: dict[tuple[Kernel, ...], list[int]] = {}
+    for place, need in enumerate(calls):
+        places.setdefault(need.kernels, []).append(place)
+    out = []
+    for found in places.values():
+        place = found[len(found) // 2]  # amid its like, not at the seams of a model
+        before = tuple(calls[place - back] for back in range(min(CONTEXT, len(calls) - 1), 0, -1))
+        out.append(replace(calls[place], before=before))
+    return out
+
+
+def _calls(question: Question) -> list[Need]:
+    """What the framework calls in a step, in order; before the first comes the last of the step before."""
     graph = compile_question(question)
     ops = {f"{block.name}.{op.name}": op for block, op in question.workload.model.ops()}
     footprint = _footprint(question)
-    works = [item.work for item in graph.items if isinstance(item.work, Compute)]
-    tensors = sum(work.kernel.shape[0] for work in works if work.kernel.kind == LAUNCHES)
+    works = _in_order(graph)
+    launched = {work.kernel for work in works if work.kernel.kind == LAUNCHES}
+    tensors = sum(kernel.shape[0] for kernel in launched)
     issued = tensors * question.runtime.kernels_per_tensor
-    out = []
+    known: dict[Compute, Need] = {}
+    out: list[Need] = []
+    left = 0  # kernels of the last call that are still to come
     for work in works:
         if work.kernel.kind == LAUNCHES:
             continue
-        need = _need(work, ops, question)
-        launches = issued if need.what == UPDATE else 0.0
-        out.append(replace(need, launches=launches, footprint=footprint))
+        if work not in known:
+            need = _need(work, ops, question)
+            launches = issued if need.what == UPDATE else 0.0
+            known[work] = replace(need, launches=launches, footprint=footprint)
+        need = known[work]
+        if left and out[-1].kernels == need.kernels:
+            left -= 1
+            continue
+        out.append(need)
+        left = len(need.kernels) - 1
     return out
+
+
+def _in_order(graph: ExecutionGraph) -> list[Compute]:
+    """Kernels in the order in which they run, one kind of rank after the other."""
+    found: list[tuple[int, Compute]] = []
+    for task in np.flatnonzero(graph.task_kind == CHAIN).tolist():
+        works = [item.work for item in graph.shape(int(graph.task_shape[task]))]
+        of = int(graph.task_class[task])
+        found.extend((of, work) for work in works if isinstance(work, Compute))
+    return [work for _, work in sorted(found, key=lambda one: one[0])]
 
 
 def _need(work: Compute, ops: Mapping[str, Op], question: Question) -> Need:

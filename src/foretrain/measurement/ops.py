@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from foretrain.forecast import Question
-from foretrain.measurement.backend import Backend, torch_module
+from foretrain.measurement.backend import Backend, Call, torch_module
+from foretrain.measurement.links import AgreedClock, Group
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.needs import UPDATE, Need, needs
-from foretrain.measurement.recipes import rotation
-from foretrain.measurement.records import Measurement, host_key, op_key
+from foretrain.measurement.recipes import Rotations
+from foretrain.measurement.records import Key, Measurement, host_key, op_key
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Budget, Effort, is_tight, repeated
 
+IN_CONTEXT = Effort(sample_seconds=1e-2)
 EMPTY = 8  # elements: a kernel that is nothing but its dispatch
+UNKNOWN = -1.0  # seconds of what no store knows
 CHAIN = 50  # of them in a row
 LEAST_UPDATE = 0.1  # share of an update's time that is left when the host's part is taken off
 
@@ -50,9 +55,37 @@ class Report:
         return sum(not row.was_known for row in self.rows)
 
 
+class Pace:
+    """How calls are timed: by this process alone, or by all of a group at once, which share its caches and memory. They
+    start every sample together, and the mean of what they took counts."""
+
+    def __init__(self, backend: Backend, group: Group | None = None) -> None:
+        self.backend, self.group = backend, group
+        self._agreed = None if group is None else AgreedClock(group)
+        self.clock: Callable[[], float] = self._agreed or time.perf_counter
+
+    @property
+    def processes(self) -> int:
+        return 1 if self.group is None else self.group.world
+
+    def agreed(self, value: float) -> float:
+        """The largest of what all say."""
+        return value if self.group is None else self.group.largest(value)
+
+    def meet(self) -> None:
+        """Wait until all have come so far."""
+        if self._agreed is not None:
+            self._agreed.tick()
+
+    def elapsed(self, call: Call, calls: int, before: Call | None = None) -> float:
+        taken = self.backend.elapsed(call, calls, before)
+        self.meet()
+        return taken if self.group is None else self.group.mean(taken)
+
+
 def measure_ops(
     questions: Iterable[Question],
-    store: Store,
+    store: Store | None,
     backend: Backend,
     *,
     effort: Effort | None = None,
@@ -60,14 +93,17 @@ def measure_ops(
     progress: Progress | None = None,
     machine: Machine | None = None,
     timer: Timer | None = None,
+    group: Group | None = None,
 ) -> Report:
     """Time what the questions need and the store does not know yet, each kernel its own row.
 
-    What takes longest is done first, so that a budget that ends early leaves out what matters least.
+    What takes longest is done first, so that a budget that ends early leaves out what matters least. All processes of
+    a `group` do the same at the same time; the store is that of its first, None elsewhere.
     """
-    effort, machine = effort or Effort(), machine or Machine.here()
-    session = _Session(store, backend, machine, timer or _timer(backend), effort)
-    budgeted = Budget(budget)
+    effort, machine = effort or IN_CONTEXT, machine or Machine.here()
+    pace = Pace(backend, group)
+    session = _Session(store, pace, machine, timer or _timer(pace), effort)
+    budgeted = Budget(budget, pace.clock)
     host = session.host()
     todo = sorted(needs(questions), key=lambda need: -(need.flops + 10 * need.bytes))
     rows: list[Row] = []
@@ -83,36 +119,62 @@ def measure_ops(
     return Report(tuple(rows), tuple(left_out), host, backend.device, backend.threads)
 
 
-def _timer(backend: Backend) -> Timer:
+def _timer(pace: Pace) -> Timer:
+    torch, kept = torch_module(), Rotations(pace.backend)
+
     def timed(need: Need, effort: Effort) -> tuple[float, ...]:
-        call = rotation(need, backend)
-        with torch_module().set_grad_enabled(call.records):
-            return repeated(lambda calls: backend.elapsed(call, calls), effort)
+        call, context = kept.of(need), [kept.of(one) for one in need.before]
+
+        def before(number: int) -> None:
+            for one in context:
+                with torch.set_grad_enabled(one.records):
+                    one(number)
+            call.refresh()
+
+        with torch.set_grad_enabled(call.records):
+            before(0)  # makes their tensors, which may take longer than all repeats
+            pace.meet()
+            return repeated(lambda calls: pace.elapsed(call, calls, before), effort, pace.clock)
 
     return timed
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    store: Store
-    backend: Backend
+    store: Store | None
+    pace: Pace
     machine: Machine
     timer: Timer
     effort: Effort
 
-    def _keys(self, need: Need) -> list[dict[str, object]]:
-        b = self.backend
-        return [op_key(k, device=b.device, threads=b.threads) for k in dict.fromkeys(need.kernels)]
+    @property
+    def _place(self) -> dict[str, Any]:
+        b = self.pace.backend
+        return {"device": b.device, "threads": b.threads, "processes": self.pace.processes}
+
+    def _keys(self, need: Need) -> list[dict[str, Any]]:
+        return [op_key(kernel, **self._place) for kernel in dict.fromkeys(need.kernels)]
+
+    def _known(self, kind: str, keys: Sequence[Key]) -> list[Measurement]:
+        """What the store says of these, if it knows all."""
+        if self.store is None:
+            return []
+        found = [self.store.known(kind, key, self.machine) for key in keys]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else []
+
+    def _add(self, *rows: Measurement) -> None:
+        if self.store is not None:
+            self.store.add(*rows)
 
     def known(self, need: Need) -> Row | None:
-        """The row of a need all of whose kernels are in the store."""
-        found = [self.store.known("op", key, self.machine) for key in self._keys(need)]
-        known = [one for one in found if one is not None]
-        if len(known) < len(found):
+        """The row of a need all of whose kernels are in the store of the first process."""
+        known = self._known("op", self._keys(need))
+        seconds = self.pace.agreed(sum(one.seconds for one in known) if known else UNKNOWN)
+        if seconds == UNKNOWN:
             return None
-        seconds = sum(one.seconds for one in known)
-        first = known[0]
-        return Row(need, seconds, first.spread, first.repeats, True, True)
+        spread, repeats = (known[0].spread, known[0].repeats) if known else (0.0, 1)
+        return Row(need, seconds, spread, repeats, True, True)
 
     def time(self, need: Need, effort: Effort, host: float | None) -> Row:
         samples = self.timer(need, effort)
@@ -123,37 +185,37 @@ class _Session:
             Measurement.of("op", key, [s * share for s in taken], self.machine, about=about)
             for key, share in zip(self._keys(need), shares.values(), strict=True)
         ]
-        self.store.add(*rows)
+        self._add(*rows)
         seconds = sum(row.seconds for row in rows)
         tight = is_tight(samples, effort.tolerance)
         return Row(need, seconds, rows[0].spread, len(samples), False, tight)
 
     def host(self) -> float | None:
         """Host seconds to issue one kernel: those of an op on a handful of numbers."""
-        key = host_key(
-            "kernel", runtime="eager", device=self.backend.device, threads=self.backend.threads
-        )
-        known = self.store.known("host", key, self.machine)
-        if known is not None:
-            return known.seconds
-        samples = host_samples(self.backend, self.effort)
+        place = self._place
+        if place["processes"] == 1:
+            del place["processes"]
+        key = host_key("kernel", runtime="eager", **place)
+        known = self._known("host", [key])
+        seconds = self.pace.agreed(known[0].seconds if known else UNKNOWN)
+        if seconds != UNKNOWN:
+            return seconds
+        samples = host_samples(self.pace, self.effort)
         if samples is None:
             return None
         row = Measurement.of("host", key, samples, self.machine)
-        self.store.add(row)
+        self._add(row)
         return row.seconds
 
 
-def host_samples(backend: Backend, effort: Effort) -> Sequence[float] | None:
+def host_samples(pace: Pace, effort: Effort) -> Sequence[float] | None:
     """Seconds to issue a kernel that does next to nothing, as an optimizer issues it: in place, one after another."""
-    if not hasattr(backend, "torch"):
+    if not hasattr(pace.backend, "torch"):
         return None
-    torch = torch_module()
-    value = backend.normal(EMPTY)
-    with torch.no_grad():
-        return [
-            s / CHAIN for s in repeated(lambda n: backend.elapsed(_chain(value), n), effort)
-        ]  # fmt: skip
+    value = pace.backend.normal(EMPTY)
+    with torch_module().no_grad():
+        calls = repeated(lambda n: pace.elapsed(_chain(value), n), effort, pace.clock)
+    return [seconds / CHAIN for seconds in calls]
 
 
 def _chain(value: object) -> Callable[[int], None]:

@@ -3,6 +3,7 @@
     T0  one device, one batch replayed              T3  all devices, real data, page cache warm
     T1  all devices of this host, one batch          T2  all devices, real data, page cache cold
     T5  all devices of all hosts, one batch          P, F  the loader alone, warm and cold: what feeds `whatif`
+                                                     P2, F2  the same with twice its workers
 
 Runs that need the same processes are done one after the other by one launch, and again in turns (rounds); launches
 take turns too (repeats), so that what slows the machine for a while slows all runs alike.
@@ -25,7 +26,7 @@ from typing import Any
 from foretrain.errors import InputError, did_you_mean
 from foretrain.measurement.launching import Launch
 from foretrain.measurement.stalls import breakdown, document
-from foretrain.measurement.train_api import ORDERS, RUNS, Orders
+from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, Orders
 from foretrain.measurement.train_runs import TrainRun, train_run
 from foretrain.measurement.whatif import whatif_document
 
@@ -43,7 +44,10 @@ class Protocol:
     warmup: int = 5
     repeats: int = 3  # launches of each run
     rounds: int = 2  # of all runs of a launch, within it
-    seconds: float = 60.0  # of one launch's steps, at most
+    seconds: float = 60.0  # of the steps of a run, at most
+    least_seconds: float = (
+        1.0  # of the steps of a run, as far as an epoch goes: steps of a millisecond need more
+    )
     timeout: float = 900.0  # of one launch in all
     data: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()  # left out: all that make sense for the command
@@ -99,7 +103,7 @@ def document_of(
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What is told of measured runs."""
-    trained = {name: run for name, run in runs.items() if name not in ("P", "F")}
+    trained = {name: run for name, run in runs.items() if name not in LOADER_ONLY}
     told = document(breakdown(trained, cache=protocol.cache), trained)
     told["runs"] = {name: run.to_dict() for name, run in runs.items()}
     told["warnings"] += list(notes)
@@ -141,7 +145,7 @@ def wanted_runs(launch: Launch, protocol: Protocol) -> tuple[str, ...]:
         names.append("T1")
     if launch.hosts > 1:
         names.append("T5")
-    return (*names, "T3", "T2", "P", "F")
+    return (*names, "T3", "T2", *LOADER_ONLY)
 
 
 def _groups(
@@ -174,6 +178,7 @@ def _launched(
         warmup=protocol.warmup,
         rounds=protocol.rounds,
         seconds=protocol.seconds,
+        least_seconds=protocol.least_seconds,
         data=protocol.data,
     )
     words = _words(launch, kind, protocol, turn)
@@ -254,8 +259,18 @@ def _tail(log: Path) -> str:
 
 
 def _notes(left_out: Sequence[str]) -> list[str]:
-    if not left_out:
-        return []
-    return [
-        f"{' and '.join(left_out)} left out: no training data are named (--data, watch(data=…))."
-    ]
+    """Why runs that were wanted have told nothing."""
+    no_data = "T2" in left_out or "F" in left_out
+    cold = [name for name in left_out if name in COLD and no_data]
+    doubled = [name for name in left_out if name not in cold]
+    told = []
+    if cold:
+        told.append(
+            f"{' and '.join(cold)} left out: no training data are named (--data, watch(data=…))."
+        )
+    if doubled:
+        told.append(
+            f"{' and '.join(doubled)} left out: the loader is no DataLoader of PyTorch with workers. What more "
+            "workers gain was not measured; each is taken to gain as much as the first."
+        )
+    return told

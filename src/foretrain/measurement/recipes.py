@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from foretrain.measurement import product_recipes as products
 from foretrain.measurement.backend import Backend
-from foretrain.measurement.needs import Need
+from foretrain.measurement.needs import CONTEXT, Need
 from foretrain.measurement.rotation import Recipe, Rotation
 from foretrain.measurement.stream_recipes import BY_OP, stream
+from foretrain.model.ops.base import Kernel
 
 MOST_COPIES = 64
+MOST_BYTES = 2.0**30  # of tensors kept for other contexts
 
 BY_KERNEL: dict[str, Callable[[Need, Backend], Recipe]] = {
     "gemm": products.gemm,
@@ -25,6 +27,24 @@ def rotation(need: Need, backend: Backend) -> Rotation:
     span = min(need.footprint, 2 * backend.cache_bytes)
     copies = int(span / need.bytes) if need.bytes else 1
     return Rotation(recipe(need, backend), max(1, min(MOST_COPIES, copies)))
+
+
+class Rotations:
+    """The calls of needs, made once for all the contexts they are in; those not used lately are let go again."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._made: dict[tuple[Kernel, ...], tuple[Rotation, float]] = {}
+
+    def of(self, need: Need) -> Rotation:
+        made = self._made.pop(need.kernels, None)
+        if made is None:
+            call = rotation(need, self._backend)
+            made = call, call.copies * need.bytes
+        self._made[need.kernels] = made
+        while len(self._made) > CONTEXT + 1 and sum(b for _, b in self._made.values()) > MOST_BYTES:
+            del self._made[next(iter(self._made))]
+        return made[0]
 
 
 def recipe(need: Need, backend: Backend) -> Recipe:

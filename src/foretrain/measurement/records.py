@@ -151,8 +151,11 @@ def unpacked(raw: bytes) -> tuple[float, ...]:
 # --- keys -------------------------------------------------------------------------------------------
 
 
-def op_key(kernel: Kernel, *, device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
-    """A kernel on a device. `device` is `cpu` or the GPU's name; `threads` is told of CPUs only."""
+def op_key(
+    kernel: Kernel, *, device: str = "cpu", threads: int | None = None, processes: int = 1
+) -> dict[str, Any]:
+    """A kernel on a device. `device` is `cpu` or the GPU's name; `threads` is told of CPUs only, and `processes` where
+    several ran it at once."""
     key = {
         "kernel": kernel.kind,
         "phase": kernel.phase,
@@ -162,7 +165,9 @@ def op_key(kernel: Kernel, *, device: str = "cpu", threads: int | None = None) -
         "bytes": kernel.bytes,
         "device": device,
     }
-    return key if threads is None else {**key, "threads": threads}
+    if threads is not None:
+        key["threads"] = threads
+    return key if processes == 1 else {**key, "processes": processes}
 
 
 def link_key(

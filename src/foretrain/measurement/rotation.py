@@ -33,7 +33,8 @@ class Rotation:
     """The call of a recipe, each time on the next set of lasting tensors. Made when first called."""
 
     def __init__(self, recipe: Recipe, copies: int) -> None:
-        self._recipe, self._copies = recipe, copies
+        self._recipe, self.copies = recipe, copies
+        self._flowing: Tensors = ()
         self._sets: list[Tensors] = []
         self._kept: list[Any] = []
         self._turn = 0
@@ -45,12 +46,23 @@ class Rotation:
     def _make(self) -> None:
         recipe = self._recipe
         with torch_module().enable_grad():
-            flowing = recipe.flowing()
-            self._sets = [(*flowing, *recipe.lasting()) for _ in range(self._copies)]
+            self._flowing = recipe.flowing()
+            self._sets = [(*self._flowing, *recipe.lasting()) for _ in range(self.copies)]
         if recipe.records:
             for tensor in (t for one in self._sets for t in one if t.is_floating_point()):
                 tensor.requires_grad_()
-        self._kept = [None] * self._copies
+        self._kept = [None] * self.copies
+        with torch_module().set_grad_enabled(recipe.records):
+            for _ in range(self.copies):  # memory comes page by page when it is first used
+                self()
+
+    def refresh(self) -> None:
+        """Write what flows in anew, in place, as the op before would have."""
+        if not self._sets:
+            self._make()
+        with torch_module().no_grad():
+            for tensor in self._flowing:
+                _rewrite(tensor)
 
     def __call__(self, _: int = 0) -> None:
         if not self._sets:
@@ -59,4 +71,12 @@ class Rotation:
         result = self._recipe.call(*self._sets[turn])
         if self._recipe.keeps:
             self._kept[turn] = result
-        self._turn = (turn + 1) % self._copies
+        self._turn = (turn + 1) % self.copies
+
+
+def _rewrite(value: Any) -> None:
+    if isinstance(value, tuple):
+        for one in value:
+            _rewrite(one)
+    elif hasattr(value, "mul_"):
+        value.mul_(1)

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from foretrain.database import Database, Form
 from foretrain.errors import FileError
-from foretrain.measurement.database import Database, Form
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import (
     KINDS,
@@ -51,6 +51,7 @@ FORM = Form(
         ),
     ),
     remedy="'foretrain measure' makes one; --store or FORETRAIN_STORE names another.",
+    makes_folder=True,
 )
 COLUMNS = "digest, kind, key, about, seconds, spread, repeats, samples, at, machine"
 

@@ -209,13 +209,16 @@ def _update(need: Need, b: Backend) -> Recipe:
     def optimizer() -> Tensors:
         weights = [b.normal(count).requires_grad_() for count in need.tensors]
         for weight in weights:
-            weight.grad = torch.zeros_like(weight)
+            # as small as gradients are, but none zero: updates of zeros run into denormal numbers, twice as slow
+            weight.grad = b.normal(weight.numel()).mul_(GRADIENT)
         kind, options = made
         step = getattr(torch.optim, kind)(weights, lr=1e-4, **options)
         return (step.step,)
 
     return Recipe(lambda step: step(), optimizer)
 
+
+GRADIENT = 1e-3  # deviation of the gradients that updates are timed with
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"momentum": 0.9}),

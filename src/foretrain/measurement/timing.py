@@ -23,7 +23,7 @@ Elapsed = Callable[[int], float]
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much to spend on one thing: until the 95 % interval of the median is within `tolerance` on either side,
-    but no longer than `seconds`. A sample is as many calls as take `sample_seconds`."""
+    but no longer than `seconds`. A sample is as many calls as take `sample_seconds`, with what runs before each."""
 
     tolerance: float = 0.02
     seconds: float = 2.0
@@ -72,8 +72,9 @@ def _warmed_up(elapsed: Elapsed, effort: Effort, clock: Callable[[], float]) -> 
     began, calls = clock(), 1
     elapsed(1)
     while True:
-        each = elapsed(calls) / calls
-        spent = clock() - began
+        before = clock()
+        elapsed(calls)
+        spent, each = clock() - began, (clock() - before) / calls
         if spent >= effort.warm_up_seconds or each * calls >= effort.seconds / LEAST:
             return max(1, min(10_000, round(effort.sample_seconds / max(each, 1e-9))))
         calls = min(2 * calls, 10_000)

@@ -11,6 +11,8 @@ from foretrain.errors import InputError
 from foretrain.measurement.backend import torch_module
 from foretrain.measurement.links import ELEMENT, Shape
 
+SIDE, LENGTH = 256, 2**20  # of the work that ranks do to see how far they drift apart
+
 
 class TorchGroup:
     """This process among those a launcher started. Use it in a `with`."""
@@ -38,6 +40,7 @@ class TorchGroup:
         self.rank = int(self.distributed.get_rank())
         self.world = int(self.distributed.get_world_size())
         self.per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        self._operands: tuple[Any, ...] = ()
         self._groups: dict[tuple[int, ...], Any] = {}
 
     def __enter__(self) -> TorchGroup:
@@ -116,13 +119,37 @@ class TorchGroup:
             self._finish()
         return self.largest(time.perf_counter() - began)
 
+    def work(self, calls: int) -> float:
+        """Products that fit in a cache and sums that do not, in turn: what training steps are made of."""
+        if not self._operands:
+            make = self.torch.randn
+            self._operands = (
+                *(make(SIDE, SIDE, device=self.place) for _ in range(2)),
+                *(make(LENGTH, device=self.place) for _ in range(3)),
+            )
+        a, b, x, y, out = self._operands
+        self.distributed.barrier()
+        self._finish()
+        began = time.perf_counter()
+        for _ in range(calls):
+            self.torch.mm(a, b)
+            self.torch.add(x, y, out=out)
+        self._finish()
+        return time.perf_counter() - began
+
     def _finish(self) -> None:
         if self.place.type == "cuda":
             self.torch.cuda.synchronize(self.place)
 
     def largest(self, value: float) -> float:
+        return self._reduced(value, self.distributed.ReduceOp.MAX)
+
+    def mean(self, value: float) -> float:
+        return self._reduced(value, self.distributed.ReduceOp.SUM) / self.world
+
+    def _reduced(self, value: float, how: Any) -> float:
         told = self.torch.tensor([value], dtype=self.torch.float64, device=self.place)
-        self.distributed.all_reduce(told, op=self.distributed.ReduceOp.MAX)
+        self.distributed.all_reduce(told, op=how)
         return float(told)
 
 

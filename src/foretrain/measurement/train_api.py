@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -24,6 +25,13 @@ from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.measurement import page_cache
+from foretrain.measurement.loaders import (
+    batches_of,
+    prefetched_by,
+    samples_of,
+    with_workers,
+    workers_of,
+)
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import HostClock, StepEvents, clock_of
 
@@ -32,8 +40,10 @@ __all__ = ["ORDERS", "RUNS", "Orders", "Watched", "watch"]
 ORDERS = "FORETRAIN_MEASURE"
 SYNTHETIC = ("T0", "T1", "T5")
 REAL = ("T2", "T3")
-LOADER_ONLY = ("P", "F")
-COLD = ("T2", "F")
+DOUBLED = ("P2", "F2")
+"""The loader alone with twice its workers: what that does not gain is what no worker shortens."""
+LOADER_ONLY = ("P", "F", *DOUBLED)
+COLD = ("T2", "F", "F2")
 RUNS = (*SYNTHETIC, *REAL, *LOADER_ONLY)
 FEWEST_STEPS = 4
 
@@ -48,6 +58,9 @@ class Orders:
     warmup: int = 5
     rounds: int = 1  # all runs, then all again: what slows the machine for a while slows all alike
     seconds: float = 60.0  # steps of a run are cut down so that they take no longer
+    least_seconds: float = (
+        0.0  # there are more of them until they take as long, as far as an epoch goes
+    )
     data: tuple[str, ...] = ()  # files or folders of training data
 
     @classmethod
@@ -99,17 +112,18 @@ class Job:
     files: tuple[Path, ...]
     ranks: Ranks
 
-    @property
-    def workers(self) -> int:
-        return int(getattr(self.loader, "num_workers", 0) or 0)
+    def loader_of(self, run: str) -> Any | None:
+        """The loader that a run draws from; None where there is no such loader."""
+        if run in DOUBLED:
+            return with_workers(self.loader, 2 * workers_of(self.loader))
+        return self.loader
 
-    def warmup(self, run: str) -> int:
+    def warmup(self, run: str, loader: Any) -> int:
         """Passes that do not count: those that a full queue of prepared batches would flatter, too."""
         if run in SYNTHETIC:
             return self.orders.warmup
-        depth = self.workers * int(getattr(self.loader, "prefetch_factor", None) or 0)
-        wanted = max(self.orders.warmup, depth + self.workers)
-        whole = _count(self.loader)
+        wanted = max(self.orders.warmup, prefetched_by(loader) + workers_of(loader))
+        whole = batches_of(loader)
         return wanted if whole is None else max(1, min(wanted, whole // 2))
 
 
@@ -132,7 +146,10 @@ class Watched:
         for name in self.job.orders.runs * self.job.orders.rounds:
             if name in COLD and not self.job.files:
                 continue  # nothing can be made cold
-            run = Run(name, self.job)
+            loader = self.job.loader_of(name)
+            if loader is None:
+                continue
+            run = Run(name, self.job, loader)
             if name in LOADER_ONLY:
                 for _ in run.batches():
                     pass
@@ -148,9 +165,9 @@ class Watched:
 class Run:
     """One run: which batches it hands out, and the passes of the loop that it times."""
 
-    def __init__(self, name: str, job: Job) -> None:
-        self.name, self.job = name, job
-        self._warmup = job.warmup(name)
+    def __init__(self, name: str, job: Job, loader: Any) -> None:
+        self.name, self.job, self._loader = name, job, loader
+        self._warmup = job.warmup(name, loader)
         clock, self._device = clock_of(job.model)
         if name in LOADER_ONLY:
             self._events = StepEvents(None, (), HostClock())
@@ -159,6 +176,8 @@ class Run:
         self._segments: list[int] = []  # passes in which the loader was started anew
         self._is_warm = True
         self._settled: tuple[float, int] | None = None  # CPU seconds and passes after warm-up
+        self._taking = 0.0  # CPU seconds that this thread spent on asking for batches
+        self._taking_at_start = 0.0
         self._worker_cpu_at_start: dict[int, float] = {}
         self._worker_cpu: float | None = None
 
@@ -172,7 +191,9 @@ class Run:
                 self._worker_cpu = _cpu_between(self._worker_cpu_at_start, worker_cpu_seconds())
                 source.close()
                 return
+            before = time.thread_time()
             batch = next(source)
+            self._taking += time.thread_time() - before
             events.got()
             yield batch
             done = len(events.passes) - self._segments[-1]
@@ -180,6 +201,7 @@ class Run:
                 wanted = self._agreed_steps()
                 events.keep_last_gradient_only()
                 self._settled = (time.process_time(), len(events.passes))
+                self._taking_at_start = self._taking
                 self._worker_cpu_at_start = worker_cpu_seconds()
             counted += done > self._warmup
 
@@ -192,12 +214,12 @@ class Run:
             "world": job.ranks.world,
             "hosts": job.ranks.hosts,
             "device": self._device,
-            "workers": job.workers,
-            "batch": getattr(job.loader, "batch_size", None),
+            "workers": workers_of(self._loader),
+            "batch": getattr(self._loader, "batch_size", None),
             "cores": _cores(),
             "data_bytes": page_cache.total_bytes(job.files),
             "data_files": len(job.files),
-            "samples": _length(job.loader),
+            "samples": samples_of(self._loader),
             "is_cold": self.name in COLD,
             "is_warm": self._is_warm,
         }
@@ -212,14 +234,14 @@ class Run:
             first = len(self._events.passes) - 1  # the pass that asks for a batch has begun
             self._prepare_cache()
             self._segments.append(first)
-            yield from self.job.loader
+            yield from self._loader
             if len(self._events.passes) - 1 == first:
                 raise InputError("the loader gave no batch: there is nothing to measure.")
 
     def _replayed(self) -> Generator[Any, None, None]:
         """The first batch for ever. The loader's workers are gone by then: synthetic data cost nothing."""
         self._segments.append(0)
-        batches = iter(self.job.loader)
+        batches = iter(self._loader)
         try:
             batch = next(batches)
         except StopIteration:
@@ -237,12 +259,19 @@ class Run:
         self.job.ranks.wait()
 
     def _agreed_steps(self) -> int:
-        """As many as were ordered, or as fit into the time; the slowest rank decides."""
+        """As many as were ordered, or as the time asks for and allows; the slowest rank decides."""
         parts = self._events.parts()[-3:]
         orders = self.job.orders
         slowest = self.job.ranks.largest(sum(map(sum, parts)) / max(1, len(parts)))
-        fitting = int(orders.seconds / slowest) if slowest > 0 else orders.steps
-        return max(FEWEST_STEPS, min(orders.steps, fitting))
+        if slowest <= 0:
+            return max(FEWEST_STEPS, orders.steps)
+        wanted = max(orders.steps, min(int(orders.least_seconds / slowest), self._left_of_epoch()))
+        return max(FEWEST_STEPS, min(wanted, int(orders.seconds / slowest)))
+
+    def _left_of_epoch(self) -> int:
+        """Steps that can be had without starting the loader anew; a replayed batch never ends."""
+        whole = None if self.name in SYNTHETIC else batches_of(self._loader)
+        return sys.maxsize if whole is None else whole - self._warmup
 
     def _seen(self) -> dict[str, Any]:
         """Passes that count: past the warm-up of their segment."""
@@ -259,6 +288,7 @@ class Run:
             "passes": [parts[at] for at in kept],
             "updates": [updates[at] for at in kept],
             "cpu_seconds": (time.process_time() - cpu) / max(1, passes),
+            "taking_seconds": (self._taking - self._taking_at_start) / max(1, passes),
             "worker_cpu_seconds": None
             if self._worker_cpu is None
             else self._worker_cpu / max(1, passes),
@@ -293,22 +323,6 @@ def _again(batch: Any) -> Any:
     if isinstance(batch, list):
         return list(batch)
     return batch
-
-
-def _count(loader: Any) -> int | None:
-    """Batches of an epoch, where the loader knows."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
-def _length(loader: Any) -> int | None:
-    """Samples of an epoch, where the loader knows."""
-    try:
-        return len(loader.dataset)
-    except (AttributeError, TypeError):
-        return None
 
 
 def _cores() -> int:

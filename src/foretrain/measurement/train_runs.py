@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 DRAWS = 400
 SEED = 20_231_001
 LEVEL = 0.95
-FEWEST_BLOCKS = 5
+BLOCKS = 5  # of a sitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TrainRun:
     ]  # seconds of PARTS and `imbalance` (within wait); PARTS sum to the step
     draws: tuple[float, ...] = field(repr=False)  # the step as it could have come out
     steps: int = 0
-    sittings: int = 0  # launches times rounds
+    sittings: tuple[float, ...] = ()  # the step in each launch and round, in their order
     spread: float = 0.0  # relative, one standard deviation of a block, robustly
     facts: Mapping[str, Any] = field(default_factory=dict)  # world, hosts, workers, batch, cores …
 
@@ -47,7 +47,7 @@ class TrainRun:
             "interval": list(self.interval),
             "spread": self.spread,
             "steps": self.steps,
-            "sittings": self.sittings,
+            "sittings": list(self.sittings),
             "parts": dict(self.parts),
             **dict(self.facts),
         }
@@ -70,7 +70,7 @@ def train_run(name: str, launches: Sequence[Mapping[str, Any]]) -> TrainRun:
         _parts(tables, step),
         tuple(draws.tolist()),
         steps=sum(table.shape[1] for table in tables),
-        sittings=len(launches),
+        sittings=tuple(float(np.median(one)) for one in blocks),
         spread=_spread(np.concatenate(blocks)),
         facts=_facts(launches),
     )
@@ -105,11 +105,11 @@ def _cut_short(ends: NDArray[np.bool_]) -> int:
 
 
 def _blocks(steps: Floats, width: int) -> Floats:
-    """Means of equally long blocks, each a multiple of `width` steps where there are enough of them."""
-    size = width
-    while len(steps) // (size + width) >= 2 * FEWEST_BLOCKS and size + width <= 4 * width:
-        size += width
-    size = max(1, min(size, len(steps)))
+    """Means of equally long blocks, each a multiple of `width` steps where there are enough of them.
+
+    As long as leaves `BLOCKS` of them: storage, too, gives in bursts, and a short block sees one or none.
+    """
+    size = min(width * max(1, len(steps) // (BLOCKS * width)), len(steps))
     count = len(steps) // size
     return np.asarray(steps[: count * size].reshape(count, size).mean(axis=1))
 
@@ -149,11 +149,10 @@ def _facts(launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     facts: dict[str, Any] = {name: first.get(name) for name in names}
     facts["is_cold"] = all(launch.get("is_cold") for launch in launches)
     facts["is_warm"] = all(launch.get("is_warm", True) for launch in launches)
-    cpu = [rank.get("cpu_seconds", 0.0) for launch in launches for rank in launch["ranks"]]
-    facts["cpu_seconds"] = float(np.median(cpu)) if cpu else 0.0
-    cpu = [rank.get("worker_cpu_seconds") for launch in launches for rank in launch["ranks"]]
-    known = [seconds for seconds in cpu if seconds is not None]
-    facts["worker_cpu_seconds"] = float(np.median(known)) if known else None
+    for name in ("cpu_seconds", "taking_seconds", "worker_cpu_seconds"):
+        every = [rank.get(name) for launch in launches for rank in launch["ranks"]]
+        known = [value for value in every if value is not None]
+        facts[name] = float(np.median(known)) if known else None
     told = [launch["communication"] for launch in launches if launch.get("communication")]
     if told:
         seconds = float(np.median([one["seconds"] for one in told]))

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from foretrain.errors import PlanError
 from foretrain.model.graph import Op
@@ -135,6 +136,20 @@ def block_choice(root: Node, block: str, index: int) -> BlockChoice:
     return BlockChoice(of_repetition(recompute, index), offload)
 
 
+def likeness(node: Node, block: str, index: int) -> tuple[object, ...]:
+    """Equal for repetitions of a block whose ops are split in the same way: what the nodes that may speak for them
+    say, without the ranges they are chosen by."""
+    below = []
+    for child in node.children:
+        if "[" not in child.select or child.select.startswith("kind:"):
+            below.append((child.select, likeness(child, block, index)))
+            continue
+        name, chosen, op_name = ranged(child.select)
+        if fnmatchcase(block, name) and index in chosen:
+            below.append((op_name or "*", likeness(child, block, index)))
+    return node.split, node.state, node.exchange, tuple(below)
+
+
 def share_recomputed(word: str) -> float | None:
     """Of `full*0.5`: 0.5."""
     found = re.fullmatch(r"full\*(0?\.\d+|0|1(\.0*)?)", word)
@@ -180,6 +195,7 @@ def _chosen(node: Node, block: str, index: int, op: Op | None) -> Iterator[Node]
             yield from _chosen(child, block, index, op)
 
 
+@lru_cache(maxsize=4096)
 def ranged(select: str) -> tuple[str, range, str | None]:
     """Block, repetitions and, where given, op of a select with a range."""
     found = _RANGED.fullmatch(select)

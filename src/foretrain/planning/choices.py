@@ -48,13 +48,23 @@ class Choices:
     offload: Ints
     buckets: Ints
     exchange: Ints
+    table: Ints | None = None  # … all of them as rows of one array, where they are
+
+    @classmethod
+    def of(cls, palette: Palette, table: Ints) -> Choices:
+        """Of columns that are rows of one array."""
+        columns: dict[str, Any] = dict(zip(COLUMNS, table, strict=True))
+        return cls(palette, **columns, table=table)
 
     def __len__(self) -> int:
         return len(self.tp)
 
     def take(self, rows: NDArray[Any]) -> Choices:
         """Some of the plans: row numbers or a mask."""
-        return Choices(self.palette, *(getattr(self, name)[rows] for name in COLUMNS))
+        table = self.table
+        if table is None:
+            table = np.stack([getattr(self, name) for name in COLUMNS])
+        return Choices.of(self.palette, table[:, rows])
 
     @property
     def etp(self) -> Ints:
@@ -108,7 +118,7 @@ class Choices:
         return any(wanted.get(axis, 1) > 1 for axis in inner)
 
 
-COLUMNS = tuple(field.name for field in fields(Choices) if field.name != "palette")
+COLUMNS = tuple(f.name for f in fields(Choices) if f.name not in ("palette", "table"))
 
 
 def joined(parts: Iterable[Choices], palette: Palette) -> Choices:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 STEP = 4.0
+_DOUBLINGS = np.log2(STEP)
 
 
 class Curve:
@@ -17,25 +18,33 @@ class Curve:
 
     def __init__(self, ask: Callable[[Sequence[float]], Sequence[float]], smallest: float) -> None:
         self._ask, self._smallest = ask, smallest
-        self._known: dict[int, float] = {}
+        self._low, self._high = 0, -1  # exponents known, with those at both ends
+        self._starts = self._values = np.zeros(0)
 
     def __call__(self, sizes: Floats) -> Floats:
         """Nothing takes no time."""
         if not sizes.size:
             return np.zeros_like(sizes)
         size = np.maximum(sizes, self._smallest)
-        place = np.log2(size / self._smallest) / np.log2(STEP)
+        place = np.log2(size / self._smallest) / _DOUBLINGS
         exponent = place.astype(np.int64)
-        low = int(exponent.min())
-        table = self._table(low, int(exponent.max()) + 1)
-        start = self._smallest * STEP**exponent
-        here = table[exponent - low]
-        between = here + (table[exponent - low + 1] - here) * (size / start - 1.0) / (STEP - 1.0)
+        self._know(int(exponent.min()), int(exponent.max()) + 1)
+        exponent -= self._low
+        here = self._values[exponent]
+        beyond = size / self._starts[exponent] - 1.0
+        exponent += 1
+        between = here + (self._values[exponent] - here) * beyond / (STEP - 1.0)
         return np.asarray(np.where(sizes > 0.0, between, 0.0))
 
-    def _table(self, low: int, high: int) -> Floats:
-        missing = [e for e in range(low, high + 1) if e not in self._known]
-        if missing:
-            answers = self._ask([self._smallest * STEP**e for e in missing])
-            self._known.update(zip(missing, answers, strict=True))
-        return np.array([self._known[e] for e in range(low, high + 1)])
+    def _know(self, low: int, high: int) -> None:
+        """Ask for what is missing up to these exponents."""
+        if not len(self._values):
+            self._low, self._high = low, low - 1
+        below = [self._smallest * STEP**e for e in range(low, self._low)]
+        above = [self._smallest * STEP**e for e in range(self._high + 1, high + 1)]
+        if below or above:
+            answers = list(self._ask([*below, *above]))
+            middle = len(below)
+            self._values = np.array([*answers[:middle], *self._values, *answers[middle:]])
+            self._starts = np.array([*below, *self._starts, *above])
+            self._low, self._high = min(low, self._low), max(high, self._high)

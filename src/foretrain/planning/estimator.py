@@ -2,8 +2,9 @@
 
 A plan is a chain of blocks whose costs depend on their own state alone (`layers.py`), joined by transitions: sends
 between stages, reductions and gathers between replicas (`exchanges.py`). The Markov property makes a plan's cost a
-sum, so a few hundred compiled states answer for a million plans. What the simulator knows more, contention between
-unlike flows and hosts that run ahead, is left out; `tests/accuracy/test_search_quality.py` bounds what that costs.
+sum, so a few hundred compiled states answer for a million plans. What meets on a link is known by its share of the
+time (`company.py`), not moment by moment as in the simulator; `tests/accuracy/test_search_quality.py` bounds what that
+costs.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ of algorithm and protocol is the simulator's.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +60,19 @@ class Exchanges:
         key = (groups.tobytes() + str(groups.shape).encode(), collective)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Exchange(self.network, groups, collective, self.library)
+            kept = (groups.tobytes(), groups.shape, collective, self.library)
+            found = self._known[key] = exchange_of(self.network, *kept)
         return found
+
+
+@lru_cache(maxsize=2048)
+def exchange_of(
+    network: Network, groups: bytes, shape: tuple[int, int], collective: str, library: str
+) -> Exchange:
+    """Parts of a space ask for the same groups under other names."""
+    return Exchange(
+        network, np.frombuffer(groups, dtype=np.int64).reshape(shape), collective, library
+    )
 
 
 class Exchange:
@@ -73,8 +85,14 @@ class Exchange:
             return
         slowest = crowd(network, groups, collective, library)
         self.is_network = slowest.is_network
-        self._curve = Curve(lambda sizes: [slowest.seconds(size) for size in sizes], _SMALLEST)
+        priced = cache(slowest.seconds)
+        self._curve = Curve(lambda sizes: [priced(size)[0] for size in sizes], _SMALLEST)
+        self._flow = Curve(lambda sizes: [priced(size)[1] for size in sizes], _SMALLEST)
 
     def seconds(self, sizes: Floats) -> Floats:
         """A rank alone has nobody to wait for."""
         return self._curve(sizes) if self.ranks > 1 else np.zeros_like(sizes)
+
+    def flow(self, sizes: Floats) -> Floats:
+        """Those of the seconds in which links are busy: the others, latencies, do not keep anybody else off them."""
+        return self._flow(sizes) if self.ranks > 1 else np.zeros_like(sizes)

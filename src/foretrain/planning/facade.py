@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
-from foretrain.forecast import ask
+from foretrain.forecast import Measured, ask
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -79,6 +79,7 @@ def search(
     runtime_options: Mapping[str, Any] | None = None,
     data: DataSource | None = None,
     stragglers: str | Mapping[int, float] | Spread | None = None,
+    measured: Measured | None = None,
     objective: str = "time",
     top: int = 10,
     where: str | Sequence[str] = (),
@@ -95,7 +96,7 @@ def search(
     `objective`: time, cost, memory, or pareto for plans that no other beats both in time and in memory. `per_layer`
     also tries different strategies for different layers. `workers` processes on this machine or a Ray cluster (`ray`:
     its address, "local" for one on this machine) share the work. `state` is a file that a later call with the same
-    question goes on from; `restart` forgets what it holds.
+    question goes on from; `restart` forgets what it holds. `measured`: costs of the user's own machine.
     """
     _check(objective, top, batch)
     pinned = (where,) if isinstance(where, str) else tuple(where)
@@ -112,8 +113,9 @@ def search(
         runtime_options=runtime_options,
         data=data,
         stragglers=_seeded(stragglers, seed),
+        measured=measured,
     )
-    task = Task(asked.workload, asked.cluster, asked.runtime)
+    task = Task(asked.workload, asked.cluster, asked.runtime, measured)
     wanted = _Wanted(task, pinned, objective, top, progress)
     result = wanted.searched(executor_of(workers, ray), state, restart)
     if per_layer:
@@ -166,10 +168,10 @@ class _Wanted:
         for number, row in enumerate(rows, 1):
             found.append(planner.simulate(self.task, row))
             self._tell(result, number, len(rows))
-        found.sort(key=lambda one: (one.prediction.step_seconds, _peak(one)))
+        found.sort(key=lambda one: (one.score.step_seconds, _peak(one)))
         kept: list[Ranked] = []
         for one in found:
-            if one.prediction.fits and (not kept or _peak(one) < _peak(kept[-1])):
+            if one.score.fits and (not kept or _peak(one) < _peak(kept[-1])):
                 kept.append(one)
         return tuple(spread(kept, self.top))
 
@@ -179,7 +181,7 @@ class _Wanted:
 
 
 def _peak(row: Ranked) -> float:
-    return row.prediction.memory.peak_bytes
+    return row.score.peak_bytes
 
 
 def executor_of(workers: int | None, ray: str | None) -> Executor:

@@ -6,15 +6,15 @@ Everything a closed form needs is gathered here once: what each part of the pipe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.compile.columns import first_of
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.place import place
-from foretrain.cost.compute import Calibrated
 from foretrain.model.ops.base import Kernel
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build
@@ -62,15 +62,26 @@ class Fleet:
 
     def take(self, rows: Ints) -> Fleet:
         """Some of the plans."""
-        return replace(self, choices=self.choices.take(rows), rows=self.rows[rows])
+        return Fleet(
+            self.task,
+            self.choices.take(rows),
+            self.layers,
+            self.rows[rows],
+            self.mesh,
+            self.exchanges,
+            self.share,
+            self.kinds,
+            self._axes,
+            self._asked,
+        )
 
     def distinct(self, *columns: NDArray[Any]) -> tuple[Fleet, Ints]:
         """One plan for every combination of what columns hold, and which of them stands for each plan."""
         key = np.zeros(len(self.rows), dtype=np.int64)
         for column in columns:
             key = key * (int(column.max(initial=0)) + 1) + column
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        return self.take(first), inverse.reshape(-1)
+        first, inverse = first_of(key)
+        return self.take(first), inverse
 
     @property
     def weights(self) -> Ints:
@@ -88,6 +99,14 @@ class Fleet:
     def summed(self, parts: Floats) -> Floats:
         """[plans, parts] → [plans, stages]."""
         return np.asarray(parts.reshape(len(parts), self.chunks, self.stages).sum(axis=1))
+
+    def first_chunk(self, parts: Floats) -> Floats:
+        """[plans, parts] → [plans, stages] of the first chunks."""
+        return parts.reshape(len(parts), self.chunks, self.stages)[:, 0]
+
+    def last_blocks(self) -> Ints:
+        """[parts] the block that each ends with."""
+        return np.asarray(self.share.shape[1] - 1 - np.argmax(self.share[:, ::-1] > 0, axis=1))
 
     def seconds_by_part(self, blocks: Floats) -> Floats:
         """[plans, kinds, blocks] → [plans, parts] on the slowest device of each stage."""
@@ -192,10 +211,13 @@ def mesh_of(task: Task, words: Words) -> Mesh:
 
 def update_curve(task: Task) -> Curve:
     """Seconds of an optimizer update by the memory it moves, on the slowest kind of device."""
+    optimizer, precision = task.workload.optimizer, task.workload.precision
+    moved = optimizer.update_bytes(1.0, precision) * task.runtime.update_passes
+    intensity = optimizer.update_flops(1.0) / moved if moved else 0.0
 
     def ask(sizes: Sequence[float]) -> list[float]:
-        kernels = [Kernel("memory", "update", 0.0, size, "fp32") for size in sizes]
-        each = [Calibrated().seconds(kernels, device).seconds for device in task.cluster.devices]
+        kernels = [Kernel("memory", "update", intensity * size, size, "fp32") for size in sizes]
+        each = [task.compute.seconds(kernels, device).seconds for device in task.cluster.devices]
         slowest: list[float] = (np.max(each, axis=0) * task.runtime.kernel_pace).tolist()
         return slowest
 

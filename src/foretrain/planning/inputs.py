@@ -42,6 +42,7 @@ def key(task: Task, plans: Space, objective: str, keep: int) -> Key:
         "cluster": task.cluster.name,
         "devices": str(task.devices),
         "runtime": task.runtime.name,
+        "calibration": "none" if task.measured is None else task.measured.name,
         "constraints": ", ".join(one.text for one in plans.constraints) or "none",
         "objective": objective,
         "plans kept": str(keep),

@@ -22,7 +22,6 @@ from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes
-from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.host import chain_summaries
 from foretrain.cost.items import ItemCosts, Surroundings, uses_of
 from foretrain.cost.launching import host_seconds
@@ -96,12 +95,12 @@ class Layers:
     sent: Floats  # … and as many of full width as are moved when weights are gathered
     tensors: Floats  # [states, blocks] weights …
     large: Floats  # … those large enough to be split
+    squares: Floats  # … the squares of their elements, summed up …
+    oversize: Floats  # … and elements that make some of them larger than a bucket
     rerun: Floats  # [states, blocks, 2] elements moved once more for ops that run again
     tied: Floats  # [states, blocks] elements that are another block's where one rank runs both
     copied: Floats  # [states, kinds of devices, blocks, 2] seconds of copies of weights and of gradients, if split
-    wire_forward: (
-        Floats  # [states, blocks, 2] seconds of collectives in it, inside a domain and beyond
-    )
+    wire_forward: Floats  # [states, blocks, 2] seconds in which collectives in it load links, inside a domain and beyond
     wire_backward: Floats
     weights: Ints  # [states] equal where weights and what is done with them are
     is_timed: Bools  # [states] whether seconds are known yet
@@ -120,7 +119,7 @@ class Layers:
         return is_new
 
 
-_WEIGHTS = ("elements", "touched", "sent", "tensors", "large", "tied")
+_WEIGHTS = ("elements", "touched", "sent", "tensors", "large", "squares", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
 _COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("number", "refused"))
 
@@ -157,7 +156,7 @@ class CompiledState:
     passes: tuple[BlockPass, ...]  # one per block of the model
 
 
-def layers(task: Task, states: Iterable[State], compute: ComputeModel | None = None) -> Layers:
+def layers(task: Task, states: Iterable[State]) -> Layers:
     """Compile and cost every state; those the model refuses are told with the reason."""
     compiled: list[CompiledState] = []
     refused: dict[State, str] = {}
@@ -167,7 +166,7 @@ def layers(task: Task, states: Iterable[State], compute: ComputeModel | None = N
             compiled.append(shared.compiled(state))
         except InputError as error:
             refused[state] = str(error).splitlines()[0]
-    return layer_table(task, compiled, refused, compute or Calibrated())
+    return layer_table(task, compiled, refused)
 
 
 class SharedBlocks:
@@ -203,9 +202,7 @@ def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
     return tuple(found)
 
 
-def layer_table(
-    task: Task, compiled: Sequence[CompiledState], refused: dict[State, str], compute: ComputeModel
-) -> Layers:
+def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[State, str]) -> Layers:
     blocks = len(task.workload.model.blocks)
     kinds = len(task.cluster.devices)
     rows = len(compiled)
@@ -216,7 +213,7 @@ def layer_table(
     wires = np.zeros((5, rows, blocks, 2))
     for mesh, mine in _by_mesh(compiled).items():
         chains = [chain for row in mine for p in compiled[row].passes for chain in _chains(p)]
-        device, host, lead, wire = chain_seconds(task, mesh, chains, compute)
+        device, host, lead, wire = chain_seconds(task, mesh, chains)
         shape = (len(mine), blocks, 5)
         for kind in range(kinds):
             seconds[:, mine, kind] = np.moveaxis(device[kind].reshape(shape), 2, 0)
@@ -234,6 +231,9 @@ def layer_table(
 
     tensors, large = (
         _tensors(compiled, least).reshape(rows, blocks) for least in (0.0, task.runtime.splits_from)
+    )
+    squares, oversize = (
+        column.reshape(rows, blocks) for column in _sizes(compiled, _bucket_elements(task))
     )
     tied = _tied(task, compiled).reshape(rows, blocks)
     return Layers(
@@ -258,12 +258,14 @@ def layer_table(
         sent=shaped[..., 2],
         tensors=tensors,
         large=large,
+        squares=squares,
+        oversize=oversize,
         rerun=_rerun(compiled).reshape(rows, blocks, 2),
         tied=tied,
         copied=np.moveaxis(seconds[3:], 0, 3),
         wire_forward=wires[0],
         wire_backward=wires[1],
-        weights=_alike(shaped, tensors, large, tied),
+        weights=_alike(shaped, tensors, large, squares, oversize, tied),
         is_timed=np.ones(rows, dtype=np.bool_),
     )
 
@@ -302,6 +304,20 @@ def _tensors(compiled: Sequence[CompiledState], least: float) -> Floats:
     return np.array(counts, dtype=np.float64)
 
 
+def _bucket_elements(task: Task) -> float:
+    runtime = task.runtime
+    size = runtime.gradient_bytes or task.workload.precision.gradient_bytes
+    return runtime.bucket_bytes / size
+
+
+def _sizes(compiled: Sequence[CompiledState], bucket: float) -> tuple[Floats, Floats]:
+    """Squares of the weights' elements, and how many they have beyond a bucket of so many."""
+    held = [[[w.elements for _, ws in p.ready for w in ws] for p in one.passes] for one in compiled]
+    squares = [[sum(n * n for n in block) for block in row] for row in held]
+    beyond = [[sum(max(n - bucket, 0.0) for n in block) for block in row] for row in held]
+    return np.array(squares, dtype=np.float64), np.array(beyond, dtype=np.float64)
+
+
 def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
     """Elements of weights that are copies of another block's."""
     copies = {second for _, second in task.workload.model.tied}
@@ -330,19 +346,22 @@ def _by_mesh(compiled: Sequence[CompiledState]) -> dict[Mesh, list[int]]:
 
 
 def chain_seconds(
-    task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]], compute: ComputeModel
+    task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]]
 ) -> tuple[list[Floats], Floats, Floats, Floats]:
-    """Seconds of every chain on each kind of device, of its host, the host's lead, and [chains, 2] of collectives
-    inside a domain and beyond."""
+    """Seconds of every chain on each kind of device, of its host, the host's lead, and [chains, 2] in which its
+    collectives load links, inside a domain and beyond."""
     numbers: dict[Item, int] = {}
     members = [[numbers.setdefault(item, len(numbers)) for item in chain] for chain in chains]
     items = tuple(numbers)
     where = _folded(task, mesh, items)
-    around = Surroundings(task.cluster, task.runtime, task.network, compute)
+    around = Surroundings(task.cluster, task.runtime, task.network, task.compute)
     costs = ItemCosts(items, where, around)
     told = [costs.seconds_of(c) for c in range(where.classes)]
     seconds = np.array([total for total, _, _ in told])
-    moving = np.max([parts[1:] for _, parts, _ in told], axis=0)
+    moving = np.max(
+        [np.maximum(parts[1:] - _latencies(costs, c), 0.0) for c, (_, parts, _) in enumerate(told)],
+        axis=0,
+    )
     ptr = np.concatenate([[0], np.cumsum([len(chain) for chain in chains])])
     owner = np.repeat(np.arange(len(chains)), np.diff(ptr))
     item = np.array([number for chain in members for number in chain], dtype=np.int64)
@@ -364,6 +383,17 @@ def chain_seconds(
         return device, none, none, wire
     summary = chain_summaries(ptr, seconds.max(axis=0)[item], each[item])
     return device, summary.host, summary.lead, wire
+
+
+def _latencies(costs: ItemCosts, rank_class: int) -> Floats:
+    """[items] seconds of collectives in which nothing moves."""
+    found = np.zeros(len(costs.items))
+    for index in costs.other_ids:
+        item = costs.items[index]
+        if isinstance(item.work, Communication) and costs.takes_part(item, rank_class):
+            charged = costs.charge_of(item.work, rank_class)
+            found[index] = charged.choice.latency * costs.exposed(item.work)
+    return found
 
 
 def _is_tensor(item: Item) -> bool:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.layout import Layout
 from foretrain.compile.passes.recompute import BlockPass
-from foretrain.cost.compute import Calibrated
 from foretrain.errors import InputError
 from foretrain.model.graph import Block
 from foretrain.model.optimizer import MASTER_BYTES
@@ -181,7 +180,7 @@ class _Walker:
                 chains += [one.forward, one.backward]
                 shapes.append(one)
             layouts = outgoing
-        device, _, _, _ = chain_seconds(self.task, self.mesh, chains, Calibrated())
+        device, _, _, _ = chain_seconds(self.task, self.mesh, chains)
         size = (len(self.model.blocks), len(self.tps), len(self.states))
         return _Table(
             seconds=np.stack([d.reshape(-1, 2).sum(axis=1).reshape(size) for d in device]),

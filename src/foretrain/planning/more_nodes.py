@@ -44,7 +44,7 @@ def _best(task: Task, part: Part, where: tuple[str, ...]) -> Seen | None:
     try:
         plans = space(task, where)
         found = survey(task, plans, part, "time", TRIED)
-        fitting = (row for row in found.best if simulate(task, row).prediction.fits)
+        fitting = (row for row in found.best if simulate(task, row).score.fits)
         return next(fitting, None)
     except InputError:
         return None

@@ -31,6 +31,7 @@ class Pipelines:
     weight: Floats
     send: Floats
     count: Floats
+    met: Floats  # sends once those of other micro-batches go the other way
 
     @property
     def chunks(self) -> int:
@@ -43,22 +44,22 @@ def seconds(kind: str, pipelines: Pipelines) -> Floats:
 
 
 def _one_f_one_b(p: Pipelines) -> Floats:
-    return _turns(p.forward, p.backward + p.weight, p.send, p.count)
+    return _turns(p, p.backward + p.weight)
 
 
-def _turns(forward: Floats, backward: Floats, send: Floats, count: Floats) -> Floats:
+def _turns(p: Pipelines, backward: Floats) -> Floats:
     """One forward and one backward in turn: the smaller of two upper bounds.
 
     By stage: the way to it and back, its own work, and what it waits for the first and the last micro-batch to
     come back from behind it. By the slowest loop: all stages once, then a turn of the loop for every micro-batch.
     """
-    flight, count = _flight(forward), count[:, None]
+    forward, flight, count = p.forward, _flight(p.forward), p.count[:, None]
     work = forward + backward
-    sent = _before(send)
+    sent, met = _before(p.send), _before(p.met - p.send)
     ahead = np.cumsum(work, axis=1) - work + 2.0 * sent
     whole = work.sum(axis=1, keepdims=True) + 2.0 * sent[:, -1:]
     behind = whole - ahead - work
-    loop = np.maximum(work, (behind + work) / flight)
+    loop = np.maximum(work, (behind + 2.0 * (met[:, -1:] - met) + work) / flight)
     waits = np.maximum(0.0, behind - (flight - 1) * forward)
     waits += np.maximum(0.0, behind - (flight - 1) * backward)
     many = waits + flight * work + (count - flight) * loop
@@ -79,10 +80,11 @@ def _before(send: Floats) -> Floats:
 
 
 def _gpipe(p: Pipelines) -> Floats:
-    """All forward steps behind the slowest stage, then all backward steps."""
+    """All forward steps behind the slowest stage, or the slowest send, then all backward steps."""
     backward = p.backward + p.weight
     ways = p.forward.sum(axis=1) + backward.sum(axis=1) + 2.0 * p.send.sum(axis=1)
-    slowest = p.forward.max(axis=1) + backward.max(axis=1)
+    sent = p.send.max(axis=1, initial=0.0)
+    slowest = np.maximum(p.forward.max(axis=1), sent) + np.maximum(backward.max(axis=1), sent)
     return np.asarray(ways + (p.count - 1) * slowest)
 
 
@@ -109,7 +111,7 @@ def _zero_bubble(p: Pipelines) -> Floats:
     work = p.forward + p.backward
     whole = work.sum(axis=1, keepdims=True) + 2.0 * sent[:, -1:]
     few = whole + p.weight + (count - 1) * np.maximum(p.forward, p.backward)
-    alone = _turns(p.forward, p.backward, p.send, p.count) + p.weight[:, 0]
+    alone = _turns(p, p.backward) + p.weight[:, 0]
     return np.asarray(np.maximum(np.maximum(by_stage, few).max(axis=1), alone))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
-from foretrain.forecast import answer
+from foretrain.forecast import Simulation, simulate_question
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import parse
 from foretrain.planning.executors import Executor, InOrder
@@ -45,8 +45,16 @@ class Ranked:
     """A plan of the result, simulated."""
 
     plan: Plan
-    prediction: Prediction
+    simulation: Simulation
     estimated_seconds: float
+
+    @property
+    def prediction(self) -> Prediction:
+        return self.simulation.prediction
+
+    @property
+    def score(self) -> Score:
+        return Score.of(self.simulation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,9 @@ class Score:
     fits: bool
 
     @classmethod
-    def of(cls, prediction: Prediction) -> Score:
-        return cls(prediction.step_seconds, prediction.memory.peak_bytes, prediction.fits)
+    def of(cls, simulated: Simulation) -> Score:
+        held = simulated.memory
+        return cls(simulated.step_seconds, held.peak_bytes, held.fits)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -115,6 +124,7 @@ def search(
         raise InputError(f"objective {objective!r} is unknown. Known: {', '.join(OBJECTIVES)}.")
     started = perf_counter()
     plans = space(task, where)
+    _expect_parts(plans)
     keep = _keep(top)
     if journal is not None and journal.key != key(task, plans, objective, keep):
         raise InputError(f"journal {journal.path} was opened for another search; see search_key.")
@@ -134,6 +144,15 @@ def search(
         seconds=perf_counter() - started,
         notes=tuple(executor.notes),
     )
+
+
+def _expect_parts(plans: Space) -> None:
+    """Some way to share out the devices must be left."""
+    if not plans.parts():
+        told = ", ".join(c.text for c in plans.constraints if c.name in ("tp", "cp", "ep"))
+        raise InputError(
+            f"{told}: {plans.devices} devices cannot be split so. Ask for divisors of {plans.devices}."
+        )
 
 
 def _surveyed(
@@ -194,19 +213,28 @@ def _simulated(
     """
     scores = dict(journal.simulated()) if journal is not None else {}
     found: dict[str, Ranked] = {}
+    number = {row.plan: place for place, row in enumerate(whole.best)}
+    done = 0
 
     def simulated(row: Seen, to_simulate: int) -> None:
+        nonlocal done
         try:
             found[row.plan] = simulate(task, row)
         except InputError:  # refused for what only the whole of a plan shows
             scores[row.plan] = REFUSED
             return
-        scores[row.plan] = Score.of(found[row.plan].prediction)
+        done += 1
+        scores[row.plan] = found[row.plan].score
+        if len(found) > top:  # a simulation is large; those that lose are not kept
+            del found[max(found, key=place)]
         if journal is not None:
             journal.add_simulated(row.plan, scores[row.plan])
         if progress is not None:
             seconds = perf_counter() - started
-            progress(Progress(0, 0, whole.seen, row, seconds, len(found), to_simulate))
+            progress(Progress(0, 0, whole.seen, row, seconds, done, to_simulate))
+
+    def place(plan: str) -> tuple[bool, tuple[float, float], int]:
+        return not scores[plan].fits, scores[plan].rank(objective), number[plan]
 
     new = [row for row in whole.best if row.plan not in scores]
     for row in new:
@@ -221,4 +249,4 @@ def _simulated(
 
 def simulate(task: Task, row: Seen) -> Ranked:
     plan = task.plan(parse(row.plan))
-    return Ranked(plan, answer(task.question(plan)), row.seconds)
+    return Ranked(plan, simulate_question(task.question(plan)), row.seconds)

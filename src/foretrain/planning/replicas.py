@@ -6,26 +6,41 @@ None of it depends on micro-batches or recomputation, so a few rows stand for al
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compile.execution import Communicator
 from foretrain.cost.calibration.efficiencies import table
+from foretrain.planning.cycles import fused
 from foretrain.planning.fleet import KINDS, Fleet
 
 Floats = NDArray[np.float64]
 
 
+WAYS = INSIDE, NETWORK = range(2)
+"""Ways between ranks."""
+
+
+class Buckets(NamedTuple):
+    """Gradients in pieces: how many, seconds of each on average, and of what goes once the last is made."""
+
+    each: Floats
+    pieces: Floats
+    last: Floats
+
+
 class Replicas:
     """Columns over the plans of a fleet. `alone`: while other stages keep quiet."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.f = fleet
+    def __init__(self, fleet: Fleet, work: Floats | None = None) -> None:
+        """`work`: [plans, parts] seconds of kernels that make gradients, asked for where those are fused by time."""
+        self.f, self.work = fleet, work
         self.runtime = fleet.task.runtime
         self.precision = fleet.task.workload.precision
         self.gradient_bytes = self.runtime.gradient_bytes or self.precision.gradient_bytes
-        self._gathers: dict[bool, Floats | None] = {}
+        self._gathers: dict[tuple[bool, bool], Floats | None] = {}
 
     @cached_property
     def shares_links(self) -> bool:
@@ -38,39 +53,62 @@ class Replicas:
 
     @cached_property
     def evenness(self) -> Floats:
-        """[plans] how much of what the heaviest stage exchanges the others do, on average: where stages share links and
-        one holds most of the weights, it has the links nearly for itself."""
+        """[plans, stages] how much of what a stage exchanges the others on its node do meanwhile, on average: where one
+        holds most of the weights, it has the links nearly for itself once the others are done."""
         f = self.f
-        sizes = sum(f.by_stage(f.elements("elements", kind)) for kind in KINDS)
-        most = np.maximum(np.max(sizes, axis=1), 1.0)
-        return np.asarray((np.sum(sizes, axis=1) - most) / (most * max(f.stages - 1, 1)))
+        sizes = np.sum([f.by_stage(f.elements("elements", kind)) for kind in KINDS], axis=0)
+        nodes = np.asarray(f.task.cluster.node_of)[f.mesh.groups(("pp",))[0]]
+        near = (nodes[:, None] == nodes[None, :]) & ~np.eye(f.stages, dtype=np.bool_)
+        meanwhile = (
+            np.minimum(sizes[:, :, None], sizes[:, None, :]) / np.maximum(sizes, 1.0)[:, :, None]
+        )
+        others = np.maximum(near.sum(axis=1), 1)
+        return np.asarray((meanwhile * near[None]).sum(axis=2) / others[None, :])
 
     def _among(self, lone: Floats, crowded: Floats) -> Floats:
-        """A stage among the others."""
-        return np.asarray(lone + (crowded - lone) * self.evenness[:, None])
+        """[plans, parts or stages] a stage among the others."""
+        times = lone.shape[1] // self.f.stages
+        return np.asarray(lone + (crowded - lone) * np.tile(self.evenness, times))
+
+    def _heaviest_among(self, lone: Floats, crowded: Floats) -> Floats:
+        """[plans, blocks] the stage that exchanges most."""
+        sizes = np.sum(
+            [self.f.by_stage(self.f.elements("elements", kind)) for kind in KINDS], axis=0
+        )
+        even = np.take_along_axis(self.evenness, sizes.argmax(axis=1)[:, None], axis=1)
+        return np.asarray(lone + (crowded - lone) * even)
 
     @cached_property
     def crosses(self) -> bool:
         """Whether copies of weights lie on several nodes."""
-        axes = self.f.axes_of(0)
-        return bool(axes) and self.f.exchange(axes, "all_reduce").is_network
+        return self._way(self.f.axes_of(0)) == NETWORK
 
-    def gathers(self, alone: bool) -> Floats | None:
-        """[plans, blocks] seconds to gather a block's weights, where ZeRO splits them."""
-        if alone not in self._gathers:
-            found = self._gathered("sent", alone)
+    @cached_property
+    def gathers_by(self) -> int:
+        """The way that split weights are gathered."""
+        return self._way(self.f.owners_of(0))
+
+    def _way(self, axes: tuple[str, ...]) -> int:
+        is_far = bool(axes) and self.f.exchange(axes, "all_reduce").is_network
+        return NETWORK if is_far else INSIDE
+
+    def gathers(self, alone: bool, flow: bool = False) -> Floats | None:
+        """[plans, blocks] seconds to gather a block's weights, where ZeRO splits them; `flow`: those in which links
+        are busy."""
+        if (alone, flow) not in self._gathers:
+            found = self._gathered("sent", alone, flow)
             if found is not None and not alone and self.shares_links:
-                lone = self.gathers(True)
+                lone = self.gathers(True, flow)
                 assert lone is not None
-                found = self._among(lone, found)
-            self._gathers[alone] = found
-        return self._gathers[alone]
+                found = self._heaviest_among(lone, found)
+            self._gathers[alone, flow] = found
+        return self._gathers[alone, flow]
 
     def reruns(self, alone: bool) -> Floats | None:
         """… and those that ops which run again read once more."""
         return self._gathered("rerun", alone) if self.runtime.gathers_rerun else None
 
-    def _gathered(self, name: str, alone: bool) -> Floats | None:
+    def _gathered(self, name: str, alone: bool, flow: bool = False) -> Floats | None:
         f = self.f
         is_split = f.choices.zero >= 3
         if not is_split.any() or not any(f.owners_of(kind) for kind in KINDS):
@@ -81,6 +119,9 @@ class Replicas:
             if owners and elements.any():
                 size = elements * self.precision.weight_bytes
                 gather = f.exchange(owners, "all_gather", alone)
+                if flow:
+                    total += gather.flow(size.ravel()).reshape(size.shape)
+                    continue
                 found = gather.seconds(size.ravel()).reshape(size.shape)
                 total += np.where(size > 0, found + self._listed(size, owners), 0.0)
         return np.where(is_split[:, None], total, 0.0)
@@ -103,27 +144,40 @@ class Replicas:
             slowest = np.maximum(slowest, 2.0 * (tensors * reached.start_seconds + moved))
         return slowest
 
-    def scatters(self) -> Floats:
-        """[plans, parts] seconds to reduce the gradients of a micro-batch, where ZeRO splits those."""
-        found = self._scattered(False)
-        return self._among(self._scattered(True), found) if self.shares_links else found
-
-    def _scattered(self, alone: bool) -> Floats:
+    def scatters(self) -> tuple[Floats, ...]:
+        """[plans, parts] seconds to reduce the gradients of a micro-batch, where ZeRO splits those, and those in which
+        links are busy, each way."""
         f = self.f
-        is_split = (f.choices.zero >= 2)[:, None]
-        if not is_split.any():
-            return np.zeros((len(f.choices), f.share.shape[0]))
-        shares, of = np.unique(f.share, axis=0, return_inverse=True)  # parts that hold the same
-        total = np.zeros((len(f.choices), len(shares)))
-        for kind in KINDS:
-            if f.owners_of(kind):
-                size = f.elements("elements", kind)[f.rows] @ shares.T * self.gradient_bytes
-                each, pieces = self._in_pieces(kind, size, shares, alone)
-                total += each * pieces
-        return np.where(is_split, total, 0.0)[:, of.reshape(-1)]
+        columns = tuple(np.zeros((len(f.choices), f.share.shape[0])) for _ in (None, *WAYS))
+        split = np.flatnonzero(f.choices.zero >= 2)
+        if len(split):
+            those = Replicas(f.take(split), None if self.work is None else self.work[split])
+            found = those._scattered(False)
+            if self.shares_links:
+                found = tuple(map(those._among, those._scattered(True), found))
+            for column, mine in zip(columns, found, strict=True):
+                column[split] = mine
+        return columns
 
-    def reductions(self, kind: int) -> tuple[Floats, Floats] | None:
-        """[plans, stages] seconds of a bucket of gradients, and how many there are.
+    def _scattered(self, alone: bool) -> tuple[Floats, ...]:
+        f = self.f
+        shares, of = np.unique(f.share, axis=0, return_inverse=True)  # parts that hold the same
+        if self.work is not None:
+            shares, of = f.share, np.arange(len(f.share))
+        total = [np.zeros((len(f.choices), len(shares))) for _ in (None, *WAYS)]
+        for kind in KINDS:
+            size = f.elements("elements", kind)[f.rows] @ shares.T * self.gradient_bytes
+            if not f.owners_of(kind) or not size.any():
+                continue
+            found = self._in_pieces(kind, size, shares, alone)
+            total[0] += found.each * found.pieces
+            for way in {self._way(axes) for axes in (f.owners_of(kind), f.axes_of(kind))}:
+                busy = self._reduced(kind, size / np.maximum(found.pieces, 1.0), alone, way)
+                total[1 + way] += busy * found.pieces
+        return tuple(column[:, of.reshape(-1)] for column in total)
+
+    def reductions(self, kind: int) -> Buckets | None:
+        """[plans, stages] buckets of gradients.
 
         Going back, stages end one after the other: where they share links, one has those for itself that the stages
         behind it are done with.
@@ -133,11 +187,11 @@ class Replicas:
             return found
         lone = self._reductions(kind, True)
         assert lone is not None
-        among = self._among(lone[0], found[0]) / np.maximum(lone[0], 1e-12)
-        ends = np.arange(1.0, self.f.stages + 1)[None, :]
-        return lone[0] * np.clip(among, 1.0, ends), found[1]
+        among = self._among(lone.each, found.each) / np.maximum(lone.each, 1e-12)
+        slower = np.clip(among, 1.0, np.arange(1.0, self.f.stages + 1)[None, :])
+        return Buckets(lone.each * slower, lone.pieces, lone.last * slower)
 
-    def _reductions(self, kind: int, alone: bool) -> tuple[Floats, Floats] | None:
+    def _reductions(self, kind: int, alone: bool) -> Buckets | None:
         f = self.f
         if not f.axes_of(kind):
             return None
@@ -145,46 +199,100 @@ class Replicas:
         if not size.any():
             return None
         share = f.share.reshape(f.chunks, f.stages, -1).sum(axis=0)
-        return self._in_pieces(kind, size, share, alone)
+        return self._in_pieces(kind, size, share, alone, chunks=f.chunks)
 
     def _in_pieces(
-        self, kind: int, size: Floats, share: Floats, alone: bool
-    ) -> tuple[Floats, Floats]:
+        self,
+        kind: int,
+        size: Floats,
+        share: Floats,
+        alone: bool,
+        chunks: int = 1,
+    ) -> Buckets:
         """`share`: [columns of size, blocks] repetitions."""
+        if self.work is not None:
+            return self._in_cycles(kind, size, share, alone, chunks)
         pieces = self._pieces(size, share)
-        each = (size / pieces).ravel()
-        owned = np.repeat(self.f.choices.zero >= 1, size.shape[1])
-        found = self._reduced(kind, each, False, alone)
-        if owned.any() and self.runtime.scatters_gradients:
-            found = np.where(owned, self._reduced(kind, each, True, alone), found)
-        return found.reshape(size.shape), pieces
+        each = self._reduced(kind, size / pieces, alone)
+        return Buckets(each, pieces, each)
+
+    def _in_cycles(
+        self, kind: int, size: Floats, share: Floats, alone: bool, chunks: int
+    ) -> Buckets:
+        """Copies into fusion buffers and out of them come on top, and what the last buffers wait for."""
+        f = self.f
+        assert self.work is not None
+        tensors = f.layers.tensors[f.rows] @ share.T
+        ranks = f.mesh.size(*f.axes_of(kind))
+        work = self.work if chunks == 1 else f.summed(self.work) / chunks
+        limit = self._limits()
+        filling = np.minimum(size, self._filling(share)) / chunks
+        fusion = fused(self.runtime, ranks, filling, limit, tensors / chunks, work)
+        pieces = fusion.buffers * chunks
+        each = self._reduced(kind, size / pieces, alone)
+        each += np.where(tensors > pieces, self._fused(tensors, size) / pieces, 0.0)
+        last = fusion.last * (each + fusion.delay)
+        each += fusion.last * fusion.delay / fusion.buffers
+        return Buckets(*(np.where(size > 0, column, 0.0) for column in (each, pieces, last)))
+
+    def _filling(self, share: Floats) -> Floats:
+        """[plans, columns] bytes of gradients, of those larger than a bucket no more than fill one."""
+        layers, rows = self.f.layers, self.f.rows
+        elements = layers.elements.sum(axis=2) - layers.oversize
+        return np.asarray(elements[rows] @ share.T * self.gradient_bytes)
+
+    def _limits(self) -> Floats:
+        """[plans, 1] bytes that a bucket is filled up to."""
+        chosen = self.f.choices.palette.buckets
+        limits = np.array([self.runtime.bucket_bytes if b is None else b for b in chosen])
+        return limits[self.f.choices.buckets][:, None]
 
     def _pieces(self, size: Floats, share: Floats) -> Floats:
         """Buckets that gradients of so many bytes are reduced in: as many as fill up, a block's together, or a tensor's
-        that is larger than a bucket."""
+        that is larger than a bucket. A bucket goes once it has reached its size, so that half of the tensor that fills it
+        is beyond that: of one met by chance, which is large tensors' rather than small ones' (renewal theory)."""
         f, runtime = self.f, self.runtime
         if not runtime.overlaps_gradients:
             return np.ones_like(size)
-        chosen = np.array([np.nan if b is None else b for b in f.choices.palette.buckets])
-        limit = chosen[f.choices.buckets][:, None]
-        found = np.ceil(size / np.where(np.isnan(limit), runtime.bucket_bytes, limit))
+        elements = f.layers.elements.sum(axis=2)[f.rows] @ share.T
+        beyond = f.layers.squares[f.rows] @ share.T / np.maximum(2.0 * elements, 1.0)
+        found = np.ceil(size / (self._limits() + beyond * self.gradient_bytes))
         found = np.minimum(found, f.layers.tensors[f.rows] @ share.T)
         if runtime.reduces_blocks:
-            found = np.where(np.isnan(limit), share.sum(axis=1)[None, :], found)
+            is_open = np.array([b is None for b in f.choices.palette.buckets])[f.choices.buckets]
+            found = np.where(is_open[:, None], share.sum(axis=1)[None, :], found)
         return np.asarray(np.maximum(found, 1.0))
 
-    def _reduced(self, kind: int, sizes: Floats, owned: bool, alone: bool) -> Floats:
-        """Seconds to add up gradients of so many bytes, for their owners or for all."""
+    def _reduced(self, kind: int, sizes: Floats, alone: bool, way: int | None = None) -> Floats:
+        """[plans, columns] seconds to add up gradients of so many bytes, for their owners or for all."""
+        each = sizes.ravel()
+        owned = np.repeat(self.f.choices.zero >= 1, sizes.shape[1])
+        if not owned.any() or not self.runtime.scatters_gradients:
+            return self._added(kind, each, False, alone, way).reshape(sizes.shape)
+        found = self._added(kind, each, True, alone, way)
+        if not owned.all():
+            found = np.where(owned, found, self._added(kind, each, False, alone, way))
+        return found.reshape(sizes.shape)
+
+    def _added(self, kind: int, sizes: Floats, owned: bool, alone: bool, way: int | None) -> Floats:
         f, axes = self.f, self.f.axes_of(kind)
         owners = f.owners_of(kind) if owned else ()
         rest = tuple(axis for axis in axes if axis not in owners)
         total = np.zeros(len(sizes))
         if owners:
-            total += f.exchange(owners, "reduce_scatter", alone).seconds(sizes)
+            total += self._along(owners, "reduce_scatter", sizes, alone, way)
             sizes = sizes / f.mesh.size(*owners)
         if rest:
-            total += f.exchange(rest, self.runtime.synchronises, alone).seconds(sizes)
+            total += self._along(rest, self.runtime.synchronises, sizes, alone, way)
         return total
+
+    def _along(
+        self, axes: tuple[str, ...], collective: str, sizes: Floats, alone: bool, way: int | None
+    ) -> Floats:
+        exchange = self.f.exchange(axes, collective, alone)
+        if way is None:
+            return exchange.seconds(sizes)
+        return exchange.flow(sizes) if way == self._way(axes) else np.zeros_like(sizes)
 
     def parameters(self) -> Floats:
         """[plans, stages] seconds to gather updated weights."""
@@ -202,6 +310,11 @@ class Replicas:
                 found = self._among(lone.reshape(size.shape), found)
             gathers += np.where(is_due[:, None], found, 0.0)
         return gathers
+
+    @property
+    def joins_stages(self) -> bool:
+        """Whether all stages wait for each other before the update."""
+        return self.f.stages > 1 and self.runtime.clips_gradients
 
     def barriers(self) -> Floats:
         """[plans] tied weights between the ends of a pipeline, and the norm that joins all ranks before the update."""

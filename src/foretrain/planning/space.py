@@ -79,7 +79,7 @@ class Space:
                 if lost:
                     pruned[reason] = pruned.get(reason, 0) + lost
             table = table[ok]
-        return Choices(self.palette, *np.ascontiguousarray(table.T)), pruned
+        return Choices.of(self.palette, np.ascontiguousarray(table.T)), pruned
 
     def _pipelines(self, part: Part) -> Iterator[tuple[int, int]]:
         for pp, vpp in product(self.pp, self.vpp):

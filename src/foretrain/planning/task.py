@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.collectives import chosen
-from foretrain.cost.network import Network, network_of
-from foretrain.forecast import Question
+from foretrain.cost.compute import ComputeModel
+from foretrain.cost.network import Network
+from foretrain.forecast import Measured, Question, compute_of, network_on
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
@@ -21,6 +21,12 @@ class Task:
     workload: Workload
     cluster: Cluster
     runtime: Runtime
+    measured: Measured | None = None
+
+    @property
+    def compute(self) -> ComputeModel:
+        """What times kernels."""
+        return compute_of(self.measured)
 
     @property
     def devices(self) -> int:
@@ -28,10 +34,10 @@ class Task:
 
     @property
     def network(self) -> Network:
-        return network_of(self.cluster, self.runtime.library, chosen(dict(self.runtime.algorithms)))
+        return network_on(self.cluster, self.runtime, self.measured)
 
     def plan(self, words: Words) -> Plan:
         return Plan.of(words, devices=self.devices, runtime=self.runtime)
 
     def question(self, plan: Plan) -> Question:
-        return Question(self.workload, self.cluster, plan, self.runtime)
+        return Question(self.workload, self.cluster, plan, self.runtime, measured=self.measured)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretrain.forecast import answer
+from foretrain.forecast import simulate_question
 from foretrain.planning.constraints import Constraint
 from foretrain.planning.markov import Ground, Walk
 from foretrain.planning.per_layer import best_walk, described, grounds
-from foretrain.planning.planner import Ranked, Score
+from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
 
@@ -34,14 +34,15 @@ def with_walks(
     found = {described(row.plan): row for row in rows}
     for number, ground in enumerate(stood, 1):
         walk = _walk(task, ground, pinned)
-        if walk is not None and described(walk.plan) not in found:
-            prediction = answer(task.question(walk.plan))
-            if prediction.fits:
+        is_new = walk is not None and _higher(task, walk, ground) not in stood
+        if walk is not None and is_new and described(walk.plan) not in found:
+            simulated = simulate_question(task.question(walk.plan))
+            if simulated.memory.fits:
                 estimate = _seconds(task, walk, ground)
-                found[described(walk.plan)] = Ranked(walk.plan, prediction, estimate)
+                found[described(walk.plan)] = Ranked(walk.plan, simulated, estimate)
         if progress is not None:
             progress(number, len(stood))
-    ranked = sorted(found.values(), key=lambda row: Score.of(row.prediction).rank(objective))
+    ranked = sorted(found.values(), key=lambda row: row.score.rank(objective))
     return tuple(ranked[:top])
 
 
@@ -66,6 +67,17 @@ def _walk(task: Task, ground: Ground, pinned: Sequence[Constraint]) -> Walk | No
         return None
     replicas = [c for c in pinned if c.name == "dp"]
     return None if any(not c.allows(walk.plan.replicas) for c in replicas) else walk
+
+
+def _higher(task: Task, walk: Walk, ground: Ground) -> Ground | None:
+    """Where all layers are more tensor parallel than the ground is: the ground on which that is the least, and which
+    therefore has this walk too. Where it leaves no replicas there is nothing for ZeRO to split."""
+    least = min(choice.tp for choice in walk.choices)
+    if least == ground.least_tp:
+        return None
+    zero = ground.zero if ground.stages * least < task.devices else 0
+    micro = ground.micro * least // ground.least_tp
+    return replace(ground, least_tp=least, micro=micro, zero=zero)
 
 
 def _is_even(walk: Walk) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.compute import Calibrated
 from foretrain.errors import InputError, PlanError
 from foretrain.model.workload import Workload
 from foretrain.plan.short_form import parse as read
@@ -116,7 +115,7 @@ class Planner:
                 refused[state] = one
             else:
                 compiled.append(one)
-        return layer_table(task, compiled, refused, Calibrated())
+        return layer_table(task, compiled, refused)
 
 
 class _Sharing(Estimator):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from foretrain.analysis.prediction import STALLS
-from foretrain.measurement.whatif import Feeding
+from foretrain.measurement.feeding import Feeding
 from foretrain.report import words
 from foretrain.report.outline import bar
 from foretrain.report.page import Page, Section
@@ -21,6 +21,8 @@ RUN_MEANING = {
     "T2": "real data, cold",
     "P": "loader alone, warm",
     "F": "loader alone, cold",
+    "P2": "loader alone, warm, twice the workers",
+    "F2": "loader alone, cold, twice the workers",
 }
 BAR = 20
 
@@ -80,7 +82,7 @@ def _runs(runs: Mapping[str, Any]) -> Section:
             words.seconds(run["step_seconds"]),
             " – ".join(words.seconds(value) for value in run["interval"]),
             words.percent(run["spread"]),
-            f"{run['steps']:,} in {run['sittings']}",
+            f"{run['steps']:,} in {len(run['sittings'])}",
         )
         for name, run in runs.items()
     )
@@ -125,7 +127,7 @@ def _remedies(found: Mapping[str, Any]) -> Sequence[str]:
         told.append(
             f"With a {state} cache: {count} workers per rank, given cores for them."
             if count is not None
-            else f"With a {state} cache: no number of workers that was looked at."
+            else f"With a {state} cache: no number of workers, something else is as slow."
         )
     if found["cores_per_rank"] is not None:
         told.append(

@@ -112,4 +112,6 @@ def _rest(calibration: Calibration) -> Section:
         )
     if calibration.host_seconds_per_kernel is not None:
         lines.append(f"issuing a kernel: {show_seconds(calibration.host_seconds_per_kernel)}")
+    if calibration.drift:
+        lines.append(f"processes drift apart: by {show_seconds(calibration.drift)} in a second")
     return Section("data and host", lines=tuple(lines))

@@ -102,6 +102,7 @@ class Fold:
     examples: Ints  # class → one rank
     counts: Ints  # class → how many ranks
     stage_of: Ints  # class → pipeline stage
+    device_of: Colors  # class → equal where devices are alike
     groups: Mapping[Communicator, GroupFold]
     shared: Mapping[
         Communicator, NDArray[np.bool_]
@@ -194,6 +195,7 @@ def fold(
         examples=examples,
         counts=counts,
         stage_of=stages[examples],
+        device_of=traffic.rank_colors()[examples],
         groups=folded,
         shared=_shared(folded, apart, crowding, links, rank_class),
         parties=apart,

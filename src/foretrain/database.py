@@ -2,21 +2,26 @@
 
 Writes are transactions that are on the disk when they return (WAL, synchronous FULL). The form of the tables has a
 number; older files are brought up to date when they are opened, newer ones are refused and left as they are.
+What a killed process left half-done SQLite undoes at the next opening; a file that may be another program's is
+looked at in a copy then, since undoing is writing.
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from foretrain.errors import FileError
 
 PATIENCE = 60.0  # seconds to wait for another process that writes
+UNDONE_BY_ITSELF = 1.0  # seconds in which a process that lives is done with making a file
 SMALLEST_PAGE = 512  # bytes; a database is never smaller
 LONGEST = 64_000_000  # bytes of a value; a file with more is not ours
 
@@ -31,6 +36,7 @@ class Form:
     application: int  # SQLite's header says whose file it is
     steps: tuple[tuple[str, ...], ...]  # statements of each migration; their number is the version
     remedy: str = ""  # for a file that should be there
+    makes_folder: bool = False  # of a file that is not there
 
     @property
     def version(self) -> int:
@@ -69,10 +75,18 @@ class Database:
     def write(self, *statements: tuple[str, Sequence[Any]]) -> None:
         """All statements or none; when this returns they are on the disk."""
 
+        def every(file: sqlite3.Connection) -> None:
+            for statement, values in statements:
+                file.execute(statement, values)
+
+        self.at_once(every)
+
+    def at_once(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """What reads and writes as one: no other process comes between, and all of it is kept or nothing."""
+
         def once() -> None:
             with self._transaction():
-                for statement, values in statements:
-                    self._file.execute(statement, values)
+                work(self._file)
 
         with self.explained():
             patiently(once)
@@ -84,7 +98,8 @@ class Database:
         if not self.path.exists():
             if must_exist:
                 raise FileError(f"{self.form.what} {self.path} does not exist. {self.form.remedy}")
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.form.makes_folder:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
             return
         if not self.path.is_file():
             raise self.foreign("it is not a regular file")
@@ -93,10 +108,29 @@ class Database:
             return
         if size < SMALLEST_PAGE:
             raise self.foreign(f"{size} bytes are too few for a database")
-        uri = f"{self.path.resolve().as_uri()}?mode=ro"
+        until = time.monotonic() + UNDONE_BY_ITSELF
+        while True:
+            try:
+                return self._look_at(self.path, "ro")
+            except sqlite3.OperationalError:
+                if time.monotonic() > until:
+                    return self._look_at_a_copy()
+                time.sleep(0.02)
+
+    def _look_at(self, path: Path, mode: str) -> None:
+        uri = f"{path.resolve().as_uri()}?mode={mode}"
         with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as file:
-            file.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+            _guard(file)
             patiently(lambda: self._check(file))
+
+    def _look_at_a_copy(self) -> None:
+        """With what its last writer left beside it, which only who may write can undo."""
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / "copy"
+            for rest in ("", "-journal", "-wal"):
+                if Path(f"{self.path}{rest}").exists():
+                    shutil.copyfile(f"{self.path}{rest}", f"{copy}{rest}")
+            self._look_at(copy, "rw")
 
     def _opened(self) -> sqlite3.Connection:
         # Transactions are begun and ended by name: isolation_level None leaves them to us.
@@ -104,12 +138,11 @@ class Database:
             self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
         try:
-            file.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+            _guard(file)
             # Where the file system cannot share memory, SQLite stays with its rollback journal: as safe, slower.
             patiently(lambda: file.execute("PRAGMA journal_mode=WAL").fetchall())
             file.execute("PRAGMA synchronous=FULL")
             file.execute("PRAGMA foreign_keys=ON")
-            file.execute("PRAGMA trusted_schema=OFF")
         except BaseException:
             file.close()
             raise
@@ -164,7 +197,7 @@ class Database:
         except sqlite3.OperationalError as error:
             raise FileError(
                 f"{self.form.what} {self.path}: {error}. What was in it is still there; see that its folder "
-                "can be written and that the disk is not full."
+                "exists and can be written and that the disk is not full."
             ) from error
         except sqlite3.DatabaseError as error:
             if "not a database" in str(error):
@@ -186,6 +219,12 @@ class Database:
         return FileError(
             f"{self.form.what} {self.path} is damaged: {why}. It is left as it is; move it away or name another file."
         )
+
+
+def _guard(file: sqlite3.Connection) -> None:
+    """The file may be a stranger's: nothing in it runs, and no value of it fills the memory."""
+    file.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+    file.execute("PRAGMA trusted_schema=OFF")
 
 
 def _schema(file: sqlite3.Connection) -> list[tuple[Any, ...]]:

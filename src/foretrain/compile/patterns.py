@@ -1,0 +1,81 @@
+"""Patterns: templates of stages that are alike are woven once and copied for the classes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from foretrain.compile.execution import Communication
+from foretrain.compile.passes.fold import Use
+from foretrain.compile.segment import Segment
+from foretrain.compile.template import Template, Weaver, weave
+
+Classes = tuple[int, ...]
+
+
+class Patterns:
+    """`streams`: numbers of (rank class, name), which the weaver adds to."""
+
+    def __init__(self, weaver: Weaver, streams: Mapping[tuple[int, str], int]) -> None:
+        self.weaver, self.streams = weaver, streams
+        self._woven: dict[tuple[object, ...], tuple[Template, Classes]] = {}
+        self._uses: dict[int, tuple[Segment, tuple[Use, ...]]] = {}
+        self._related: dict[tuple[Use, Classes], object] = {}
+
+    def template(self, segment: Segment, classes: Classes, has_company: bool) -> Template:
+        """The rows of a segment on the rank classes of a stage."""
+        related = tuple(self._relation(use, classes) for use in self._uses_of(segment))
+        devices = tuple(self.weaver.fold.device_of[list(classes)].tolist())
+        key = (id(segment), has_company, related, devices)
+        found = self._woven.get(key)
+        if found is None:
+            made = weave(segment, classes, has_company, self.weaver)
+            self._woven[key] = made, classes
+            return made
+        return found[0] if found[1] == classes else self._copied(*found, classes)
+
+    def _uses_of(self, segment: Segment) -> tuple[Use, ...]:
+        known = self._uses.get(id(segment))
+        if known is None:
+            items = self.weaver.items
+            numbers = dict.fromkeys((*segment.chain.tolist(), *(a.item for a in segment.asyncs)))
+            works = (work for n in numbers for work in (items[n].work, items[n].beside))
+            uses = {(w.group, w.collective): None for w in works if isinstance(w, Communication)}
+            known = self._uses[id(segment)] = segment, tuple(uses)  # keeps it alive: ids stay its
+        return known[1]
+
+    def _relation(self, use: Use, classes: Classes) -> object:
+        """Equal where the classes of two stages, taken in order, meet in the same way in a collective."""
+        found = self._related.get((use, classes))
+        if found is None:
+            found = self._related[use, classes] = self._relate(use, classes)
+        return found
+
+    def _relate(self, use: Use, classes: Classes) -> object:
+        fold = self.weaver.fold
+        if use in fold.parties:
+            return classes  # neighbours hear each other in ways of their own
+        groups, place = fold.groups[use[0]], {c: p for p, c in enumerate(classes)}
+        met = [fold.group_class(use[0], rank_class) for rank_class in classes]
+        return tuple(
+            (tuple(place.get(c, -1) for c in groups.members[g]), bool(fold.shared[use[0]][g]))
+            for g in met
+        )
+
+    def _copied(self, template: Template, old: Classes, new: Classes) -> Template:
+        to = dict(zip(old, new, strict=True))
+        spoken = list(self.streams)
+        numbers: dict[int, int] = {}
+
+        def stream(number: int) -> int:
+            found = numbers.get(number)
+            if found is None:
+                rank_class, name = spoken[number]
+                found = numbers[number] = self.weaver.stream(to[rank_class], name)
+            return found
+
+        return replace(
+            template,
+            rank_class=[to[rank_class] for rank_class in template.rank_class],
+            streams=[tuple(map(stream, streams)) for streams in template.streams],
+        )

@@ -1,0 +1,167 @@
+"""Plans that take their time, and what keeps them company: gradients and sends of other micro-batches on the links that
+their own work uses, and kernels that these slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.cost import interference
+from foretrain.planning.fleet import Fleet
+from foretrain.planning.replicas import NETWORK, WAYS, Replicas
+from foretrain.planning.sends import Sends, sends
+from foretrain.planning.task import Task
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Timed:
+    """Plans of a fleet, one for all that take as long, with what they exchange."""
+
+    f: Fleet
+    few: Ints  # which row of `replicas` stands for each
+    replicas: Replicas
+    sends: Sends
+    puts_off: Bools  # [plans] whether weight gradients are steps of their own
+    follows: Bools  # [plans] whether backward steps follow one another
+    moved: Floats  # [plans, parts] seconds to reduce a micro-batch's gradients, where ZeRO splits them …
+    flowing: tuple[Floats, ...]  # … and those in which links are busy, each way
+    slow: Floats  # [ways] factors on kernels …
+    slowed: Floats  # … and on what moves between replicas beside them
+
+    def take(self, rows: Ints) -> Timed:
+        """Some of the plans."""
+        f = self.f.take(rows)
+        return replace(
+            self,
+            f=f,
+            few=self.few[rows],
+            sends=self.sends.take(f, rows),
+            puts_off=self.puts_off[rows],
+            follows=self.follows[rows],
+            moved=self.moved[rows],
+            flowing=tuple(flow[rows] for flow in self.flowing),
+        )
+
+    def of_replicas(self, column: Floats | None) -> Floats | None:
+        """A column of `replicas` for every plan."""
+        return None if column is None else column[self.few]
+
+    def crowded(self) -> Floats:
+        """[plans] the share of forward steps that come after the first backward step."""
+        f = self.f
+        before = float(f.stages) if f.chunks > 1 else (f.stages + 1) / 2.0
+        return np.asarray(np.maximum(1.0 - before / f.counts, 0.0))
+
+    def at_end(self) -> Floats:
+        """[plans] the share of a part's gradients that are there no sooner than its backward work ends."""
+        f, runtime = self.f, self.f.task.runtime
+        if not runtime.overlaps_gradients:
+            return np.ones(len(f.choices))
+        waits = (f.choices.zero >= 1) & (not runtime.overlaps_scatters)
+        return np.where(waits, 1.0, len(f.share) / f.share.sum())
+
+
+def timed(f: Fleet) -> Timed:
+    """All plans of a fleet."""
+    c, runtime = f.choices, f.task.runtime
+    names = np.array(c.palette.schedule)[c.schedule]
+    puts_off, follows = ((names == name) & (f.stages > 1) for name in ("zb-h1", "gpipe"))
+    if runtime.cycle_seconds:
+        few, replicas = np.arange(len(c)), Replicas(f, _making(f, puts_off))
+    else:
+        fleet, few = f.distinct(f.weights, c.zero, c.buckets)
+        replicas = Replicas(fleet)
+    moved, *flowing = (column[few] for column in replicas.scatters())
+    slow, slowed = _interference(f.task)
+    return Timed(f, few, replicas, sends(f), puts_off, follows, moved, tuple(flowing), slow, slowed)
+
+
+def _making(f: Fleet, puts_off: Bools) -> Floats:
+    """[plans, parts] seconds of kernels that make gradients, by the clock of a thread that fuses those."""
+    backward, weight = (f.seconds_by_part(c[f.rows]) for c in (f.layers.backward, f.layers.weight))
+    backward = np.maximum(backward - f.by_part(f.layers.wire_backward.sum(axis=2)), 0.0)
+    return np.where(puts_off[:, None], weight, backward)
+
+
+def _interference(task: Task) -> tuple[Floats, Floats]:
+    if not task.runtime.overlap_slows:
+        return np.ones(len(WAYS)), np.ones(len(WAYS))
+    compute, moving = interference.COMPUTE, interference.COLLECTIVE
+    tables = [
+        [interference.factors(device, way == NETWORK) for way in WAYS]
+        for device in task.cluster.devices
+    ]
+    slow, slowed = (
+        np.max([[table[pair] for table in row] for row in tables], axis=0)
+        for pair in ((compute, moving), (moving, compute))
+    )
+    return slow, slowed
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Company:
+    """What keeps links busy beside work, as a share of the time that work takes."""
+
+    data: Floats  # [plans, ways] reductions, which slow kernels too …
+    sent: Floats  # [plans] … and sends between nodes, which do not
+
+    def on(self, way: int) -> Floats:
+        """[plans] by how much what goes the same way is stretched: at most to twice its time by each."""
+        found = np.minimum(self.data[:, way], 1.0)
+        return np.asarray(found + self.sent if way == NETWORK else found)
+
+    def slows(self, slow: Floats) -> Floats:
+        """[plans] factor on kernels."""
+        return np.asarray(1.0 + self.data @ (1.0 - 1.0 / slow))
+
+
+class Beside(NamedTuple):
+    """The company of a micro-batch's steps."""
+
+    forward: Company
+    backward: Company
+    later: Company  # weight gradients that are put off
+
+
+def beside(t: Timed, parts: list[Floats]) -> Beside:
+    """`parts`: [plans, parts] forward, backward and weight-gradient work without company.
+
+    Gradients go while the work that makes them is under way, as far as they are there before its end; then beside the
+    next forward step, then beside the next backward step. Where backward steps follow one another, beside those.
+    """
+    ahead, back, late = (np.maximum(part.sum(axis=1), 1e-12)[:, None] for part in parts)
+    off = t.puts_off[:, None]
+    back = np.where(off, back - late, back)
+    moved = _slowed(t, ahead + back)
+    making = np.where(off, late, back) * t.slow
+    early = np.minimum(moved * (1.0 - t.at_end()[:, None]), making)
+    left = moved - early
+    room = ahead * t.slow * np.where(t.follows, 0.0, t.crowded())[:, None]
+    next_ahead = np.minimum(left, room)
+    room = np.where(off, back * t.slow, making - early)
+    next_back = np.minimum(left - next_ahead, room)
+    sent = np.minimum(1.0, 2.0 * t.sends.flow.sum(axis=1) / (ahead + back)[:, 0])
+    return Beside(
+        Company(next_ahead / ahead, sent),
+        Company((next_back + np.where(off, 0.0, early)) / back, sent),
+        Company(np.where(off, early / late, 0.0), sent),
+    )
+
+
+def _slowed(t: Timed, turn: Floats) -> Floats:
+    """[plans, ways] seconds in which a micro-batch's gradients keep links busy, slowed by kernels beside them."""
+    f = t.f
+    kernels = sum(
+        (column[f.rows].max(axis=1) @ f.share.T).sum(axis=1)
+        for column in (f.layers.forward, f.layers.backward)
+    )
+    meets = np.minimum(1.0, np.asarray(kernels)[:, None] / turn)
+    moved = np.stack([flow.sum(axis=1) for flow in t.flowing], axis=1)
+    return np.asarray(moved * (1.0 + (t.slowed - 1.0)[None, :] * meets))

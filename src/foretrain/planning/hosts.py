@@ -1,0 +1,67 @@
+"""Hosts that issue kernels: steps take no less than that, where they wait for what a step receives, or all of them
+together, where they run ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.planning.fleet import Fleet
+from foretrain.planning.sends import Sends
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def waits(f: Fleet) -> bool:
+    """Whether hosts wait for what their stage receives."""
+    return f.task.runtime.host_blocks_on_pipeline and f.stages > 1
+
+
+def issue_seconds(f: Fleet, sends: Sends) -> list[Floats] | None:
+    """[plans, parts] seconds in which hosts issue forward, backward and weight-gradient kernels."""
+    layers, runtime = f.layers, f.task.runtime
+    if not layers.host_forward.any():
+        return None
+    host = [f.by_part(c) for c in (layers.host_forward, layers.host_backward, layers.host_weight)]
+    if runtime.host_delay_on_network and sends.is_far:
+        delays = (layers.late_forward, layers.late_backward, layers.late_weight)
+        each = runtime.host_delay_on_network * f.choices.tp[:, None]
+        host = [h + f.by_part(c) * each for h, c in zip(host, delays, strict=True)]
+    return host
+
+
+def issued(parts: list[Floats], f: Fleet, sends: Sends, puts_off: Bools) -> list[Floats]:
+    """No faster than hosts issue kernels, step by step where a host waits for what a step receives."""
+    host = issue_seconds(f, sends) if waits(f) else None
+    if host is None:
+        return parts
+    if not f.task.runtime.overlaps_pipeline:  # while a stage sends, its host goes on
+        ahead, back = sends.leaving(sends.seconds)
+        host[0], host[1] = np.maximum(host[0] - ahead, 0.0), np.maximum(host[1] - back, host[2])
+    slow = [np.maximum(device, issue) for device, issue in zip(parts, host, strict=True)]
+    split = np.maximum(parts[1] - parts[2], host[1] - host[2]) + slow[2]
+    slow[1] = np.where(puts_off[:, None], split, slow[1])
+    # the first part receives nothing going forward, nor the last going back: hosts need not wait then
+    turn = np.maximum(parts[0] + parts[1], host[0] + host[1])
+    first, last = turn[:, 0] - slow[1][:, 0], turn[:, -1] - slow[0][:, -1]
+    slow[0][:, 0] = np.maximum(first, parts[0][:, 0])
+    slow[1][:, -1] = np.maximum(last, parts[1][:, -1])
+    lead = _lead(f)[:, None]
+    return [slow[0] + lead, slow[1] + lead, slow[2]]
+
+
+def _lead(f: Fleet) -> Floats:
+    """[plans] seconds by which a host has to be ahead of its devices: what a block asks for less what it falls behind,
+    which is counted with all that is issued."""
+    layers, rows = f.layers, f.rows
+    behind = np.maximum(layers.host_forward[rows] - layers.forward[rows].max(axis=1), 0.0)
+    return np.asarray((layers.lead[rows] - behind).max(axis=1).clip(min=0.0))
+
+
+def running_ahead(f: Fleet, sends: Sends) -> Floats:
+    """[plans, stages] seconds that hosts need for a micro-batch where they wait for nobody."""
+    host = None if waits(f) else issue_seconds(f, sends)
+    if host is None:
+        return np.zeros((len(f.choices), f.stages))
+    return f.summed(host[0] + host[1])

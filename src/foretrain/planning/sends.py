@@ -1,0 +1,125 @@
+"""What stages send each other, and how long that keeps links busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.planning.fleet import Fleet
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Parts = tuple[Floats, Floats, Floats]
+"""[plans, parts] forward, whole backward and weight-gradient seconds of a micro-batch."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sends:
+    """[plans, parts - 1] columns from each part to the next."""
+
+    f: Fleet
+    size: Floats  # bytes of a rank
+    seconds: Floats
+    flow: (
+        Floats  # those in which links between nodes are busy; inside, sends have lanes of their own
+    )
+
+    def take(self, f: Fleet, rows: Ints) -> Sends:
+        """Some of the plans, which `f` holds."""
+        columns = {name: getattr(self, name)[rows] for name in ("size", "seconds", "flow")}
+        return replace(self, f=f, **columns)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether pipelines cross the network."""
+        if self.f.stages == 1:
+            return False
+        nodes = np.asarray(self.f.task.cluster.node_of)[self.f.mesh.groups(("pp",))]
+        return bool((nodes != nodes[:, :1]).any())
+
+    def sent(self) -> Floats:
+        """[2, plans, stages] seconds in which what a stage sends keeps links between nodes busy: forward and back."""
+        return np.stack([self.f.summed(parts) for parts in self.leaving(self.flow)])
+
+    def leaving(self, send: Floats) -> Floats:
+        """[2, plans, parts] what each part sends forward and back."""
+        both = np.zeros((2, len(send), self.f.share.shape[0]))
+        both[0, :, :-1] = both[1, :, 1:] = send
+        return both
+
+    def blocking(self, parts: Parts) -> tuple[Parts, Floats]:
+        """Where sends block their stage they are part of its work, and nothing else waits for them."""
+        if self.f.task.runtime.overlaps_pipeline or self.f.stages == 1:
+            return parts, self.seconds
+        ahead, back = self.leaving(self.seconds)
+        return (parts[0] + ahead, parts[1] + back, parts[2]), np.zeros_like(self.seconds)
+
+    def arrivals(self) -> Floats:
+        """[2, plans, parts] seconds to gather a boundary that was sent in slices, at every part but the first (or,
+        going back, the last)."""
+        f = self.f
+        out = np.zeros((2, len(f.choices), f.share.shape[0]))
+        tp = int(f.choices.tp[0])
+        if not f.task.runtime.scatters_pipeline or f.stages == 1 or tp == 1:
+            return out
+        size = np.where((f.choices.sp > 0)[:, None], 0.0, self.size * tp)
+        out[0, :, 1:] = out[1, :, :-1] = f.exchange(f.mesh.expand("tp"), "all_gather").seconds(size)
+        return out
+
+    def met(self, parts: Parts, send: Floats, is_apart: NDArray[np.bool_]) -> Floats:
+        """[plans, parts - 1] sends that share the links out of a node with those that go the other way: longer by what
+        the shorter of the two takes, as often as the links are busy. `is_apart`: [plans] which never meet."""
+        f, flow = self.f, self.flow
+        if f.chunks > 1 or not send.any() or not flow.any():
+            return send
+        other = np.zeros((len(flow), flow.shape[1] + 2))
+        other[:, 1:-1] = flow
+        # what leaves with a send forward goes back from the same part; with one back, forward from the next
+        longer = np.minimum(flow, other[:, :-2]) + np.minimum(flow, other[:, 2:])
+        load = self.sent().sum(axis=0).max(axis=1)
+        work = parts[0] + parts[1]
+        whole = work.sum(axis=1) + 2.0 * send.sum(axis=1)
+        # a loop turns in (whole + longer · load / turn) / stages
+        root = np.sqrt(whole**2 + 4.0 * f.stages * load * longer.sum(axis=1))
+        turn = np.maximum((whole + root) / (2.0 * f.stages), np.maximum(load, work.max(axis=1)))
+        busy = np.where(is_apart, 0.0, load / np.maximum(turn, 1e-12))
+        return np.asarray(send + 0.5 * longer * busy[:, None])
+
+    def turns(self, parts: Parts, send: Floats) -> Floats:
+        """[plans] no sooner than the links out of every domain have carried what its stages send, forward and back, and
+        one micro-batch has come through. Chunks take turns: each goes forward beside another that goes back, the next
+        turn begins when what both have sent is there; where every stage has a domain for itself, nothing is on its way
+        while forward work is done."""
+        f = self.f
+        if f.stages == 1 or not send.any():
+            return np.zeros(len(f.choices))
+        homes = f.task.network.domain_of[f.mesh.groups(("pp",))[0]]
+        home = np.unique(homes, return_inverse=True)[1].reshape(-1)
+        is_far = np.tile(home != np.roll(home, -1), f.chunks)[:-1]
+        ahead, back = (
+            leaves.reshape(len(send), f.chunks, f.stages) @ np.eye(int(home.max()) + 1)[home]
+            for leaves in self.leaving(np.where(is_far, send, 0.0))
+        )
+        turns = (ahead + back[:, ::-1]).max(axis=2).sum(axis=1)
+        if f.chunks > 1 and is_far.all():
+            turns = turns + np.where(turns > 0.0, f.summed(parts[0]).max(axis=1), 0.0)
+        through = f.first_chunk(parts[0] + parts[1]).sum(axis=1)
+        return np.asarray(f.counts * turns + through)
+
+
+def sends(f: Fleet) -> Sends:
+    """Of the plans of a fleet."""
+    runtime = f.task.runtime
+    size = f.layers.boundary[f.rows][:, f.last_blocks()[:-1]]
+    if runtime.scatters_pipeline:
+        size = np.where((f.choices.sp > 0)[:, None], size, size / f.choices.tp[:, None])
+    seconds, flow = np.zeros_like(size), np.zeros_like(size)
+    ways = f.exchanges.sends(f.mesh) if f.stages > 1 else []
+    for way in dict.fromkeys(ways):
+        mine = [part for part in range(size.shape[1]) if ways[part % f.stages] is way]
+        seconds[:, mine] = way.seconds(size[:, mine])
+        if way.is_network:
+            flow[:, mine] = way.flow(size[:, mine])
+    return Sends(f, size, seconds, flow)

@@ -1,0 +1,173 @@
+"""What forward and backward steps of a micro-batch take: kernels, collectives of blocks, weights that are fetched, and
+company on their links."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.planning.company import Beside, Company, Timed, beside
+from foretrain.planning.hosts import issued
+from foretrain.planning.replicas import INSIDE, NETWORK, WAYS, Replicas
+from foretrain.planning.sends import Parts
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+_WORTH_A_LOOK = 0.01
+"""Share of the time below which sends that are under way make no difference."""
+
+
+class Fetched(NamedTuple):
+    """[plans, blocks] seconds to gather a block's weights, and those in which links are busy."""
+
+    forward: tuple[Floats, Floats]
+    backward: tuple[Floats, Floats]
+
+
+def lone_steps(t: Timed) -> list[Floats]:
+    """[plans, parts] forward, backward and weight-gradient work of a stage alone, as while a pipeline fills."""
+    return _run(t, _fetched(t, t.replicas.shares_links))
+
+
+def crowded_steps(t: Timed, lone: list[Floats]) -> list[Floats]:
+    """… with all other stages and what is reduced meanwhile."""
+    fetched = _fetched(t, False)
+    if t.replicas.shares_links:
+        if t.f.task.runtime.prefetched_blocks < 1:
+            fetched = _now_and_then(t, fetched)
+        lone = _run(t, fetched)
+    return _run(t, fetched, beside(t, lone))
+
+
+def steps(t: Timed, work: list[Floats]) -> Parts:
+    """… no faster than hosts issue it, and with what stages have to put together before."""
+    parts = issued(work, t.f, t.sends, t.puts_off)
+    ahead, back = t.sends.arrivals()
+    return parts[0] + ahead, parts[1] + back, parts[2]
+
+
+def have_company(t: Timed, lone: list[Floats]) -> Bools:
+    """[plans] gradients of other micro-batches, or sends on a network that collectives of blocks use too."""
+    f, layers = t.f, t.f.layers
+    found = np.asarray(f.choices.zero >= 2)
+    if t.sends.flow.any():
+        wires = np.asarray((layers.wire_forward + layers.wire_backward)[..., NETWORK].any(axis=1))
+        turn = lone[0].sum(axis=1) + lone[1].sum(axis=1)
+        found |= wires[f.rows] & (2.0 * t.sends.flow.sum(axis=1) > _WORTH_A_LOOK * turn)
+    return found
+
+
+def _fetched(t: Timed, is_lone: bool) -> Fetched | None:
+    gather = t.of_replicas(t.replicas.gathers(is_lone))
+    flow = t.of_replicas(t.replicas.gathers(is_lone, True))
+    if gather is None or flow is None:
+        return None
+    rerun = Replicas(t.f).reruns(is_lone)
+    if rerun is None:
+        return Fetched((gather, flow), (gather, flow))
+    return Fetched((gather, flow), (gather + rerun, flow + rerun))
+
+
+def _now_and_then(t: Timed, crowded: Fetched | None) -> Fetched | None:
+    """Where nothing is fetched ahead, stages that share links meet there as often as they are not at work: each finds
+    the others there for the share of its turn that a gather takes (mean value analysis, Schweitzer 1979)."""
+    lone, f = _fetched(t, True), t.f
+    if lone is None or crowded is None:
+        return None
+    link, all_link = (
+        ((each.forward[0] + each.backward[0]) @ f.share.T).sum(axis=1) for each in (lone, crowded)
+    )
+    forward, backward, _ = (f.seconds_by_part(column) for column in _kernels(t))
+    work = (forward + backward).sum(axis=1)
+    more = all_link - work
+    found = (more + np.sqrt(more**2 + 4.0 * link * work)) / 2.0
+    met = np.clip((found - link) / np.maximum(all_link - link, 1e-12), 0.0, 1.0)[:, None]
+    ahead, back = (
+        (a + (b - a) * met, c + (d - c) * met) for (a, c), (b, d) in zip(lone, crowded, strict=True)
+    )
+    return Fetched(ahead, back)
+
+
+def _run(t: Timed, fetched: Fetched | None, company: Beside | None = None) -> list[Floats]:
+    """[plans, parts] seconds of forward, backward and weight-gradient work."""
+    f = t.f
+    forward, backward, weight = _kernels(t)
+    later = None
+    if t.puts_off.any():  # weight gradients that are put off need no weights
+        later = weight * t.puts_off[:, None, None]
+        backward = backward - later
+        if company is not None:
+            later = later * company.later.slows(t.slow)[:, None, None]
+    wires = (f.layers.wire_forward, f.layers.wire_backward)
+    companies = (None, None) if company is None else company[:2]
+    blocks = list(zip((forward, backward), wires, companies, strict=True))
+    works = [_block(t, work, None, wire, beside) for work, wire, beside in blocks]
+    both, gathers = works, []
+    if fetched is not None:
+        gathers = [_stretched(t, *each) for each in zip(fetched, companies, strict=True)]
+        both = [
+            _block(t, work, gather, wire, beside)
+            for gather, (work, wire, beside) in zip(gathers, blocks, strict=True)
+        ]
+    ends = both[1] if later is None else both[1] + later
+    parts = [f.seconds_by_part(column) for column in (both[0], ends, weight)]
+    if gathers and f.task.runtime.prefetched_blocks > 0:
+        # nothing runs beside the gather of the block a part begins with, none beside the block it ends with
+        first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
+        parts[0] += gathers[0][:, first] - (both[0] - works[0]).min(axis=1)[:, last]
+        parts[1] += gathers[1][:, last] - (both[1] - works[1]).min(axis=1)[:, first]
+    return parts
+
+
+def _stretched(t: Timed, gather: tuple[Floats, Floats], beside: Company | None) -> Floats:
+    """[plans, blocks] gathers that share links with what is under way beside them."""
+    moving, flow = gather
+    return moving if beside is None else moving + flow * beside.on(t.replicas.gathers_by)[:, None]
+
+
+def _kernels(t: Timed) -> Parts:
+    """[plans, kinds of devices, blocks] forward, backward and weight-gradient seconds, with the copies that split
+    weights need."""
+    f, layers = t.f, t.f.layers
+    forward, backward, weight = (
+        column[f.rows] for column in (layers.forward, layers.backward, layers.weight)
+    )
+    if not layers.copied.any():
+        return forward, backward, weight
+    copied = layers.copied[f.rows] * (f.choices.zero >= 3)[:, None, None, None]
+    out, back = copied[..., 0], copied[..., 1]
+    return forward + out, backward + out + back, weight + back
+
+
+def _block(
+    t: Timed, kernels: Floats, moving: Floats | None, wire: Floats, beside: Company | None
+) -> Floats:
+    """[plans, kinds of devices, blocks] beside what is fetched for the next: the longer of the two, kernels slowed
+    meanwhile. Collectives of a block and what is fetched share links where they go the same way, among themselves and
+    with what is under way beside them."""
+    is_ahead = t.f.task.runtime.prefetched_blocks > 0
+    if beside is None and (moving is None or not is_ahead):
+        return kernels if moving is None else kernels + moving[:, None, :]
+    wire = wire[t.f.rows][:, None]
+    free = kernels - wire[..., INSIDE] - wire[..., NETWORK]
+    ways = [wire[..., way] for way in WAYS]
+    if beside is not None:
+        free = free * beside.slows(t.slow)[:, None, None]
+        ways = [ways[way] * (1.0 + beside.on(way))[:, None, None] for way in WAYS]
+    if moving is None or not is_ahead:
+        whole = free + ways[INSIDE] + ways[NETWORK]
+        return whole if moving is None else whole + moving[:, None, :]
+    same = ways.pop(t.replicas.gathers_by)
+    return np.asarray(_pair(t, free + ways[0], moving[:, None, :]) + same)
+
+
+def _pair(t: Timed, kernels: Floats, moving: Floats) -> Floats:
+    """Two that start together and slow each other, until both are done."""
+    slow, slowed = t.slow[t.replicas.gathers_by], t.slowed[t.replicas.gathers_by]
+    first = np.minimum(kernels * slow, moving * slowed)
+    left = kernels - first / slow + moving - first / slowed
+    return np.asarray(first + left)

@@ -1,0 +1,168 @@
+"""What outlasts the last backward step: gradients that are still to be reduced, updates, and weights to be gathered."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.planning.company import Timed
+from foretrain.planning.fleet import KINDS
+from foretrain.planning.replicas import INSIDE, NETWORK, Buckets
+from foretrain.planning.sends import Parts
+
+Floats = NDArray[np.float64]
+
+
+def tails(t: Timed, parts: Parts, send: Floats, seconds: Floats, host: Floats) -> Floats:
+    """[plans, stages] when the reductions of each stage are done, after the end of a pipeline that takes so many
+    seconds. `host`: [plans, stages] seconds that hosts need for a micro-batch, which run ahead."""
+    late = parts
+    if host.any():
+        lag = np.maximum(1.0, host / np.maximum(t.f.summed(parts[0] + parts[1]), 1e-12))
+        forward, backward, weight = (part * np.tile(lag, t.f.chunks) for part in parts)
+        late = (forward, backward, weight)
+    making = np.where(t.puts_off[:, None], late[2], late[1])
+    sooner = _sooner(t, late, send, seconds)
+    streamed = _streaming(t, parts, send) - seconds[:, None]
+    return np.asarray(np.maximum(_reductions(t, making) - sooner, streamed))
+
+
+def _ways(stages: Floats, send: Floats) -> Floats:
+    """[plans, stages] seconds a micro-batch takes over the stages before each."""
+    way = np.cumsum(stages, axis=1) - stages
+    way[:, 1:] += np.cumsum(send[:, : stages.shape[1] - 1], axis=1)
+    return np.asarray(way)
+
+
+def _sooner(t: Timed, parts: Parts, send: Floats, seconds: Floats) -> Floats:
+    """[plans, stages] how long before the end of a pipeline each of its stages is through."""
+    f = t.f
+    first = f.first_chunk(parts[1])
+    ways = _ways(first, send)
+    if t.puts_off.any():  # weight gradients that are put off keep stages busy, if there are enough
+        work = f.summed(parts[0] + parts[1])
+        through = _ways(f.first_chunk(parts[0]), send) + f.counts[:, None] * work
+        spare = np.minimum(ways, np.maximum(seconds[:, None] - through, 0.0))
+        ways = np.where(t.puts_off[:, None], spare, ways)
+    if t.follows.any():  # slower stages before one that is through with its backward steps
+        behind = np.maximum.accumulate(first[:, ::-1], axis=1)[:, ::-1]
+        waits = (f.counts[:, None] - 1.0) * (first.max(axis=1, keepdims=True) - behind)
+        ways = ways + np.where(t.follows[:, None], waits, 0.0)
+    return ways
+
+
+def _reductions(t: Timed, backward: Floats) -> Floats:
+    """[plans, stages] what of the gradients' reduction outlasts the last backward step."""
+    first = t.f.first_chunk(backward)
+    tail = np.zeros_like(first)
+    for kind in KINDS:
+        found = t.replicas.reductions(kind)
+        if found is not None:
+            tail += _exposed(t, Buckets(*(column[t.few] for column in found)), first, kind)
+    return tail
+
+
+def _exposed(t: Timed, buckets: Buckets, backward: Floats, kind: int) -> Floats:
+    """Buckets follow one another once backward has made them: those of a chunk while the chunks before it are at work,
+    those of a block while the blocks before it are."""
+    f, runtime = t.f, t.f.task.runtime
+    total = buckets.each * buckets.pieces
+    of_chunk = total / f.chunks
+    several = np.minimum(f.stages, f.counts)[:, None]
+    others = np.maximum(total - of_chunk - (f.chunks - 1) * several * backward, 0.0)
+    if not runtime.overlaps_gradients:
+        return np.asarray(of_chunk + others)
+    late = np.minimum(buckets.last, of_chunk)
+    for done, left in _by_block(t, kind, backward):
+        late = np.maximum(late, _left(t, of_chunk * done, left))
+    if not runtime.overlaps_scatters:
+        late = np.where((f.choices.zero >= 1)[:, None], of_chunk, late)
+    return np.asarray(late + others)
+
+
+def _way(t: Timed) -> int:
+    return NETWORK if t.replicas.crosses else INSIDE
+
+
+def _left(t: Timed, moving: Floats, room: Floats) -> Floats:
+    """What outlasts so much work, and by how much it makes that longer."""
+    slow, slowed = t.slow[_way(t)], t.slowed[_way(t)]
+    hidden = np.minimum(room * slow, moving * slowed)
+    return np.asarray(moving - hidden / slowed + hidden * (1.0 - 1.0 / slow))
+
+
+def _by_block(t: Timed, kind: int, backward: Floats) -> list[tuple[Floats, Floats]]:
+    """[plans, stages] for every kind of block of a stage's first chunk: the share of gradients that are not yet made
+    when the first of its repetitions is done, its own among them, and the work left then."""
+    f = t.f
+    share = f.share[: f.stages]
+    bytes_ = f.elements("elements", kind)[f.rows][:, None, :] * share[None]
+    work = f.layers.backward[f.rows].max(axis=1)[:, None, :] * share[None]
+    sums = [np.maximum(column.sum(axis=2), 1e-30) for column in (bytes_, work)]
+    done = np.cumsum(bytes_, axis=2) / sums[0][:, :, None]
+    rest = np.cumsum(work, axis=2) - work / np.maximum(share, 1.0)[None]
+    rest *= (backward / sums[1])[:, :, None]
+    return [(done[:, :, b], rest[:, :, b]) for b in range(share.shape[1]) if share[:, b].any()]
+
+
+def _streaming(t: Timed, parts: Parts, send: Floats) -> Floats:
+    """[plans, stages] when the reductions of all micro-batches are done, where ZeRO splits gradients: they follow one
+    another from the first backward step on, and wait for nobody."""
+    f, counts = t.f, t.f.counts[:, None]
+    is_split = (f.choices.zero >= 2)[:, None]
+    if not is_split.any():
+        return np.zeros((len(f.choices), f.stages))
+    only_back = t.follows[:, None]
+    moved, wire, forward = f.summed(t.moved), _wired(t), f.summed(parts[0])
+    work = np.maximum(forward + f.summed(parts[1]) - wire, 0.0)
+    kernels = counts * np.where(only_back, np.maximum(work - forward, 0.0), work)
+    slowed = t.slowed[_way(t)]
+    busy = np.minimum(kernels, counts * moved * slowed)
+    link = counts * (moved + wire) + busy * (1.0 - 1.0 / slowed)
+    if t.replicas.crosses:
+        ahead, back = t.sends.sent()
+        link += counts * (back + np.where(only_back, 0.0, t.crowded()[:, None] * ahead))
+    return np.where(is_split, _first_backward(t, parts, send) + link, 0.0)
+
+
+def _wired(t: Timed) -> Floats:
+    """[plans, stages] seconds of a micro-batch in which gathers and collectives of blocks load the network that
+    gradients go over, from the first backward step on."""
+    f = t.f
+    if not t.replicas.crosses:
+        return np.zeros((len(f.choices), f.stages))
+    ahead, back = (
+        f.by_stage(column[:, :, NETWORK])
+        for column in (f.layers.wire_forward, f.layers.wire_backward)
+    )
+    fetched = t.of_replicas(t.replicas.gathers(False, True))
+    if fetched is not None and t.replicas.gathers_by == NETWORK:
+        each = f.summed(fetched @ f.share.T)
+        ahead, back = ahead + each, back + each
+    return np.asarray(back + np.where(t.follows, 0.0, t.crowded())[:, None] * ahead)
+
+
+def _first_backward(t: Timed, parts: Parts, send: Floats) -> Floats:
+    """[plans, stages] when the first backward step of each is done."""
+    f = t.f
+    ways = parts[0].sum(axis=1, keepdims=True) + send.sum(axis=1, keepdims=True)
+    last = parts[1].reshape(len(send), f.chunks, f.stages)[:, -1].copy()
+    last[:, 1:] += send[:, len(f.share) - f.stages :]
+    ways = ways + last.sum(axis=1, keepdims=True) - np.cumsum(last, axis=1)
+    pace = np.maximum(parts[0].max(axis=1), send.max(axis=1, initial=0.0))
+    others = ((f.counts - 1.0) * pace)[:, None]  # all forward steps come first
+    return np.asarray(ways + np.where(t.follows[:, None], others, 0.0))
+
+
+def parameters(t: Timed, forward: Floats, send: Floats) -> tuple[Floats, Floats]:
+    """Gathering updated weights: [plans] what it delays the next forward pass by, or [plans, stages] what it adds to
+    the update."""
+    f = t.f
+    gathers = t.replicas.parameters()[t.few]
+    if not f.task.runtime.overlaps_parameter_gather:
+        return np.zeros(len(f.choices)), gathers
+    first = f.first_chunk(forward)
+    blocks = np.maximum(f.share.sum(axis=1).reshape(f.chunks, f.stages).sum(axis=0), 1.0)
+    room = first * (blocks - 1.0) / blocks
+    late = np.maximum(gathers / blocks, gathers / f.chunks - room)
+    return np.asarray((late - _ways(first, send)).max(axis=1).clip(min=0.0)), gathers * 0.0

@@ -1,0 +1,45 @@
+"""Ranking costs no more than it needs: walks that are another's are left out, and nothing is analysed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from foretrain import forecast
+from foretrain.forecast import ask
+from foretrain.planning.markov import Choice, Ground
+from foretrain.planning.planner import search
+from foretrain.planning.task import Task
+from foretrain.planning.walked import _higher
+from foretrain.testing.plans import tiny_model
+
+
+def higher(ground: Ground, *degrees: int, devices: int = 64) -> Ground | None:
+    walk = SimpleNamespace(choices=[Choice(tp, "none") for tp in degrees])
+    return _higher(SimpleNamespace(devices=devices), walk, ground)
+
+
+def test_a_walk_that_is_more_parallel_throughout_stands_on_a_higher_ground():
+    """Twice as many ranks share twice as many samples."""
+    assert higher(Ground(4, 2, 1, 1), 4, 8, 4) == Ground(4, 4, 2, 1)
+    assert higher(Ground(4, 2, 1, 1), 4, 2, 4) is None
+
+
+def test_without_replicas_nothing_is_left_for_zero():
+    assert higher(Ground(16, 2, 1, 1), 4, 4) == Ground(16, 4, 2, 0)
+
+
+def test_plans_are_ranked_without_an_analysis(monkeypatch):
+    def refused(simulated: object) -> None:
+        raise AssertionError("analysed")
+
+    monkeypatch.setattr(forecast, "_prediction", refused)
+    asked = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", batch=8)
+    task = Task(asked.workload, asked.cluster, asked.runtime)
+    found = search(task, where=["micro=1", "no offload"], top=3)
+    times = [row.score.step_seconds for row in found.best]
+    assert len(times) == 3
+    assert times == sorted(times)
+    with pytest.raises(AssertionError, match="analysed"):
+        _ = found.best[0].prediction

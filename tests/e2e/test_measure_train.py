@@ -111,6 +111,29 @@ def test_two_processes_wait_for_each_other(data: Path) -> None:
     assert any("fetch is not known" in line for line in document["warnings"])
 
 
+def test_a_script_that_aborts_after_all_is_measured_is_not_lost(data: Path, tmp_path: Path) -> None:
+    aborting = tmp_path / "aborting.py"
+    aborting.write_text(
+        "import atexit, os, runpy\natexit.register(os.abort)\n"
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+    )
+    words = [
+        "train",
+        "--json",
+        "--repeats",
+        "1",
+        "--rounds",
+        "1",
+        "--steps",
+        "6",
+        "--runs",
+        "T0,T3",
+    ]
+    ran = measure(*words, "--", sys.executable, str(aborting), "--data", str(data))
+    document = answered(ran)
+    assert any("1 of 1 launches ended with code -6" in line for line in document["warnings"])
+
+
 def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
     idle = tmp_path / "idle.py"
     idle.write_text("print('hello')\n")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from foretrain.errors import InputError
-from foretrain.measurement.launching import Launch
+from foretrain.measurement.launching import Launch, free_port
 from foretrain.measurement.protocol import Protocol, _groups, _notes, wanted_runs
 
 
@@ -89,3 +92,14 @@ def test_runs_that_were_left_out_are_told_with_the_reason() -> None:
     assert "P2 and F2 left out" in no_workers
     assert "workers" in no_workers
     assert len(_notes(["T2", "F", "P2", "F2"])) == 2
+
+
+def test_a_process_that_is_done_ends_before_anything_can_abort_it() -> None:
+    code = "import atexit, os; atexit.register(os.abort); print('told')\n"
+    code += "from foretrain.measurement.launching import end_at_once; end_at_once()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "told\n")
+
+
+def test_a_free_port_can_be_had_by_anyone() -> None:
+    assert 1024 <= free_port() <= 65535

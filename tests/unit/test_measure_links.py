@@ -16,7 +16,6 @@ from foretrain.measurement.links import (
     COLLECTIVES,
     SIZES,
     Shape,
-    free_port,
     is_joined,
     measure_links,
     shapes,
@@ -118,7 +117,6 @@ def test_bad_questions_are_answered() -> None:
 def test_launchers_are_seen_by_what_they_tell() -> None:
     assert not is_joined({})
     assert is_joined({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
-    assert 1024 <= free_port() <= 65535
 
 
 def test_one_process_that_fails_ends_all() -> None:

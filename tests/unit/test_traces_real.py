@@ -43,6 +43,7 @@ with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=pla
 profiler.export_chrome_trace(sys.argv[1])
 if world > 1:
     torch.distributed.destroy_process_group()
+    os._exit(0)  # gloo's threads may abort a Python that shuts down
 """
 
 

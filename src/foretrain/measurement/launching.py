@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from foretrain.errors import InputError
 
@@ -111,6 +113,17 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def end_at_once() -> NoReturn:
+    """End a process whose work is done and written, without taking Python down.
+
+    Gloo's threads outlive their group while a DistributedDataParallel of it was ever made. One that lets go of its last
+    tensor while Python shuts down aborts the process (PyTorch issue 190489): 4 of 100 times on two busy cores.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _launcher(command: Sequence[str]) -> int:

@@ -7,7 +7,6 @@ alone. All ranks see the time of the slowest, so all decide alike when a size is
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from foretrain.errors import InputError, did_you_mean
 from foretrain.measurement.drift import Crew, measure_drift
+from foretrain.measurement.launching import free_port
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement, link_key
 from foretrain.measurement.store import Store
@@ -219,12 +219,6 @@ class _LinkSession:
 def is_joined(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a launcher such as torchrun started this process as one of several."""
     return all(name in environment for name in JOINED)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def spawned(command: Sequence[str], processes: int, seconds: float | None = None) -> int:

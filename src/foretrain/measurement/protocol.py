@@ -122,6 +122,7 @@ def _measured(
     names = protocol.runs or wanted_runs(launch, protocol)
     groups = _groups(launch, protocol, names)
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    ends: list[int] = []
     total = len(groups) * protocol.repeats
     with tempfile.TemporaryDirectory(prefix="foretrain-measure-") as folder:
         for number in range(total):
@@ -129,13 +130,15 @@ def _measured(
             place = Path(folder) / f"{number}"
             place.mkdir()
             turn = number // len(groups)  # the same on every host, unlike the number of the launch
-            for found in _launched(launch, kind, runs, protocol, place, turn):
+            code, rows = _launched(launch, kind, runs, protocol, place, turn)
+            ends.append(code)
+            for found in rows:
                 told[found["run"]].append(found)
             progress(number + 1, total)
     if launch.host_rank > 0:
         return None, []
     measured = {name: train_run(name, found) for name, found in told.items() if found}
-    return measured, _notes([name for name in names if not told[name]])
+    return measured, _notes([name for name in names if not told[name]]) + _ill_ends(ends)
 
 
 def wanted_runs(launch: Launch, protocol: Protocol) -> tuple[str, ...]:
@@ -169,8 +172,11 @@ def _launched(
     protocol: Protocol,
     folder: Path,
     turn: int,
-) -> list[dict[str, Any]]:
-    """Run the script once under orders; what it told (nothing on hosts other than the first)."""
+) -> tuple[int, list[dict[str, Any]]]:
+    """Run the script once under orders: its exit code, and what it told.
+
+    A script that fails after all is measured has told everything; gloo is known to abort processes that late.
+    """
     orders = Orders(
         runs,
         str(folder),
@@ -184,14 +190,13 @@ def _launched(
     words = _words(launch, kind, protocol, turn)
     environment = {**os.environ, **_threads(launch), ORDERS: orders.to_environment()}
     code, log = _ran(words, environment, protocol, folder / "log")
-    if code != 0:
-        raise InputError(f"{shlex.join(words)} ended with code {code}.{_tail(log)}")
     told = folder / "told.json"
     if told.is_file():
-        found: list[dict[str, Any]] = json.loads(told.read_text("utf-8"))
-        return found
+        return code, json.loads(told.read_text("utf-8"))
+    if code != 0:
+        raise InputError(f"{shlex.join(words)} ended with code {code}.{_tail(log)}")
     if launch.host_rank > 0:
-        return []
+        return code, []
     raise InputError(
         f"{shlex.join(words)} ended before anything was measured. Does the script loop over "
         f"foretrain.measurement.watch(loader, model, optimizer)?{_tail(log)}"
@@ -256,6 +261,17 @@ def _own_session(
 def _tail(log: Path) -> str:
     text = log.read_bytes()[-SHOWN_OF_LOG:].decode("utf-8", "replace").strip()
     return f" It printed last:\n{text}" if text else " It printed nothing."
+
+
+def _ill_ends(codes: Sequence[int]) -> list[str]:
+    """What is said of launches that ended badly though all was measured."""
+    ill = [code for code in codes if code != 0]
+    if not ill:
+        return []
+    known = ", ".join(str(code) for code in sorted(set(ill)))
+    return [
+        f"{len(ill)} of {len(codes)} launches ended with code {known} after all was measured; what they told is whole."
+    ]
 
 
 def _notes(left_out: Sequence[str]) -> list[str]:

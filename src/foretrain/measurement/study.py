@@ -218,9 +218,12 @@ def _worked(orders: Mapping[str, Any], processes: int, threads: int) -> dict[str
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
         result = Path(folder) / "told.json"
-        if done.returncode != 0 or not result.is_file():
+        if not result.is_file():  # where it is, all is told, however the processes ended
+            needs = (
+                "pip install 'foretrain[torch]'" if "No module named 'torch'" in done.stderr else ""
+            )
             raise InputError(
-                f"the study's {processes} processes failed (torch is needed: pip install 'foretrain[torch]'):\n"
+                f"the study's {processes} processes ended with code {done.returncode}. {needs}\n"
                 + done.stderr[-1500:]
             )
         found: dict[str, Any] = json.loads(result.read_text("utf-8"))

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as group
 from torch import nn
 
+from foretrain.measurement.launching import end_at_once
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import StepEvents, clock_of
 from foretrain.measurement.study import CLASSES, PIXELS, Net
@@ -120,6 +121,7 @@ def main() -> None:
         part.write_text(json.dumps(told), "utf-8")
         part.replace(folder / "told.json")
     ranks.leave()
+    end_at_once()
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class TorchGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._groups.clear()  # gloo's threads end with the last that knows their group
         if self.distributed.is_initialized():
             self.distributed.destroy_process_group()
 

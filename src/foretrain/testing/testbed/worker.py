@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from foretrain.measurement.launching import end_at_once
 from foretrain.testing.testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER, Job, Times, partner
 from foretrain.testing.testbed.models import module, sample
 
@@ -51,6 +52,7 @@ def main(words: list[str]) -> None:
     Path(words[5]).write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
+    end_at_once()
 
 
 def _come_first() -> None:

@@ -32,6 +32,7 @@ from foretrain.forecast import Question, answer, ask
 from foretrain.measurement.backend import CpuBackend, keep_memory
 from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.fitting import calibration_of
+from foretrain.measurement.launching import end_at_once
 from foretrain.measurement.links import spawned
 from foretrain.measurement.local import local_cluster
 from foretrain.measurement.ops import measure_ops
@@ -42,7 +43,6 @@ from foretrain.measurement.torch_group import TorchGroup
 WARM_UP, LEAST, MOST, SECONDS = 5, 15, 400, 2.5
 EFFORT = Effort(seconds=0.4, sample_seconds=1e-2, warm_up_seconds=0.02)
 LONGEST = 300.0  # seconds of one piece
-TRIES = 2  # processes that meet over gloo now and then end badly after all is done
 
 RUNS = (
     Training("mlp", 384, 3, 48), Training("mlp", 384, 8, 96), Training("mlp", 768, 4, 48),
@@ -158,12 +158,11 @@ def predicted_seconds(run: Training, calibration: Calibration) -> float:
 def elsewhere(what: str, run: Training, out: Path) -> None:
     """This tool with another task, in as many processes as the run has."""
     words = [str(Path(__file__)), what, json.dumps(asdict(run)), "--out", str(out)]
-    for _ in range(TRIES):
-        code = spawned(words, run.processes, LONGEST)
-        if code == 0:
-            return
-        print(f"{run.name}: {what} ended with {code}", file=sys.stderr, flush=True)
-    raise SystemExit(f"{run.name}: {what} failed {TRIES} times; run it again to go on from here.")
+    code = spawned(words, run.processes, LONGEST)
+    if code != 0:
+        raise SystemExit(
+            f"{run.name}: {what} ended with {code}; run the tool again to go on from here."
+        )
 
 
 def measured_links(store: Path) -> None:
@@ -230,7 +229,7 @@ def main() -> int:
         steps = train(Training(**json.loads(told.train)))
         if os.environ.get("RANK", "0") == "0":
             told.out.write_text(json.dumps(steps))
-        return 0
+        end_at_once()
     if told.kernels:
         time_kernels(Training(**json.loads(told.kernels)), told.out)
         return 0

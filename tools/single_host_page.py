@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import mean, median
@@ -24,7 +24,9 @@ and drift by `foretrain measure links` at the start of the round. One thread a p
 
 *measured* and *predicted* are medians over the rounds, *interval* is the widest 95 % interval of a round's median step,
 *rounds apart* how far the slowest round is from the fastest, *error* the median of the rounds' errors: a round's prediction
-is compared with the training that came right after it, since the machine's own speed drifts from round to round."""
+is compared with the training that came right after it, since the machine's own speed drifts from round to round.
+*once* compares what was predicted in the first round with the median training of all later ones: kernels timed once, then
+everything trained. It holds the drift of the machine between the two as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Compared:
     predicted: float
     measured: float
     error: float
+    once: (
+        float | None
+    )  # error of the first round's prediction for the later rounds' trainings, where there are any
     rounds: tuple[float, ...]  # median step of each
     interval: tuple[float, float]  # of the median within a round, relative; the widest
 
@@ -49,7 +54,8 @@ class Compared:
         widest = max(reach, key=lambda one: one[1] - one[0])
         predicted = [one["predicted_seconds"] for one in own]
         errors = [p / m - 1.0 for p, m in zip(predicted, each, strict=True)]
-        return cls(run, median(predicted), median(each), median(errors), each, widest)
+        once = predicted[0] / median(each[1:]) - 1.0 if len(each) > 1 else None
+        return cls(run, median(predicted), median(each), median(errors), once, each, widest)
 
     @property
     def noise(self) -> float:
@@ -63,13 +69,17 @@ def line(name: str, measured: float, predicted: float, error: float) -> str:
 
 def scored(rows: Sequence[Compared]) -> tuple[list[float], float]:
     """Absolute errors from small to large, and what nine of ten are within."""
-    errors = sorted(abs(row.error) for row in rows)
-    return errors, errors[ceil(0.9 * len(errors)) - 1]
+    return _spread(row.error for row in rows)
+
+
+def _spread(errors: Iterable[float]) -> tuple[list[float], float]:
+    away = sorted(map(abs, errors))
+    return away, away[ceil(0.9 * len(away)) - 1]
 
 
 def page(rows: Sequence[Compared], rounds: int, machine: str) -> str:
     errors, p90 = scored(rows)
-    head = ("configuration", "measured", "interval", "rounds apart", "predicted", "error")
+    head = ("configuration", "measured", "interval", "rounds apart", "predicted", "error", "once")
     body = [
         (
             row.run.name,
@@ -78,6 +88,7 @@ def page(rows: Sequence[Compared], rounds: int, machine: str) -> str:
             f"{100 * row.noise:.1f} %",
             f"{1e3 * row.predicted:.2f} ms",
             f"{100 * row.error:+.1f} %",
+            "" if row.once is None else f"{100 * row.once:+.1f} %",
         )
         for row in rows
     ]
@@ -89,7 +100,7 @@ def page(rows: Sequence[Compared], rounds: int, machine: str) -> str:
         f"90 % of runs within {100 * p90:.1f} % (aim {100 * P90_AIM:.0f} %). {_by_processes(rows)} "
         f"Predicted over measured medians: {100 * mean(abs(r.predicted / r.measured - 1) for r in rows):.1f} %. "
         f"Noise: the same training in another round differs by {100 * median(r.noise for r in rows):.1f} % "
-        f"(median), up to {100 * max(r.noise for r in rows):.1f} %.",
+        f"(median), up to {100 * max(r.noise for r in rows):.1f} %. {_kernels_once(rows)}",
         HOW,
         table(head, body),
     )
@@ -104,3 +115,14 @@ def _by_processes(rows: Sequence[Compared]) -> str:
         name = "one process" if count == 1 else f"{count} processes"
         told.append(f"{name} {100 * away:.1f} % (bias {100 * mean(own):+.1f} %)")
     return "Of them " + ", ".join(told) + "."
+
+
+def _kernels_once(rows: Sequence[Compared]) -> str:
+    found = [row.once for row in rows if row.once is not None]
+    if not found:
+        return ""
+    errors, p90 = _spread(found)
+    return (
+        f"Kernels timed once, in the first round, against the trainings of later rounds: mean error "
+        f"{100 * mean(errors):.1f} %, 90 % within {100 * p90:.1f} % (bias {100 * mean(found):+.1f} %)."
+    )

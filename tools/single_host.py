@@ -232,7 +232,7 @@ def main() -> int:
         end_at_once()
     if told.kernels:
         time_kernels(Training(**json.loads(told.kernels)), told.out)
-        return 0
+        end_at_once()
     first, every = (int(word) for word in told.part.split("/"))
     runs = [run for run in RUNS[first % every :: every] if told.only in run.name]
     told.folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -59,6 +59,7 @@ def ops(
     from foretrain.cli.progress import Progress
     from foretrain.forecast import ask
     from foretrain.measurement.backend import backend
+    from foretrain.measurement.launching import end_at_once
     from foretrain.measurement.links import is_joined, spawned
     from foretrain.measurement.ops import IN_CONTEXT, measure_ops
     from foretrain.measurement.store import Store
@@ -82,7 +83,8 @@ def ops(
             progress=progress, group=group,
         )  # fmt: skip
         path = str(opened.path) if opened is not None else ""
-    return give_page(ops_page(found, path), output) if is_first else 0
+    code = give_page(ops_page(found, path), output) if is_first else 0
+    return code if group is None else end_at_once(code)
 
 
 def links(
@@ -124,7 +126,7 @@ def links(
         if count < 2:
             raise InputError("--processes: links join two processes or more.")
         return spawned(["-m", "foretrain", *sys.argv[1:]], count)
-    return _joined_links(
+    _joined_links(
         output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store
     )  # fmt: skip
 
@@ -138,10 +140,11 @@ def _joined_links(
     budget: float | None,
     tolerance: float,
     store: str | None,
-) -> int:
+) -> NoReturn:
     """As one process of the job; the first keeps the store and gives the answer."""
     from foretrain.cli.output import give_page
     from foretrain.cli.progress import Progress
+    from foretrain.measurement.launching import end_at_once
     from foretrain.measurement.links import measure_links
     from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
@@ -157,7 +160,7 @@ def _joined_links(
             budget=budget, progress=progress,
         )  # fmt: skip
         path = str(opened.path) if opened is not None else ""
-    return give_page(links_page(found, path), output) if group.rank == 0 else 0
+    end_at_once(give_page(links_page(found, path), output) if group.rank == 0 else 0)
 
 
 def data(

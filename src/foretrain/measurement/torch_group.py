@@ -46,9 +46,11 @@ class TorchGroup:
     def __enter__(self) -> TorchGroup:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, fault: object, *_: object) -> None:
         self._groups.clear()  # gloo's threads end with the last that knows their group
         if self.distributed.is_initialized():
+            if fault is None:
+                self.distributed.barrier()  # nobody hangs up while another still listens
             self.distributed.destroy_process_group()
 
     def _group(self, shape: Shape) -> Any:

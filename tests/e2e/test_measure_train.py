@@ -16,6 +16,7 @@ import pytest
 
 from foretrain.analysis.prediction import STALLS
 
+QUICK = ("train", "--json", "--repeats", "1", "--rounds", "1", "--steps", "6")
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "measured" / "train.py"
 
 pytestmark = pytest.mark.skipif(
@@ -55,18 +56,7 @@ def answered(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def test_a_script_that_waits_for_preparation(data: Path, tmp_path: Path) -> None:
     target, store = tmp_path / "found.json", tmp_path / "store.sqlite"
-    words = [
-        "train",
-        "--json",
-        "--repeats",
-        "1",
-        "--rounds",
-        "1",
-        "--steps",
-        "6",
-        "-o",
-        str(target),
-    ]
+    words = [*QUICK, "-o", str(target)]
     words += ["-o", str(tmp_path / "found.html"), "--store", str(store), "--"]
     words += [sys.executable, str(SCRIPT), "--data", str(data), "--rounds", "60", "--workers", "0"]
     document = answered(measure(*words))
@@ -86,19 +76,7 @@ def test_a_script_that_waits_for_preparation(data: Path, tmp_path: Path) -> None
 
 
 def test_two_processes_wait_for_each_other(data: Path) -> None:
-    words = [
-        "train",
-        "--json",
-        "--repeats",
-        "1",
-        "--rounds",
-        "1",
-        "--steps",
-        "6",
-        "--runs",
-        "T0,T1,T3",
-        "--",
-    ]
+    words = [*QUICK, "--runs", "T0,T1,T3", "--"]
     words += [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT)]
     words += ["--data", str(data), "--width", "256", "--depth", "2"]
     document = answered(measure(*words))
@@ -117,18 +95,7 @@ def test_a_script_that_aborts_after_all_is_measured_is_not_lost(data: Path, tmp_
         "import atexit, os, runpy\natexit.register(os.abort)\n"
         f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
     )
-    words = [
-        "train",
-        "--json",
-        "--repeats",
-        "1",
-        "--rounds",
-        "1",
-        "--steps",
-        "6",
-        "--runs",
-        "T0,T3",
-    ]
+    words = [*QUICK, "--runs", "T0,T3"]
     ran = measure(*words, "--", sys.executable, str(aborting), "--data", str(data))
     document = answered(ran)
     assert any("1 of 1 launches ended with code -6" in line for line in document["warnings"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from foretrain.measurement.study import (
     FAMILY,
     LAW,
     Net,
+    _worked,
     fitted_law,
     measure_study,
     rank_correlation,
@@ -101,3 +104,20 @@ def test_the_page() -> None:
 def test_one_process_is_nothing_to_compare() -> None:
     with pytest.raises(InputError, match="2 or more"):
         measure_study(devices=(1,))
+
+
+@pytest.mark.parametrize("has_told", [True, False])
+def test_processes_that_are_aborted_count_if_all_was_told(
+    monkeypatch: pytest.MonkeyPatch, has_told: bool
+) -> None:
+    def aborted(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        if has_told:
+            (Path(words[-1]) / "told.json").write_text('{"nets": []}')
+        return subprocess.CompletedProcess(words, 1, "", "Signal 6 (SIGABRT)")
+
+    monkeypatch.setattr(subprocess, "run", aborted)
+    if has_told:
+        assert _worked({}, 2, 1) == {"nets": []}
+    else:
+        with pytest.raises(InputError, match=r"ended with code 1 before all was told[^!]*SIGABRT"):
+            _worked({}, 2, 1)

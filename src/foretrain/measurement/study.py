@@ -219,12 +219,9 @@ def _worked(orders: Mapping[str, Any], processes: int, threads: int) -> dict[str
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
         result = Path(folder) / "told.json"
         if not result.is_file():  # where it is, all is told, however the processes ended
-            needs = (
-                "pip install 'foretrain[torch]'" if "No module named 'torch'" in done.stderr else ""
-            )
             raise InputError(
-                f"the study's {processes} processes ended with code {done.returncode}. {needs}\n"
-                + done.stderr[-1500:]
+                f"the study's {processes} processes ended with code {done.returncode} before all was told "
+                f"(torch is needed: pip install 'foretrain[torch]'):\n{done.stderr[-1500:]}"
             )
         found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         return found

@@ -156,9 +156,8 @@ class Watched:
             else:
                 yield from run.batches()
             told.append(run.told())
-        if (
-            self.job.ranks.is_first_on_host
-        ):  # the first host reads it, the others see that all went well
+        # On every host: the first reads what was told, the others see by it that all went well.
+        if self.job.ranks.is_first_on_host:
             _write_whole(Path(self.job.orders.out), told)
         self.job.ranks.leave()
         raise SystemExit(0)  # what follows the loop is not to be measured

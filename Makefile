@@ -5,6 +5,7 @@
 # make testbed real training on shaped links beside its prediction, into docs/testbed.md (root, about 15 minutes)
 # make stalls  stalls of real runs with a known cause, and what-if beside real runs, into docs/measured-stalls.md
 #              (20 minutes on a quiet machine; root for the network and a disk of a fixed rate)
+# make fuzz    ten thousand hostile inputs to every reader (about ten minutes on one core)
 # make clean   removes .venv and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
@@ -17,7 +18,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # What an editable install does not pick up by itself.
 BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
 
-.PHONY: demo test lint pytest bench testbed stalls clean
+.PHONY: demo test lint pytest bench testbed stalls fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -50,6 +51,9 @@ testbed: $(VENV)/.testing
 
 stalls: $(VENV)/.testing
 	$(BIN)/python tools/measured_stalls.py --json docs/measured-stalls.json --page docs/measured-stalls.md
+
+fuzz: $(VENV)/.testing
+	$(BIN)/python tools/fuzz.py --inputs 10000
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist report.html .import_linter_cache

@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import distil_collectives as distil  # noqa: E402
 from distil_collectives import Campaign, Point  # noqa: E402
 
+from foretrain.analysis.uncertainty import scales  # noqa: E402
 from foretrain.cost import curves  # noqa: E402
 from foretrain.cost.curves import Curve, share  # noqa: E402
 
@@ -306,6 +307,23 @@ Distilled from all sizes by the same steps: {shipped} curves, {bytes:,} bytes. A
 Counts of ranks between measured ones are interpolated; beyond the largest the floor grows by the measured cost of a
 step and the rest with the share of the buffer that crosses a port (`Table.seconds_of` in `cost/curves.py`).
 
+## Where curves hold
+
+A curve is found by what was measured: the device (whatever it is called now, `like:` included), the family and topology of its links, and the
+number of ranks. On links of other rates, by a what-if or in a file, what lies above its floor is scaled with the bandwidth and
+the floor with the latency. Where devices or links are others, the model times the collective instead: the answer has a warning,
+and its interval is wider by the term `left_curve`, a standard deviation of log seconds of {left:.3g}. That is how far the model
+alone is from the curves below, from 1 MB to 512 MB (`tools/left_curve.py`: 0.18 to 0.50 on most devices, 1.0 on the V100's mesh, 1.6 and
+2.4 on L4 and A10G, whose traffic goes through the host). No published run tests that width yet.
+
+A curve whose bus bandwidth at the longest message is below a third of what fewer ranks of its device reach tells of its machine, not of its links. It is
+used for that machine alone (`measured_as` in a node's row). More ranks may halve the bandwidth for good reasons: five V100 of a
+cube mesh reach 0.44 of four. Of all that ship these are marked:
+
+| device | ranks | collective | bus bandwidth, GB/s | best of fewer ranks | machine |
+|---|---:|---|---:|---:|---|
+{marked}
+
 ## Second opinions
 
 All-reduce measured by others on other machines, of which nothing was fitted. (One choice was prompted by them: with int8
@@ -369,7 +387,7 @@ def page() -> str:
         param="\n".join(table(as_called)) + "\n\nGeometric means: "
         + ", ".join(f"{method} {value:.1%}" for method, value in geomeans.items()) + ".",
         shipped=sum(len(curves.curves(via)) for via in ("nccl-tests", "param")),
-        bytes=distil.TARGET.stat().st_size, shipped_mean=ships.mean(),
+        marked=_marked(), left=scales()["left_curve"], bytes=distil.TARGET.stat().st_size, shipped_mean=ships.mean(),
         shipped_p95=np.percentile(ships, 95), loo_mean=loo.mean(), loo_p95=np.percentile(loo, 95),
         opinions="\n".join(second_opinions()),
         sources="\n".join(f"- {name}: {text}" for name, text in distil.SOURCES.items()),
@@ -410,6 +428,23 @@ def _better(scored: list[Scored]) -> str:
 
 def _met(value: float, target: float) -> str:
     return f"met ({value:.1%})" if value <= target else f"missed ({value:.1%} for {target:.0%})"
+
+
+def _marked() -> str:
+    """Curves that hold for one machine alone."""
+    known = curves.curves()
+    bus = {
+        key: float(one.sizes[-1] * share(key[2], key[1]) / one.seconds[-1] / 1e9)
+        for key, one in known.items()
+    }
+    rows = []
+    for (device, ranks, collective), one in known.items():
+        if one.only_on:
+            fewer = max(rate for (d, n, c), rate in bus.items() if (d, c) == (device, collective) and n < ranks)  # fmt: skip
+            rows.append(
+                f"| {device} | {ranks} | {collective} | {bus[device, ranks, collective]:.1f} | {fewer:.1f} | {one.only_on} |"
+            )
+    return "\n".join(rows)
 
 
 def _shipped_errors(campaign: Campaign) -> Floats:

@@ -27,18 +27,18 @@ import distil_streaming  # noqa: E402
 from conv_rows import Convolution  # noqa: E402
 from streaming_rows import FOLDER  # noqa: E402
 
-from foretrain.cases import question_from_case  # noqa: E402
+from foretrain.cases import scenario_from_case  # noqa: E402
 from foretrain.cluster.catalog import devices  # noqa: E402
 from foretrain.cost.calibration.efficiencies import table  # noqa: E402
 from foretrain.cost.compute import ComputeModel, Roofline  # noqa: E402
 from foretrain.cost.compute.calibrated import Calibrated  # noqa: E402
-from foretrain.forecast import answer  # noqa: E402
 from foretrain.model.ops.base import (  # noqa: E402
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
     Kernel,
 )
+from foretrain.simulation import answer  # noqa: E402
 
 Floats = NDArray[np.float64]
 BOARDS = {"V100": "v100-sxm2-16gb", "TITAN Xp": "titan-xp", "P100": "p100-pcie-16gb"}
@@ -120,7 +120,7 @@ def steps() -> Iterator[Step]:
     with (FOLDER / "dlrm_cnn_e2e_single_gpu.csv").open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             device, network, batch = BOARDS[row["platform"]], NETWORKS[row["model"]], int(row["batch"])  # fmt: skip
-            question = question_from_case(_case(device, network, batch))
+            question = scenario_from_case(_case(device, network, batch))
             measured = float(row["measured_ms"]) * 1e-3
             said, plain = (
                 answer(question, compute=model).step_seconds for model in (Calibrated(), Roofline())

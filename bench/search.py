@@ -32,7 +32,7 @@ CALCULON_SECONDS = 30
 
 def searched(model: Any, **question: Any) -> tuple[Any, float, float]:
     """The result, wall and CPU seconds, all plans that are shown analysed."""
-    from foretrain.planning.facade import search
+    from foretrain.searching import search
 
     wall, cpu = time.perf_counter(), time.process_time()
     found = search(model, **question)
@@ -144,7 +144,7 @@ def main() -> None:
     if options.part == "all":
         rows = [row for part in PARTS for row in rows_of("search.py", "--part", part)]
     else:
-        import foretrain.planning.facade  # noqa: F401 - its import is counted with the command line
+        import foretrain.searching  # noqa: F401 - its import is counted with the command line
 
         rows = PARTS[options.part]()
     show(rows, options.json)

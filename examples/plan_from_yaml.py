@@ -13,7 +13,9 @@ HERE = Path(__file__).parent
 
 
 def ask(plan: str) -> Prediction:
-    return predict("llama2-13b", on="1 x dgx-a100-80gb", plan=plan, batch=64, seq=4096)
+    return predict(
+        "llama2-13b", on="1 x dgx-a100-80gb", plan=plan, batch=64, micro_batch=1, seq=4096
+    )
 
 
 def main() -> None:

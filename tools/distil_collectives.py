@@ -20,10 +20,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fields import Field, Floats, Points, Shape, fit
 from numpy.typing import NDArray
+
+from foretrain.cluster.catalog import links
+from foretrain.cost.curves import share
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("FORETRAIN_TRUTH", ROOT.parent / "shared" / "truth"))
@@ -39,6 +43,7 @@ APART = 0.5  # weight of what NVLink and PCIe machines say when each kind is com
 Curve = tuple[str, int, str]  # device, ranks, collective
 Point = tuple[str, int, str, int]  # … and bytes
 Readings = Mapping[Point, list[float]]
+Row = dict[str, Any]  # a curve as it is written
 
 # Devices measured: the system's name in the tables, its interconnect, one-direction bandwidth and kin.
 SYSTEMS = {
@@ -63,6 +68,11 @@ STAGED = {"l4": ("pcie4", 31.5e9), "a10g": ("pcie4", 31.5e9)}
 """Cloud machines whose devices do not reach each other's memory: NCCL goes through the host's."""
 STAGED_FROM = 1 << 16, 50e-6
 """Messages below 8 MiB were not measured: down to this size time is taken as that latency and the first rate."""
+FAR_BELOW = 1.0 / 3.0
+"""Of the bus bandwidth that fewer ranks of a device reach. More ranks may halve it for good reasons: five V100 of a
+cube mesh have half the lanes of four on their ring (0.44), and what goes through the memory of the host crosses it
+twice. A curve below a third tells of its machine (a slow path between sockets, a switch that is shared), not of the
+links that its device has, and is used for that machine only."""
 FAMILY = {name: family for name, _, _, family in SYSTEMS.values()}
 KINDS = ("nvlink", "pcie")
 BUS = {name: int(kind.startswith("pcie")) for name, kind, _, _ in SYSTEMS.values()}
@@ -365,8 +375,33 @@ def led_down(campaign: Campaign) -> dict[Curve, tuple[Floats, Floats]]:
 # --- writing ------------------------------------------------------------------------------------
 
 
+def marked(rows: Iterable[Row]) -> list[Row]:
+    """Curves far below what fewer ranks of their device reach, with the one machine they hold for."""
+    known = list(rows)
+    return [
+        {**row, "only_on": f"{row['source']}-{row['device']}"} if _is_far_below(row, known) else row
+        for row in known
+    ]
+
+
+def _is_far_below(row: Row, known: Iterable[Row]) -> bool:
+    same = ("device", "collective", "via")
+    fewer = [
+        _bus_bandwidth(one)
+        for one in known
+        if one["ranks"] < row["ranks"] and all(one[key] == row[key] for key in same)
+    ]
+    return _bus_bandwidth(row) < FAR_BELOW * max(fewer, default=0.0)
+
+
+def _bus_bandwidth(row: Row) -> float:
+    """Bytes/s of the longest message over each port."""
+    crossing = share(row["collective"], row["ranks"])
+    return float(row["bytes"][-1] * crossing / (row["us"][-1] * 1e-6))
+
+
 def document() -> dict[str, object]:
-    rows = []
+    rows: list[Row] = []
     parts = [(one, completed(one, list(one.medians))) for one in campaigns()]
     for campaign, found in [*parts, (staged(), led_down(staged()))]:
         rows += [
@@ -382,9 +417,18 @@ def document() -> dict[str, object]:
             for (device, ranks, collective), (sizes, times) in found.items()
         ]
     joined = {n: (k, b) for n, k, b, _ in SYSTEMS.values()} | STAGED
-    devices = {n: {"interconnect": k, "bandwidth": b} for n, (k, b) in joined.items()}
+    devices = {
+        n: {"interconnect": k, "bandwidth": b, "latency": links()[k.split("-")[0]].latency}
+        for n, (k, b) in joined.items()
+    }
     about = "Knots of measured collectives; written by tools/distil_collectives.py, do not edit."
-    return {"about": about, "sources": SOURCES, "devices": devices, "like": LIKE, "curves": rows}
+    return {
+        "about": about,
+        "sources": SOURCES,
+        "devices": devices,
+        "like": LIKE,
+        "curves": marked(rows),
+    }
 
 
 def text_of(data: Mapping[str, object]) -> str:

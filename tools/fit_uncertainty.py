@@ -18,12 +18,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import left_curve
 import numpy as np
 from fit_runs import default_cases, record
 from numpy.typing import NDArray
 from trial import PACKAGE, written
 
-from foretrain.analysis.uncertainty import APART, GREATEST, NAMED, Z80, term_of
+from foretrain.analysis.prediction import Z80
+from foretrain.analysis.uncertainty import APART, GREATEST, NAMED, term_of
 from foretrain.errors import ForetrainError
 from foretrain.validation.cases import read_cases
 from foretrain.validation.running import cores, run_all
@@ -36,10 +38,11 @@ TARGET = PACKAGE / "cost" / "calibration" / "uncertainty.yaml"
 STARTS = {
     "kernels": 1.0, **dict.fromkeys(APART, 1.0), "interconnect": 1.0, "network": 1.0, "host": 0.3, "data": 0.3,
     "model": 0.03, "unmeasured_kernels": 0.05, "several_devices": 0.02, "several_nodes": 0.02,
-    "unknown_runtime": 0.15, "assumed": 0.02, **{f"{kind} other": 0.05 for kind in NAMED},
+    "unknown_runtime": 0.15, "assumed": 0.02, "unknown_switches": 0.01, "left_curve": left_curve.spread(),
+    **{f"{kind} other": 0.05 for kind in NAMED},
 }  # fmt: skip
 PARTS = ("kernels", *APART, "interconnect", "network", "host", "data")
-NOT_TOLD = ("data", "unknown_runtime")
+NOT_TOLD = ("data", "unknown_runtime", "left_curve")
 """no case has them"""
 LEAST_ROWS = 12
 """in the fitted half, for a runtime or architecture to have a term of its own"""
@@ -217,11 +220,14 @@ HEAD = """\
 #           relative standard deviation itself
 #   terms   standard deviations of log seconds that come on top: model always, unmeasured_kernels by the share of the
 #           step in kernels without measured tables, several_devices and several_nodes from two on, unknown_runtime
-#           where a preset stands in for the software, assumed times the root of how many settings were filled in
+#           where a preset stands in for the software, assumed and unknown_switches times the root of how many
+#           settings were filled in or have no counterpart here, left_curve by the share of the step in collectives whose measured curves do not hold on these links: how far
+#           the model is from the curves that ship (tools/left_curve.py)
 #   runtime, architecture   the same for how well the software's preset and the devices are known; `other` for those
 #           without enough runs
+#   memory  standard deviations of log bytes of a predicted peak, by runtime; tools/fit_memory_spread.py fits them
 #
-# {kept} were not told by any case and are estimates.
+# {kept} were not told by any case: they are estimates, or come from elsewhere as said above.
 """
 
 
@@ -242,7 +248,19 @@ def document(names: Sequence[str], sizes: Floats, rows: Rows) -> str:
     for kind, prefix in zip(NAMED, prefixes, strict=True):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
         lines += [f"{kind}:", *(f"  {name}: {value[prefix + name]}" for name in own)]
-    return HEAD.format(kept=" and ".join(NOT_TOLD)) + "\n".join(lines) + "\n"
+    return (
+        HEAD.format(kept=f"{', '.join(NOT_TOLD[:-1])} and {NOT_TOLD[-1]}") + "\n".join(lines) + "\n"
+    )
+
+
+def with_memory(text: str, section: str) -> str:
+    """The file with another section `memory`, which stands last and is fitted by a tool of its own."""
+    return text.partition("\nmemory:\n")[0].rstrip("\n") + "\n" + section
+
+
+def memory_section(text: str) -> str:
+    _, key, rest = text.partition("\nmemory:\n")
+    return key.lstrip("\n") + rest
 
 
 def main() -> None:
@@ -258,7 +276,9 @@ def main() -> None:
     names, sizes = fit(rows)
     show(rows, names, sizes)
     if options.write:
-        TARGET.write_text(document(names, sizes, rows), encoding="utf-8")
+        kept = memory_section(TARGET.read_text(encoding="utf-8"))
+        text = with_memory(document(names, sizes, rows), kept)
+        TARGET.write_text(text, encoding="utf-8")
         groups = sorted(set(rows.group[rows.is_fitted].tolist()))
         record([
             {

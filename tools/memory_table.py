@@ -22,9 +22,9 @@ import numpy as np
 
 from foretrain.analysis.memory import memory
 from foretrain.analysis.prediction import Memory
-from foretrain.cases import question_from_case
+from foretrain.cases import scenario_from_case
 from foretrain.errors import ForetrainError
-from foretrain.forecast import compile_question
+from foretrain.simulation import compile_scenario
 from foretrain.validation.cases import read_cases
 from foretrain.validation.split import HALVES, half_of
 from foretrain.validation.steps import blind
@@ -60,8 +60,8 @@ class Row:
 def row(case: Mapping[str, Any]) -> Row | None:
     """A case with its predicted memory, None where it cannot be predicted."""
     try:
-        question = question_from_case(blind(case))
-        graph = compile_question(question)
+        question = scenario_from_case(blind(case))
+        graph = compile_scenario(question)
     except ForetrainError:
         return None
     kinds = np.asarray(question.cluster.device_kind)[graph.fold.examples]
@@ -73,7 +73,9 @@ def row(case: Mapping[str, Any]) -> Row | None:
         half=half_of(case),
         ran=measured.get("ok") is not False,
         measured=measured.get("memory_gib"),
-        found=memory(graph, question.runtime, capacities),
+        found=memory(
+            graph, question.runtime, capacities, question.headroom, question.is_runtime_known
+        ),
     )
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from measured_plans import measured_part, share
 
-from foretrain.forecast import ask
 from foretrain.planning.planner import LEAST_SIMULATED
 from foretrain.planning.task import Task
 from foretrain.report.md import table
+from foretrain.resolving import ask
 from foretrain.testing.estimates import Agreement, Exhausted, Gap, exhausted, gaps
 from foretrain.testing.measured_plans import LEAST_SET, NEAR
 from foretrain.testing.small_searches import Drawn, drawn

@@ -28,7 +28,6 @@ from typing import Any
 from single_host_page import MEAN_AIM, P90_AIM, Compared, line, page, scored
 from small_models import Training, graph, module, samples
 
-from foretrain.forecast import Question, answer, ask
 from foretrain.measurement.backend import CpuBackend, keep_memory
 from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.fitting import calibration_of
@@ -39,6 +38,9 @@ from foretrain.measurement.ops import measure_ops
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Effort
 from foretrain.measurement.torch_group import TorchGroup
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer
 
 WARM_UP, LEAST, MOST, SECONDS = 5, 15, 400, 2.5
 EFFORT = Effort(seconds=0.4, sample_seconds=1e-2, warm_up_seconds=0.02)
@@ -116,7 +118,7 @@ def _agreed(is_done: bool, run: Training) -> bool:
 # --- the prediction -----------------------------------------------------------------------------------
 
 
-def asked(run: Training, calibration: Calibration | None = None, adds: bool = True) -> Question:
+def asked(run: Training, calibration: Calibration | None = None, adds: bool = True) -> Scenario:
     on: Any = "1 x cpu-host"
     # DDP copies gradients into its buckets and back, which takes about what adding them to a buffer takes.
     copies = run.accumulates > 1 or run.processes > 1

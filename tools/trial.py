@@ -23,7 +23,7 @@ import yaml
 import foretrain
 from foretrain.compile import ExecutionGraph
 from foretrain.errors import ForetrainError
-from foretrain.forecast import compile_question
+from foretrain.simulation import compile_scenario
 from foretrain.validation.steps import asked, step_of
 
 PACKAGE = Path(foretrain.__file__).parent
@@ -130,7 +130,7 @@ def _log_error(
 ) -> float | None:
     try:
         if row not in graphs:
-            graphs[row] = compile_question(asked(cases[row]))
+            graphs[row] = compile_scenario(asked(cases[row]))
             gc.freeze()
         return step_of(cases[row], graph=graphs[row]).log_error
     except ForetrainError:

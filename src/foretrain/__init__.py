@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from foretrain import measure as measure
     from foretrain.analysis.compare import compare as compare
     from foretrain.analysis.explain import explain as explain
     from foretrain.analysis.prediction import Prediction as Prediction
     from foretrain.cases import predict_cases as predict_cases
     from foretrain.cluster import Cluster as Cluster
+    from foretrain.exports import export as export
     from foretrain.followups import compile_graph as compile_graph
     from foretrain.followups import fit as fit
     from foretrain.followups import whatif as whatif
     from foretrain.forecast import predict as predict
+    from foretrain.measure import calibrate as calibrate
     from foretrain.model.graph import Model as Model
     from foretrain.model.workload import DataSource as DataSource
     from foretrain.model.workload import Workload as Workload
     from foretrain.plan import Plan as Plan
-    from foretrain.planning.facade import search as search
     from foretrain.recommendation.facade import recommend as recommend
     from foretrain.runtime import Runtime as Runtime
     from foretrain.schemas import schema as schema
+    from foretrain.searching import search as search
+    from foretrain.sweeps import sweep as sweep
     from foretrain.validation import validate as validate
 
 _HOME = {
@@ -43,15 +47,19 @@ _HOME = {
     "Prediction": "foretrain.analysis.prediction",
     "Runtime": "foretrain.runtime",
     "Workload": "foretrain.model.workload",
+    "calibrate": "foretrain.measure",
     "compare": "foretrain.analysis.compare",
     "compile_graph": "foretrain.followups",
     "explain": "foretrain.analysis.explain",
+    "export": "foretrain.exports",
     "fit": "foretrain.followups",
+    "measure": "foretrain.measure",
     "predict": "foretrain.forecast",
     "predict_cases": "foretrain.cases",
     "recommend": "foretrain.recommendation.facade",
     "schema": "foretrain.schemas",
-    "search": "foretrain.planning.facade",
+    "search": "foretrain.searching",
+    "sweep": "foretrain.sweeps",
     "validate": "foretrain.validation",
     "whatif": "foretrain.followups",
 }
@@ -65,15 +73,19 @@ __all__ = [
     "Runtime",
     "Workload",
     "__version__",
+    "calibrate",
     "compare",
     "compile_graph",
     "explain",
+    "export",
     "fit",
+    "measure",
     "predict",
     "predict_cases",
     "recommend",
     "schema",
     "search",
+    "sweep",
     "validate",
     "whatif",
 ]
@@ -83,7 +95,8 @@ def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'foretrain' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    module = import_module(home)
+    return module if home == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -32,7 +32,13 @@ __all__ = [
     "PlanError",
     "RuntimePresetError",
     "did_you_mean",
+    "hint",
+    "near_words",
 ]
+
+
+MOST_SHOWN = 50  # faults of one file that are told at once
+LONGEST_LINE = 800  # characters: what a stranger wrote may be of any length
 
 
 class ForetrainError(Exception):
@@ -48,8 +54,10 @@ class InputError(ForetrainError):
 
     def __init__(self, message: str, *, faults: Iterable[str] = ()) -> None:
         self.faults = tuple(faults)
-        lines = [message, *(f"  - {fault}" for fault in self.faults)]
-        super().__init__("\n".join(lines))
+        lines = [message, *(f"  - {fault}" for fault in self.faults[:MOST_SHOWN])]
+        if len(self.faults) > MOST_SHOWN:
+            lines.append(f"  … and {len(self.faults) - MOST_SHOWN:,} more")
+        super().__init__("\n".join(map(_trimmed, lines)))
 
 
 class ModelError(InputError):
@@ -88,10 +96,42 @@ class Bug(ForetrainError):
     exit_code = 101
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+NEAR_WORDS = 3
+SHOWN_CHARACTERS = 160
+
+
+def _trimmed(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+
+
+def did_you_mean(word: object, known: Iterable[object]) -> str:
     """`" Did you mean 'x'?"` for a near miss, else an empty string."""
-    folded = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), list(folded), n=3, cutoff=0.6)
-    if not near:
-        return ""
-    return f" Did you mean {' or '.join(repr(folded[name]) for name in near)}?"
+    near = near_words(word, known)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def hint(word: object, known: Iterable[object], listing: str = "") -> str:
+    """What follows "unknown word": near ones, and all of them, or where they are many the command that lists them."""
+    words = [str(one) for one in known]
+    near, every = did_you_mean(word, words), ", ".join(words)
+    if len(every) <= SHOWN_CHARACTERS:
+        return f"{near} Known: {every}."
+    if listing:
+        return f"{near} '{listing}' lists all."
+    return (
+        near or f" Known: {every[:SHOWN_CHARACTERS].rpartition(', ')[0]} … ({len(words)} in all)."
+    )
+
+
+LONGEST_WORD = (
+    100  # of a word that is compared with others: longer ones are like none, and take long
+)
+
+
+def near_words(word: object, known: Iterable[object]) -> list[str]:
+    """The known words most like this one, the likest first."""
+    folded = {str(name).lower(): str(name) for name in known}
+    near = difflib.get_close_matches(
+        str(word)[:LONGEST_WORD].lower(), list(folded), n=NEAR_WORDS, cutoff=0.6
+    )
+    return [folded[name] for name in near]

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Unpack
 
-from foretrain.analysis.prediction import Prediction
+from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
+from foretrain.asked import Asked, ModelLike
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import ExecutionGraph
 from foretrain.errors import InputError, did_you_mean
-from foretrain.forecast import Question, answer, ask, compile_question
+from foretrain.limits import FACTOR, shown
+from foretrain.plan.defaults import plan_defaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer, compile_scenario
 from foretrain.units import parse_count
 
 
-@dataclass(frozen=True, slots=True)
-class FitChange:
-    """A changed plan and whether it fits."""
+def compile_graph(model: ModelLike, **question: Unpack[Asked]) -> ExecutionGraph:
+    """The compiled program of a step: rank classes, streams, tasks and what they wait for.
 
-    change: str
-    peak_bytes: float
-    fits: bool
-    step_seconds: float
+    Args:
+        model: as for `predict`.
+        **question: the keywords of `predict`.
 
-
-@dataclass(frozen=True)
-class FitAnswer:
-    """`changes` from the smallest to the largest intrusion; empty when it fits as it is."""
-
-    prediction: Prediction
-    fits: bool
-    changes: tuple[FitChange, ...]
+    >>> from foretrain import compile_graph
+    >>> graph = compile_graph("gpt2", on="1 x dgx-h100", plan="tp4 dp2", batch=64)
+    >>> len(graph.stages), len(graph.task_kind) > 0
+    (1, True)
+    """
+    return compile_scenario(ask(model, **question))
 
 
-def compile_graph(model: Any, **question: Any) -> ExecutionGraph:
-    """The execution graph of the question that `predict` would answer."""
-    return compile_question(ask(model, **question))
+def fit(model: ModelLike, **question: Unpack[Asked]) -> FitAnswer:
+    """Whether a plan fits in memory, and the changes that would make it fit, the least intrusive first.
 
+    Args:
+        model: as for `predict`.
+        **question: the keywords of `predict`.
 
-def fit(model: Any, **question: Any) -> FitAnswer:
-    """Whether a plan fits in memory, and the changes that would make it fit."""
+    >>> from foretrain import fit
+    >>> answer = fit("llama3-8b", on="1 x dgx-h100", plan="dp8", batch=64, micro_batch=1, runtime="megatron")
+    >>> answer.fits, any(change.fits for change in answer.changes)
+    (False, True)
+    """
     asked = ask(model, **question)
     prediction = answer(asked)
     if prediction.fits:
@@ -49,7 +55,7 @@ def fit(model: Any, **question: Any) -> FitAnswer:
     return FitAnswer(prediction, False, tuple(_tried(asked)))
 
 
-def _tried(asked: Question) -> Iterator[FitChange]:
+def _tried(asked: Scenario) -> Iterator[FitChange]:
     seen: set[str] = set()
     for text, plan in _smaller_plans(asked):
         if text in seen:
@@ -62,7 +68,7 @@ def _tried(asked: Question) -> Iterator[FitChange]:
         yield FitChange(text, found.memory.peak_bytes, found.fits, found.step_seconds)
 
 
-def _smaller_plans(asked: Question) -> Iterator[tuple[str, Plan]]:
+def _smaller_plans(asked: Scenario) -> Iterator[tuple[str, Plan]]:
     schedule = asked.plan.schedule
     if schedule.micro_batch > 1:
         half = replace(schedule, micro_batch=schedule.micro_batch // 2)
@@ -73,12 +79,17 @@ def _smaller_plans(asked: Question) -> Iterator[tuple[str, Plan]]:
         if asked.plan.root.recompute not in (choice, "full"):
             yield f"recompute={choice}", _with_root(asked.plan, recompute=choice)
     if asked.plan.text:
-        for words in _sharded(parse(asked.plan.text)):
+        devices, defaults = (
+            asked.cluster.device_count,
+            plan_defaults(asked.runtime, asked.workload.model),
+        )
+        for words in _sharded(parse(asked.plan.text, defaults, devices)):
             try:
                 plan = Plan.of(
                     words,
-                    devices=asked.cluster.device_count,
+                    devices=devices,
                     runtime=asked.runtime,
+                    defaults=defaults,
                     micro_batch=schedule.micro_batch,
                 )
             except InputError:
@@ -117,27 +128,45 @@ _SCALES = {
     "device.memory": "memory",
     "storage.bandwidth": "storage",
 }
-_ASKED = ("plan", "batch", "micro_batch", "seq", "precision", "optimizer", "runtime", "on", "model")
-_COUNTS = ("batch", "micro_batch", "seq")
+_ASKED = ("plan", "batch", "micro_batch", "seq", "precision", "optimizer", "runtime", "headroom", "on",
+          "model")  # fmt: skip
+_COUNTS = ("micro_batch", "seq")
 
 
-def whatif(
-    model: Any, *, changes: Mapping[str, Any], **question: Any
-) -> tuple[Prediction, Prediction]:
-    """The prediction as asked and with `changes`: `{"network.bandwidth": "2x", "plan": "tp4 pp4"}`."""
-    known = (*_SCALES, "host", *_ASKED)
-    unknown = [key for key in changes if key not in known]
-    if unknown:
-        faults = [f"{key}: cannot be changed.{did_you_mean(key, known)}" for key in unknown]
-        raise InputError(f"what-if knows {', '.join(known)}:", faults=faults)
+CHANGES = (*_SCALES, "host", *_ASKED)
+"""What a what-if can change and a sweep can vary."""
+
+
+def whatif(model: ModelLike, *, changes: Mapping[str, Any], **question: Unpack[Asked]) -> WhatIf:
+    """The same step with something changed, before and after.
+
+    Args:
+        model: as for `predict`.
+        changes: factors of the hardware (`{"network.bandwidth": "2x", "device.compute": 1.5, "host": 0}`) or other
+            values of the question (`{"plan": "tp4 pp4", "batch": 512}`).
+        **question: the keywords of `predict`.
+
+    >>> from foretrain import whatif
+    >>> after = whatif("gpt2", on="2 x dgx-h100", plan="dp16", batch=64, changes={"network.bandwidth": "2x"})
+    >>> after.speedup > 1
+    True
+    """
+    expect_changes(changes)
     base = ask(model, **question)
-    return answer(base), answer(_changed(model, question, base, changes))
+    return WhatIf(answer(base), answer(changed(model, question, changes)), changes)
 
 
-def _changed(
-    model: Any, question: Mapping[str, Any], base: Question, changes: Mapping[str, Any]
-) -> Question:
-    renamed = dict(question)
+def expect_changes(names: Iterable[str]) -> None:
+    """Refuse what cannot be changed, all of it at once."""
+    unknown = [name for name in names if name not in CHANGES]
+    if unknown:
+        faults = [f"{name}: cannot be changed.{did_you_mean(name, CHANGES)}" for name in unknown]
+        raise InputError(f"known are {', '.join(CHANGES)}:", faults=faults)
+
+
+def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str, Any]) -> Scenario:
+    """The question with other values and other hardware."""
+    renamed: dict[str, Any] = dict(question)
     for key in _ASKED:
         if key in changes:
             renamed[key] = parse_count(changes[key]) if key in _COUNTS else changes[key]
@@ -147,13 +176,7 @@ def _changed(
         asked = replace(asked, cluster=_scaled(asked.cluster, scales))
     if "host" in changes:
         factor = _factor("host", changes["host"], zero_allowed=True)
-        runtime = asked.runtime.with_options(
-            {
-                "host_seconds_per_kernel": asked.runtime.host_seconds_per_kernel * factor,
-                "host_seconds_per_collective": asked.runtime.host_seconds_per_collective * factor,
-            }
-        )
-        asked = replace(asked, runtime=runtime)
+        asked = replace(asked, runtime=asked.runtime.with_host(factor))
     return asked
 
 
@@ -167,6 +190,8 @@ def _factor(key: str, value: Any, zero_allowed: bool = False) -> float:
         factor = float(text)
     except ValueError:
         factor = float("nan")
-    if not (0 <= factor < 1e6) or (factor == 0 and not zero_allowed):
-        raise InputError(f"{key}={value}: give a factor such as 2x or 0.5x.")
+    if not (FACTOR.allows(factor) or (factor == 0 and zero_allowed)):
+        raise InputError(
+            f"{key}={shown(value)}: give a factor such as 2x or 0.5x, from {FACTOR.least:g} to {FACTOR.most:g}."
+        )
     return factor

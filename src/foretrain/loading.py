@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from foretrain.errors import FileError, InputError, did_you_mean
+from foretrain.errors import FileError, InputError, did_you_mean, hint
+from foretrain.limits import LEAST_QUANTITY, MOST_QUANTITY
 from foretrain.remembered import remembered
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema, ErrorDetails
 
-__all__ = ["Quantity", "load_json", "load_yaml", "read_text", "validated"]
+__all__ = ["Quantity", "is_file", "load_json", "load_yaml", "read_text", "validated"]
 
 MAX_BYTES = 64_000_000
 MAX_YAML_BYTES = 16_000_000
@@ -59,6 +61,22 @@ def read_text(path: str | Path, limit: int = MAX_BYTES, what: str = "text") -> s
     if len(raw) > limit:
         raise FileError(f"{file} is larger than {limit:,} bytes, too large for {what}.")
     return _decoded(raw, str(file), what)
+
+
+def read_standard_input(limit: int = MAX_BYTES) -> str:
+    """All of standard input as UTF-8 text."""
+    raw = sys.stdin.buffer.read(limit + 1)
+    if len(raw) > limit:
+        raise FileError(f"Standard input has more than {limit:,} bytes; give a file, or less.")
+    return _decoded(raw, "standard input", "text")
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is such a file; texts that can be no path at all are none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _decoded(raw: bytes, where: str, what: str) -> str:
@@ -278,6 +296,8 @@ class Quantity:
             raise ValueError(
                 f"{value!r} must be {'zero or more' if self.zero_allowed else 'positive'}"
             )
+        if number and not LEAST_QUANTITY <= number <= MOST_QUANTITY:
+            raise ValueError(f"{_short(repr(value), 40)} is beyond anything that exists")
         return number
 
     def __get_pydantic_core_schema__(
@@ -330,9 +350,7 @@ def _fault(cls: type, detail: ErrorDetails) -> str:
     kind = detail["type"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         known = _known_fields(cls, path[:-1])
-        return (
-            f"{shown}: unknown key.{did_you_mean(str(path[-1]), known)} Known: {', '.join(known)}."
-        )
+        return f"{shown}: unknown key.{hint(str(path[-1]), known)}"
     if kind in ("missing", "missing_argument"):
         return f"{shown}: missing."
     message = detail["msg"].removeprefix("Value error, ")

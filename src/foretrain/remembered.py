@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "remembered"]
+__all__ = ["cache_folder", "made_once", "remembered"]
 
 # Of how it is kept and parsed; another number forgets everything that was kept.
 _FORM = f"1 {sys.implementation.cache_tag} {marshal.version} ".encode()
@@ -27,15 +27,20 @@ _HASH = 32
 def remembered(path: Path, parse: Callable[[str], Any]) -> Any:
     """`parse` of the text at `path`: plain values, from the last call if the text is still the same."""
     text = path.read_bytes()
+    return made_once(f"{path.parent.name}-{path.stem}", text, lambda: parse(text.decode("utf-8")))
+
+
+def made_once(name: str, made_of: bytes, make: Callable[[], Any]) -> Any:
+    """What `make` gives, plain values: from the last call if it was made of the same."""
     folder = cache_folder()
     if folder is None:
-        return parse(text.decode("utf-8"))
-    key = hashlib.sha256(_FORM + text).digest()
-    place = folder / f"{path.parent.name}-{path.stem}.bin"
+        return make()
+    key = hashlib.sha256(_FORM + made_of).digest()
+    place = folder / f"{name}.bin"
     kept = _kept(place, key)
     if kept is not None:
         return kept
-    found = parse(text.decode("utf-8"))
+    found = make()
     _keep(place, key, found)
     return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foretrain.analysis.prediction import MEMORY_KINDS, SCHEMA_VERSION, STALLS
+from foretrain.analysis.document import prediction_schema
+from foretrain.case_schema import case_schema
 from foretrain.errors import InputError, did_you_mean
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import STATE_ROLES
@@ -14,7 +15,15 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of `cluster`, `plan`, `model`, `case`, `prediction`, `search`, `runtime` or `calibration`."""
+    """JSON Schema of a file format, for editors and tools.
+
+    Args:
+        name: `cluster`, `plan`, `model`, `case`, `prediction`, `search`, `runtime` or `calibration`.
+
+    >>> from foretrain import schema
+    >>> schema("plan")["title"]
+    'Foretrain plan'
+    """
     if name not in _SCHEMAS:
         known = ", ".join(_SCHEMAS)
         raise InputError(f"no schema {name!r}.{did_you_mean(name, _SCHEMAS)} Known: {known}.")
@@ -79,7 +88,7 @@ def _plan() -> dict[str, Any]:
             "micro_batch": count,
             "stages": count,
             "chunks": count,
-            "layers": {"type": "array", "items": count},
+            "layers": {"type": "array", "items": {"type": "integer", "minimum": 0}},
         }
     )
     node = _object(
@@ -117,133 +126,6 @@ def _plan() -> dict[str, Any]:
     return {**top, "$defs": {"node": node}}
 
 
-def _case() -> dict[str, Any]:
-    degree = {"type": ["integer", "null"], "minimum": 1}
-    network = {
-        "type": ["object", "null"],
-        "properties": {"kind": _nullable("string"), "gbps_per_node": _nullable("number")},
-    }
-    cluster = {
-        "type": "object",
-        "properties": {
-            "device": {"type": "string"},
-            "devices_per_node": degree,
-            "nodes": degree,
-            "intra_node": _nullable("string"),
-            "network": network,
-            "nvlink_domain": degree,
-        },
-        "required": ["device"],
-    }
-    plan = {
-        "type": "object",
-        "properties": {
-            **dict.fromkeys(("dp", "tp", "pp", "vpp", "cp", "ep"), degree),
-            "zero": {"enum": [0, 1, 2, 3, None]},
-            "sequence_parallel": _nullable("boolean"),
-            "recompute": {"enum": ["none", "selective", "full", None]},
-            "schedule": _nullable("string"),
-            "optimizer_offload": _nullable("boolean"),
-        },
-    }
-    batch = {
-        "type": "object",
-        "properties": {k: _nullable("number") for k in ("global", "micro", "per_device")},
-    }
-    return {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "model": {"type": "object"},
-            "seq_len": degree,
-            "cluster": cluster,
-            "devices": degree,
-            "plan": plan,
-            "batch": batch,
-            "precision": _nullable("string"),
-            "optimizer": _nullable("string"),
-            "runtime": _nullable("string"),
-            "runtime_options": {"type": ["object", "null"]},
-            "measured": {"type": ["object", "null"]},
-        },
-        "required": ["model", "cluster"],
-    }
-
-
-def _prediction() -> dict[str, Any]:
-    number = {"type": "number"}
-    stalls = _object(dict.fromkeys(STALLS, number), STALLS)
-    kinds = _object(dict.fromkeys(MEMORY_KINDS, number), MEMORY_KINDS)
-    stage = _object(
-        {
-            "stage": {"type": "integer"},
-            "peak_bytes": number,
-            "allocated_bytes": number,
-            "by_kind": kinds,
-            "moment": {"type": "string"},
-        }
-    )
-    memory = _object(
-        {
-            "peak_bytes": number,
-            "allocated_bytes": number,
-            "total_bytes": number,
-            "capacity_bytes": number,
-            "peak_stage": {"type": "integer"},
-            "moment": {"type": "string"},
-            "by_kind": kinds,
-            "by_stage": {"type": "array", "items": stage},
-        },
-        ("peak_bytes", "capacity_bytes", "by_kind", "by_stage"),
-    )
-    remedy = _object({"change": {"type": "string"}, "step_seconds": number, "speedup": number})
-    money = _object(
-        {
-            "usd_per_hour": _nullable("number"),
-            "usd_per_step": _nullable("number"),
-            "price_date": _nullable("string"),
-        }
-    )
-    texts = {"type": "array", "items": {"type": "string"}}
-    return {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "schema_version": {"const": SCHEMA_VERSION},
-            "question": {"type": "object"},
-            "step_seconds": number,
-            "interval": {"type": "array", "items": number, "minItems": 2, "maxItems": 2},
-            "samples_per_second": number,
-            "tokens_per_second": _nullable("number"),
-            "mfu": _nullable("number"),
-            "hfu": _nullable("number"),
-            "fits": {"type": "boolean"},
-            "memory": memory,
-            "stalls": stalls,
-            "stalls_by_stage": {"type": "array", "items": stalls},
-            "bottleneck": {"enum": list(STALLS)},
-            "what_would_help": {"type": "array", "items": remedy},
-            "cost": money,
-            "critical_path": {"type": "array", "items": {"type": "object"}},
-            "links": {"type": "array", "items": {"type": "object"}},
-            "operators": {"type": "array", "items": {"type": "object"}},
-            "measured_share": number,
-            "assumptions": texts,
-            "warnings": texts,
-            "provenance": {"type": "object", "additionalProperties": {"type": "string"}},
-        },
-        "required": [
-            "id",
-            "schema_version",
-            "step_seconds",
-            "interval",
-            "fits",
-            "memory",
-            "stalls",
-        ],
-    }
-
-
 _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "number"}
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0}
@@ -259,7 +141,7 @@ def _estimated_plan(**more: Any) -> dict[str, Any]:
     figures = {
         **more,
         "plan": _TEXT,
-        **dict.fromkeys(("peak_bytes", "capacity_bytes", "lacks_bytes"), _NUMBER),
+        **dict.fromkeys(("peak_bytes", "usable_bytes", "lacks_bytes"), _NUMBER),
         **{f"{part}_seconds": _nullable("number") for part in parts},
     }
     return _object(figures, tuple(figures))
@@ -303,7 +185,7 @@ def _search() -> dict[str, Any]:
     files = {"target": _TEXT, "folder": _TEXT, "files": _list(_TEXT), "cannot": _list(_TEXT)}
     asked = {"why": _explanation(), "exported": _object(files, tuple(files))}
     plan = _plan()
-    definitions = {**plan.pop("$defs"), "plan": plan, "prediction": _prediction()}
+    definitions = {**plan.pop("$defs"), "plan": plan, "prediction": prediction_schema()}
     return {**_object({**always, **asked}, tuple(always)), "$defs": definitions}
 
 
@@ -311,8 +193,8 @@ _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "cluster": _cluster,
     "plan": _plan,
     "model": _model,
-    "case": _case,
-    "prediction": _prediction,
+    "case": case_schema,
+    "prediction": prediction_schema,
     "search": _search,
     "runtime": _runtime,
     "calibration": _calibration,

@@ -1,22 +1,27 @@
 """Parse and print quantities at the edges; inside, everything is a float in SI units.
 
 Seconds, bytes, bytes per second, FLOP per second. `parse_*` accept numbers (already SI) or text such as
-`"80GB"`, `"64GiB"`, `"200Gb/s"`, `"25 GB/s"`, `"3us"`, `"312TFLOPS"`, `"14d"`, `"4k"`.
+`"80GB"`, `"64GiB"`, `"200Gb/s"`, `"25 GB/s"`, `"3us"`, `"312TFLOPS"`, `"14d"`, `"2 weeks"`, `"4k"`, `"15T"`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 from foretrain.errors import InputError
+from foretrain.limits import shown
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
     "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0,
+    "sec": 1.0, "second": 1.0, "minute": 60.0, "hr": 3600.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0,
 }  # fmt: skip
+LONGEST = 60  # characters of a quantity
+_PLURAL = ("sec", "second", "min", "minute", "hr", "hour", "day", "week")
 _NUMBER = r"\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 
 
@@ -24,56 +29,67 @@ def _number(text: str) -> float:
     return float(text.replace(",", "").replace("_", ""))
 
 
-def _match(pattern: str, text: str, what: str, example: str) -> re.Match[str]:
-    found = re.fullmatch(pattern, text)
+def _match(pattern: str, value: object, what: str, example: str) -> re.Match[str]:
+    found = (
+        re.fullmatch(pattern, value, re.ASCII)
+        if isinstance(value, str) and len(value) <= LONGEST
+        else None
+    )
     if found is None:
-        raise InputError(f"{text!r} is not {what}. Write for example {example}.")
+        raise InputError(f"{shown(value)} is not {what}. Write for example {example}.")
     return found
 
 
-def _finite(value: float, text: object, what: str) -> float:
-    if not math.isfinite(value):
-        raise InputError(f"{text!r} is not a finite {what}.")
-    return value
+def _finite(value: float, given: object, what: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if isinstance(given, bool) or not math.isfinite(number):
+        raise InputError(f"{shown(given)} is not a finite {what}.")
+    return number
 
 
 def parse_bytes(value: float | str) -> float:
     """Bytes from `"80GB"`, `"64GiB"`, `"25 MB"` or a plain number."""
     if isinstance(value, int | float):
-        return _finite(float(value), value, "size")
-    found = _match(_NUMBER + r"([kKMGTPE]i?|)B?", value.strip(), "a size in bytes", '"80GB"')
+        return _finite(value, value, "size")
+    found = _match(_NUMBER + r"([kKMGTPE]i?|)B?", value, "a size in bytes", '"80GB"')
     prefix = found[2]
     scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
-    return _number(found[1]) * scale
+    return _finite(_number(found[1]) * scale, value, "size")
 
 
 def parse_bandwidth(value: float | str) -> float:
     """Bytes per second from `"200Gb/s"`, `"200Gbps"`, `"25GB/s"` or a plain number of bytes/s."""
     if isinstance(value, int | float):
-        return _finite(float(value), value, "bandwidth")
+        return _finite(value, value, "bandwidth")
     pattern = _NUMBER + r"([kKMGTP]i?|)(b|B|bit)(?:/s|ps)"
-    found = _match(pattern, value.strip(), "a bandwidth", '"200Gb/s" or "25GB/s"')
+    found = _match(pattern, value, "a bandwidth", '"200Gb/s" or "25GB/s"')
     prefix = found[2]
     scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
-    return _number(found[1]) * scale / (1.0 if found[3] == "B" else 8.0)
+    rate = _number(found[1]) * scale / (1.0 if found[3] == "B" else 8.0)
+    return _finite(rate, value, "bandwidth")
 
 
 def parse_seconds(value: float | str) -> float:
-    """Seconds from `"3us"`, `"14d"`, `"2h"` or a plain number."""
+    """Seconds from `"3us"`, `"14d"`, `"36h"`, `"2 weeks"` or a plain number."""
     if isinstance(value, int | float):
-        return _finite(float(value), value, "time")
-    units = "|".join(sorted(_SECONDS, key=len, reverse=True))
-    found = _match(_NUMBER + f"({units}|)", value.strip(), "a time", '"3us" or "14d"')
-    return _number(found[1]) * _SECONDS[found[2] or "s"]
+        return _finite(value, value, "time")
+    units = "|".join(sorted((*_SECONDS, *(f"{u}s" for u in _PLURAL)), key=len, reverse=True))
+    found = _match(_NUMBER + f"({units}|)", value, "a time", '"3us", "14d" or "2 weeks"')
+    unit = found[2] or "s"
+    scale = _SECONDS[unit if unit in _SECONDS else unit.removesuffix("s")]
+    return _finite(_number(found[1]) * scale, value, "time")
 
 
 def parse_flops(value: float | str) -> float:
     """FLOP/s from `"312TFLOPS"`, `"19.5 TFLOP/s"` or a plain number."""
     if isinstance(value, int | float):
-        return _finite(float(value), value, "rate")
+        return _finite(value, value, "rate")
     pattern = _NUMBER + r"([kKMGTPE]|)FLOP(?:S|/s|s)"
-    found = _match(pattern, value.strip(), "a rate", '"312TFLOPS"')
-    return _number(found[1]) * _PREFIX[found[2]]
+    found = _match(pattern, value, "a rate", '"312TFLOPS"')
+    return _finite(_number(found[1]) * _PREFIX[found[2]], value, "rate")
 
 
 def parse_count(value: float | str) -> int:
@@ -81,18 +97,40 @@ def parse_count(value: float | str) -> int:
 
     A bare `k` on a whole number below 1,024 means 1,024 because sequence lengths are spoken that way.
     """
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float):
         if not value.is_integer():
             raise InputError(f"{value!r} is not a whole number.")
         return int(value)
-    found = _match(_NUMBER + r"([kKMGT]|)", value.strip(), "a count", '"4096" or "4k"')
+    found = _match(_NUMBER + r"([kKMGT]|)", value, "a count", '"4096" or "4k"')
     scale = 1024.0 if found[2] in ("k", "K") else _PREFIX[found[2]]
     count = _number(found[1]) * scale
     if not count.is_integer():
         raise InputError(f"{value!r} is not a whole number.")
     return int(count)
+
+
+def parse_batch(value: float | str) -> tuple[int, Literal["samples", "tokens"]]:
+    """A global batch: `"512"` samples, `"4Mtok"` or `"4M tokens"` tokens."""
+    if not isinstance(value, str):
+        return parse_count(value), "samples"
+    found = _match(
+        r"(?P<count>.*?)\s*(?P<unit>tokens?|tok|samples?|sequences?|)",
+        value,
+        "a batch",
+        '"512" samples or "4M tokens"',
+    )
+    unit = found["unit"]
+    return parse_count(found["count"]), "tokens" if unit.startswith("tok") else "samples"
+
+
+def parse_amount(value: float | str) -> float:
+    """How many tokens, samples or steps: `"15T"`, `"300B"`, `"1.5M"`, `"1e12"`; here `k` is a thousand."""
+    if isinstance(value, int | float):
+        return _finite(value, value, "number")
+    found = _match(_NUMBER + r"([kKMGBT]|)", value.strip(), "an amount", '"15T" or "1e12"')
+    return _number(found[1]) * _PREFIX["G" if found[2] == "B" else found[2]]
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:
@@ -112,15 +150,32 @@ def show_seconds(seconds: float) -> str:
     return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")), 2)
 
 
-def show_bytes(size: float) -> str:
-    """`12.3 GiB`: memory is spoken of in binary units."""
+def rounded_seconds(seconds: float) -> str:
+    """Three significant digits are what a prediction can carry: `20.9 s`, `412 ms`."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds == 0:
+        return "0 s"
+    shown, _, unit = show_seconds(seconds).partition(" ")
+    number = float(shown.replace(",", ""))
+    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:,.{digits}f} {unit}"
+
+
+def show_bytes(size: float, unit: str | None = None) -> str:
+    """`12.3 GiB`: memory is spoken of in binary units. `unit` names the one to use."""
     steps = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
-    return _scaled(size, steps, 1)
+    return _scaled(size, tuple(s for s in steps if unit in (None, s[1])), 1)
 
 
 def show_bandwidth(rate: float) -> str:
     """`25.0 GB/s`: links are spoken of in decimal bytes per second."""
     return _scaled(rate, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")), 1)
+
+
+def counted(count: int, what: str, plural: str = "") -> str:
+    """`1 device`, `8 devices`, `1,024 classes`."""
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
 def show_count(count: float) -> str:

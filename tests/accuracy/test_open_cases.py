@@ -38,7 +38,9 @@ def chosen(path: Path) -> list[dict[str, object]]:
     cases = [
         c
         for c in cases
-        if c["quality"] in ("high", "medium") and c["model"].get("zoo") not in OTHERS
+        if c["quality"] in ("high", "medium")
+        and c["model"].get("zoo") not in OTHERS
+        and not (c.get("runtime_options") or {}).get("peft")  # other work, and refused
     ]
     return cases[:: max(1, math.ceil(len(cases) / MOST))]
 

@@ -9,8 +9,8 @@ from itertools import islice
 
 import pytest
 
-from foretrain.forecast import ask
 from foretrain.planning.task import Task
+from foretrain.resolving import ask
 from foretrain.testing.estimates import Agreement, exhausted, gaps, tau
 from foretrain.testing.small_searches import Drawn, drawn
 

@@ -6,20 +6,22 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import foretrain
+from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
 from foretrain.analysis.prediction import Prediction
 from foretrain.cli import case_lines, run
 from foretrain.cli.options import assignments, literal
 from foretrain.cli.progress import Progress, describe
 from foretrain.errors import Bug, DoesNotFit, InputError, PlanError
+from foretrain.sweeps import Point, Sweep
 from foretrain.testing.exporters import sample_prediction
+from foretrain.validation import ValidationReport
 
 ASK = ["llama3-8b", "--on", "2 x dgx-h100", "--batch", "256"]
 
@@ -278,19 +280,11 @@ def test_a_fault_of_ours_leaves_no_half_file(
 # --- the other answers --------------------------------------------------------------------------
 
 
-@dataclass
-class _Change:
-    change: str
-    peak_bytes: float
-    fits: bool
-    step_seconds: float
-
-
 def test_fit_names_the_smallest_change(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes = (_Change("zero2", 9e10, False, 5.0), _Change("recompute=full", 5e10, True, 6.0))
-    answer = SimpleNamespace(prediction=sample_prediction(), fits=False, changes=changes)
+    changes = (FitChange("zero2", 9e10, False, 5.0), FitChange("recompute=full", 5e10, True, 6.0))
+    answer = FitAnswer(sample_prediction(), False, changes)
     monkeypatch.setattr(foretrain, "fit", lambda **_: answer, raising=False)
     assert run(["fit", *ASK]) == 1
     assert "smallest change that fits: recompute=full" in " ".join(capsys.readouterr().out.split())
@@ -309,11 +303,15 @@ def test_whatif_shows_before_and_after(
 ) -> None:
     seen: dict[str, Any] = {}
     base = sample_prediction()
-    after = replace(base, step_seconds=base.step_seconds / 2)
+    after = replace(
+        base,
+        step_seconds=base.step_seconds / 2,
+        samples_per_second=base.samples_per_second * 2,
+    )
 
-    def whatif(**asked: Any) -> tuple[Prediction, Prediction]:
+    def whatif(**asked: Any) -> WhatIf:
         seen.update(asked)
-        return base, after
+        return WhatIf(base, after, asked["changes"])
 
     monkeypatch.setattr(foretrain, "whatif", whatif, raising=False)
     assert (
@@ -337,25 +335,32 @@ def test_whatif_shows_before_and_after(
 
 
 def test_compare_and_explain_read_documents(
-    calls: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a = str(tmp_path / "a.json")
-    assert run(["predict", *ASK, "-q", "-o", a]) == 0
-    comparison = SimpleNamespace(rows=(("compute", 2.0, 1.5, -0.5),), summary="B is faster")
-    monkeypatch.setattr(foretrain, "compare", lambda x, y: comparison, raising=False)
-    explanation = SimpleNamespace(
-        headline="Compute bound", paragraphs=("Because.",),
-        critical_path=({"start": 0.0, "end": 1.0, "stage": 0, "what": "mlp"},), remedies=(),
-    )  # fmt: skip
-    monkeypatch.setattr(foretrain, "explain", lambda document: explanation, raising=False)
-    capsys.readouterr()
-    assert run(["compare", a, a]) == 0
-    assert "−500 ms" in capsys.readouterr().out
-    assert run(["explain", a, "-o", str(tmp_path / "why.md")]) == 0
-    assert "mlp" in (tmp_path / "why.md").read_text()
+    a, b = sample_prediction(), sample_prediction()
+    less = b.stalls["compute"] - 0.5
+    b = replace(b, step_seconds=b.step_seconds - 0.5, stalls={**b.stalls, "compute": less})
+    a.save(tmp_path / "a.json")
+    b.save(tmp_path / "b.json")
+    assert run(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    out = capsys.readouterr().out
+    assert "−500 ms" in out
+    assert "compute shrank by 500 ms" in " ".join(out.split())
+    assert run(["explain", str(tmp_path / "a.json"), "-o", str(tmp_path / "why.md")]) == 0
+    assert "layer 0" in (tmp_path / "why.md").read_text()
+
+
+def test_compare_says_no_where_nothing_is_comparable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = sample_prediction()
+    b = replace(a, tokens_per_second=None, question={**a.question, "model": "resnet50"})
+    a.save(tmp_path / "a.json")
+    b.save(tmp_path / "b.json")
+    assert run(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["per"] is None
+    assert "Not comparable" in document["summary"]
 
 
 def test_a_document_of_another_kind_is_refused(
@@ -366,28 +371,36 @@ def test_a_document_of_another_kind_is_refused(
     assert "step_seconds, stalls, memory missing" in capsys.readouterr().err
 
 
-def test_sweep_tries_every_combination(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def predict(**question: Any) -> Prediction:
-        asked.append((question["seq"], question["plan"]))
-        if question["plan"] == "tp3":
-            raise PlanError("tp 3 does not divide 32 heads.")
-        return sample_prediction()
-
-    monkeypatch.setattr(foretrain, "predict", predict, raising=False)
+def test_sweep_tries_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", *ASK, "--vary", "seq=4k,8k", "--vary", "plan=tp3,tp4", "--json"]) == 0
-    assert asked == [(4096, "tp3"), (4096, "tp4"), (8192, "tp3"), (8192, "tp4")]
     document = json.loads(capsys.readouterr().out)
+    assert [point["values"] for point in document["points"]] == [
+        {"seq": seq, "plan": plan} for seq in ("4k", "8k") for plan in ("tp3", "tp4")
+    ]
     assert [("error" in p) for p in document["points"]] == [True, False, True, False]
+    assert document["points"][3]["prediction"]["question"]["seq_len"] == 8192
     assert document["best"] == "seq=4k plan=tp4"
 
 
-def test_sweep_may_vary_what_is_otherwise_needed(calls: list[dict[str, Any]]) -> None:
-    assert run(["sweep", "llama3-8b", "--on", "x", "--vary", "batch=4,8", "-q"]) == 0
-    assert [c["batch"] for c in calls] == [4, 8]
+def test_sweep_hands_over_what_is_varied(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def sweep(**asked: Any) -> Sweep:
+        seen.update(asked)
+        return Sweep(("batch",), (Point({"batch": 4}, sample_prediction()),))
+
+    monkeypatch.setattr(foretrain, "sweep", sweep, raising=False)
+    words = [
+        "sweep",
+        "--vary",
+        "model=gpt2,bert-large",
+        "--vary",
+        "on=x",
+        "--vary",
+        "micro-batch=4",
+    ]
+    assert run([*words, "-q"]) == 0
+    assert seen["vary"] == {"model": ["gpt2", "bert-large"], "on": ["x"], "micro_batch": [4]}
 
 
 GROUP = {
@@ -409,7 +422,7 @@ def test_validate_answers_by_tolerance(
     def validate(paths: list[str], **how: Any) -> Any:
         seen.update(how, paths=paths)
         how["progress"](1, 2)
-        return SimpleNamespace(to_dict=lambda: {"groups": {"sc21": GROUP}, "total": GROUP})
+        return ValidationReport({"sc21": GROUP}, GROUP)
 
     monkeypatch.setattr(foretrain, "validate", validate, raising=False)
     extra = [] if tolerance is None else ["--tolerance", tolerance]

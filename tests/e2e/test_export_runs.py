@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from foretrain.adapters.write import TARGETS, export, save
+from foretrain.adapters.write import TARGETS, export
 from foretrain.cli import run
 from foretrain.cluster import Cluster
-from foretrain.forecast import ask
+from foretrain.resolving import ask
 
 ASKED = (
     "export",
@@ -121,7 +121,7 @@ def trained(folder: Path, plan: str, *more: str) -> tuple[list[float], str]:
     """Losses of a plan for two devices, exported and started as its folder says."""
     pair = Cluster.of("1 x dgx-a100-80gb").first(2)
     asked = ask("llama3.2-1b", on=pair, plan=plan, batch=8, micro_batch=2, runtime="ddp")
-    save(export(asked, "torchrun"), folder)
+    export(asked, "torchrun").save(folder)
     home = str(Path(sys.executable).parent)
     environment = {
         **os.environ,

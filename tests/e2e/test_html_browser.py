@@ -12,6 +12,7 @@ import pytest
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.report import save
+from foretrain.report.page import Page, Section, render_page
 from foretrain.testing.exporters import bare_prediction, hostile_prediction, sample_prediction
 
 BROWSER = (
@@ -52,8 +53,12 @@ def _open(prediction: Prediction, folder: Path, width: int = 1200) -> tuple[str,
     """(page as it stands after its scripts ran, what the browser logged)."""
     save(prediction, folder / "x.html")
     page = (folder / "x.html").read_text("utf-8")
+    return _probed(page, PROBE, folder, width)
+
+
+def _probed(page: str, probe: str, folder: Path, width: int) -> tuple[str, str]:
     head, _, tail = page.rpartition("</body>")
-    (folder / "probed.html").write_text(head + PROBE + tail, "utf-8")
+    (folder / "probed.html").write_text(head + probe + tail, "utf-8")
     command = [
         str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
         "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
@@ -119,3 +124,26 @@ def test_a_bare_answer_is_still_a_page(tmp_path: Path) -> None:
     page, console = _open(bare_prediction(), tmp_path)
     assert console == ""
     assert "per step" in page
+
+
+OUTSIDE = """<script>addEventListener("load", () => { const root = document.documentElement;
+  const past = (e) => e.getBoundingClientRect().right > root.clientWidth + 0.5 && !e.closest(".wide");
+  const lines = (e) => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects().length; };
+  const whole = [...document.querySelectorAll("td")].filter((e) => e.textContent === NAME);
+  document.title = JSON.stringify({ overflow: root.scrollWidth > root.clientWidth,
+    outside: [...document.querySelectorAll("body *")].filter(past).length,
+    lines: whole.map(lines) }); })</script></body>"""
+
+
+@pytest.mark.parametrize("width", [1200, 500])
+def test_pages_of_other_answers_stay_inside_and_keep_names_in_a_line(
+    tmp_path: Path, width: int
+) -> None:
+    name, long = "16 x aws:p6-b200.48xlarge tp8 pp16 dp8 zero1 recompute=selective", "why not " * 60
+    rows = tuple((name, long, "12.3 s", "64.1 GiB") for _ in range(3))
+    section = Section("Offers", ("offer", "why", "step", "peak"), rows, (long,), left=2)
+    page = Page(long + name, {}, (section, Section("Words", lines=(long, "x" * 300))), asked=name)
+    text = render_page(page, "html")
+    text = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", text)  # for the probe
+    seen = _title(_probed(text, OUTSIDE.replace("NAME", json.dumps(name)), tmp_path, width)[0])
+    assert seen == {"overflow": False, "outside": 0, "lines": [1, 1, 1]}

@@ -99,7 +99,7 @@ def test_nccl_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["trace", "rubbish.json"], "not JSON"),
         (["trace", "good.json", "good.json"], "more than one trace"),
         (["trace", "good.json", "--steps", "0"], "must be 1 or more"),
-        (["trace", "good.json", "-o", "x.pdf"], "Known: .json"),
+        (["trace", "good.json", "-o", "x.pdf"], "Known: .html"),
         (["nccl-tests", "rubbish.json"], "no results"),
         (["nccl-tests", "good.json"], "no results"),
         (["model", "x"], "not there yet"),

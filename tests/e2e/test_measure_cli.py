@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -88,3 +90,44 @@ def test_kernels_are_timed_by_two_processes_at_once(tmp_path: Path) -> None:
     with Store.open(store) as opened:
         rows = opened.rows("op")
     assert {row.key["processes"] for row in rows} == {2}
+
+
+def test_the_same_from_python(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from foretrain import calibrate, measure
+
+    store = tmp_path / "store"
+    kernels = measure.ops(
+        _small_model(tmp_path), batch=2, device="cpu", threads=1, tolerance=0.3, store=store
+    )
+    assert kernels.measured == len(kernels.rows) > 0
+    links = measure.links(
+        sizes=[1024, 65536], collectives=["all_reduce"], tolerance=0.3, store=store
+    )
+    assert [row.bytes for row in links.rows] == [1024, 65536]
+    assert links.store == str(store)
+    data = measure.data(samples=4, workers=[1], size=1e6, store=store)
+    assert {row.what for row in data.rows} == {"fetch", "prep", "host_to_device"}
+    made = calibrate(store=store)
+    assert made.links
+    assert made.ops
+    assert repr(made).startswith("<Calibration ")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda measure, store: measure.ops("gpt2", tolerance=3.0, store=store), "tolerance"),
+        (lambda measure, store: measure.links(processes=1, store=store), "two processes"),
+        (lambda measure, store: measure.links(collectives=["all_reduse"]), "all_reduce"),
+        (lambda measure, store: measure.calibrate(store=store), "does not exist"),
+    ],
+)
+def test_mistakes_in_python_are_explained(
+    call: Callable[[Any, Path], object], said: str, tmp_path: Path
+) -> None:
+    from foretrain import measure
+    from foretrain.errors import ForetrainError
+
+    with pytest.raises(ForetrainError, match=said):
+        call(measure, tmp_path / "no-store")

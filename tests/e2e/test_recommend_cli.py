@@ -53,7 +53,7 @@ def test_own_prices_change_the_answer(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["recommend"], "MODEL"),
         (["recommend", "llama3-8b"], "tokens"),
-        (["recommend", "llama3-8b", "--tokens", "soon"], "count"),
+        (["recommend", "llama3-8b", "--tokens", "soon"], "tokens: 'soon' is not an amount"),
         (["recommend", "llama3-8b", "--tokens", "1e9", "--deadline", "soon"], "time"),
         ([*ASK, "--budget-usd", "much"], "--budget-usd"),
         ([*ASK, "--spot", "--reserved"], "choose one"),

@@ -69,6 +69,20 @@ def test_an_address_that_is_none(address: str) -> None:
     assert f"InputError: no Ray cluster at {address}" in done.stderr
 
 
+def test_what_ray_says_of_a_dead_worker_is_not_on_stdout(tmp_path: Path) -> None:
+    """Ray's own lines go to stdout unless they are kept from it."""
+    done = _script(
+        "from functools import partial\n"
+        "from foretrain.cli.streams import answer_alone, write_answer\n"
+        "from foretrain.testing.executors import die_at_three\n"
+        "with answer_alone():\n"
+        f"    work = partial(die_at_three, {str(tmp_path)!r}, 1)\n"
+        "    write_answer(repr(sorted(RayExecutor(workers=1).run(work, [1, 2, 3]))))\n"
+    )
+    assert (tmp_path / "death0").exists(), done.stderr
+    assert done.stdout == "[(0, 1), (1, 4), (2, 9)]"
+
+
 def _script(text: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: Ray connects a process to one cluster."""
     head = (

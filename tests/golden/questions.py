@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretrain.analysis.prediction import Prediction
-from foretrain.forecast import Question, ask
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
 
 ROWS_OF_IMAGES = {
     "mesh": {"dp": 4, "rows": 2},
@@ -17,7 +18,7 @@ TWO_GENERATIONS = {
     "nodes": [{"node": "dgx-a100-80gb", "used": 4}, {"node": "dgx-1-v100-32gb", "used": 4}],
 }
 
-QUESTIONS: Mapping[str, Callable[[], Question]] = {
+QUESTIONS: Mapping[str, Callable[[], Scenario]] = {
     "gpt3-175b-megatron": lambda: ask(
         "gpt3-175b", on="128 x dgx-a100-80gb", plan="tp8 pp16 dp8 recompute=full", batch=1536, seq=2048,
     ),

@@ -17,7 +17,7 @@ from foretrain.compile import template
 from foretrain.compile.execution import Communication
 from foretrain.compile.verify import verify
 from foretrain.engine import native_available, simulate
-from foretrain.forecast import answer, compile_question, cost_question
+from foretrain.simulation import answer, compile_scenario, cost_scenario
 from foretrain.testing.plans import questions
 
 QUIET = settings(
@@ -68,15 +68,15 @@ def test_chains_that_run_as_one_task_equal_chains_cut_at_every_collective(questi
 @settings(QUIET, max_examples=100)
 @given(questions())
 def test_every_compiled_graph_is_legal(question):
-    verify(compile_question(question))
-    verify(compile_question(question, is_folded=False))
+    verify(compile_scenario(question))
+    verify(compile_scenario(question, is_folded=False))
 
 
 @settings(QUIET, max_examples=60)
 @given(questions())
 def test_both_engines_give_the_same_bits(question):
-    graph = compile_question(question)
-    costs = cost_question(question, graph)
+    graph = compile_scenario(question)
+    costs = cost_scenario(question, graph)
     readable = simulate(program(graph, costs), "reference")
     if native_available():
         compiled = simulate(program(graph, costs), "native")

@@ -13,7 +13,8 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import with_stragglers
 from foretrain.compile.verify import verify
 from foretrain.errors import PlanError
-from foretrain.forecast import answer, ask, compile_question
+from foretrain.simulation import answer, compile_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.plans import clusters, plan_words, tiny_model
 
 QUIET = settings(
@@ -83,7 +84,7 @@ def gossip_questions(draw):
 @given(gossip_questions())
 def test_folded_gossip_equals_every_rank(asked):
     question = asked.question
-    graph, whole = compile_question(question), compile_question(question, is_folded=False)
+    graph, whole = compile_scenario(question), compile_scenario(question, is_folded=False)
     verify(graph)
     verify(whole)
     event("folded" if graph.fold.classes < whole.fold.classes else "nothing to fold")
@@ -114,6 +115,6 @@ def test_domains_whose_slow_ranks_stand_at_unlike_places_are_alike(runtime):
         tiny_model("gpt"), on=cluster, plan="dp6 buckets=25MB", batch=6, micro_batch=1,
         runtime=runtime, runtime_options=options,
     )  # fmt: skip
-    assert compile_question(question).fold.rank_class.tolist() == [0, 1, 2, 2, 1, 0]
+    assert compile_scenario(question).fold.rank_class.tolist() == [0, 1, 2, 2, 1, 0]
     folded, every = answer(question), answer(question, is_folded=False)
     assert folded.step_seconds == pytest.approx(every.step_seconds, rel=EXACT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrain.recommendation.goodput import Interruptions, best_interval
+from foretrain.analysis.goodput import Interruptions, best_interval
 
 mtbfs = st.floats(60.0, 1e9)
 shares = st.floats(1e-6, 3.0)  # of the mean time between interruptions

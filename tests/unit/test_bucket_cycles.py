@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrain.compile.execution import Communication
+from foretrain.compile.execution import Communication, Compute
 from foretrain.compile.passes.bucket import (
     Cycles,
     FromBuffer,
@@ -18,7 +21,10 @@ from foretrain.compile.passes.bucket import (
 )
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Interner
+from foretrain.cost.pace import chain_clock
+from foretrain.resolving import ask
 from foretrain.runtime import runtime
+from foretrain.simulation import compile_scenario, compute_of, simulate_scenario
 
 MIB = float(1 << 20)
 MS = 1e-3
@@ -108,6 +114,46 @@ def test_a_collective_on_a_fusion_buffer_knows_its_tensors_and_delay():
     assert (early.bytes, early.tensors, early.delay) == (12.0, 2, 0.0)
     assert isinstance(last, FromBuffer)
     assert last.delay == pytest.approx(2 * MS)
+
+
+def test_buffers_that_follow_one_another_wait_for_a_cycle_once():
+    """Ten tensors that fill a buffer each, nine of them of one late cycle: they go back to back."""
+    how = Reduction("all_reduce", 4.0, (4.0, 4.0), True, plain(4 * MS))
+    ready = [(1, (shard(1),)), *((10, (shard(1),)) for _ in range(9))]
+    found = [work.delay for _, work in asyncs(how, ready, clock=EVEN)]
+    assert found == pytest.approx([0.0, 2 * MS, *[0.0] * 8])
+
+
+def test_buffers_of_a_later_cycle_wait_for_what_is_left_of_it():
+    """Ready in cycles that end at 12 and 16 ms, work is done at 10 ms."""
+    how = Reduction("all_reduce", 4.0, (4.0, 4.0), True, plain(4 * MS, negotiation=3 * MS))
+    ready = [(8, (shard(1),)), (10, (shard(1),))]
+    found = [work.delay for _, work in asyncs(how, ready, clock=EVEN)]
+    assert found == pytest.approx([1 * MS, 4 * MS])
+
+
+def test_clocks_go_no_faster_than_the_host_issues():
+    asked = ask("resnet18", on="1 x dgx-h100", plan="dp8", batch=8, runtime="horovod")
+    items = compile_scenario(asked).items
+    clock = partial(chain_clock, asked.cluster, compute=compute_of(None), items=items)
+    device, host = clock(asked.runtime.with_options({"host_seconds_per_kernel": 0.0})), clock(asked.runtime)  # fmt: skip
+    slow = clock(asked.runtime.with_options({"host_seconds_per_kernel": 1.0}))
+    kernels = sum(1 for item in items if isinstance(item.work, Compute))
+    assert device[0] == host[0] == 0.0
+    assert (np.diff(host) >= 0).all()
+    assert (host >= device).all()
+    assert slow[-1] == pytest.approx(kernels, rel=1e-3)  # a second each
+    assert (clock(replace(asked.runtime, uses_cuda_graphs=True)) == device).all()
+
+
+def test_kernels_that_are_faster_than_their_host_change_nothing():
+    """One fused buffer after a host-bound step: its wait is counted from when the work is done, not before."""
+    asked = ask("neumf", on="2 x dgx-h100", plan="dp16", batch=16, micro_batch=1, runtime="horovod")
+    plain, faster = (
+        simulate_scenario(replace(asked, cluster=asked.cluster.scaled(compute=rate))).step_seconds
+        for rate in (1.0, 2.0)
+    )
+    assert faster <= plain * (1 + 1e-9)
 
 
 def test_without_a_clock_buckets_fill_up():

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from foretrain.cases import question_from_case
-from foretrain.forecast import Question, answer
+from foretrain.cases import scenario_from_case
+from foretrain.cases.switches import recompute_from
 from foretrain.model.precision import precision
-from foretrain.plan.from_case import recompute_from
 from foretrain.plan.strategy import of_repetition
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer
 
 LLAMA = {
     "family": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16,
@@ -28,7 +29,7 @@ LATENT = {
 def asked(
     runtime: str, options: dict[str, Any] | None = None, *, plan: dict[str, Any] | None = None,
     model: dict[str, Any] = LLAMA, nodes: int = 2, device: str = "h100", **more: Any,
-) -> Question:  # fmt: skip
+) -> Scenario:  # fmt: skip
     case = {
         "id": "x", "model": model, "seq_len": 2048,
         "cluster": {"device": device, "devices_per_node": 8, "nodes": nodes},
@@ -36,7 +37,7 @@ def asked(
         "precision": "bf16", "optimizer": "adam", "runtime": runtime,
         "runtime_options": options or {}, **more,
     }  # fmt: skip
-    return question_from_case(case)
+    return scenario_from_case(case)
 
 
 def seconds(*args: Any, **more: Any) -> float:
@@ -45,7 +46,8 @@ def seconds(*args: Any, **more: Any) -> float:
 
 def test_a_switch_nobody_knows_is_told() -> None:
     warnings = asked("torchtitan", {"flux_capacity": 3, "container": "25.09", "attn_implx": None})
-    assert [w for w in warnings.warnings if "flux_capacity" in w and "ignored" in w]
+    assert [w for w in warnings.warnings if "flux_capacity" in w and "without it" in w]
+    assert warnings.unknown_switches == 1
     assert len(warnings.warnings) == 1  # labels and nulls say nothing
 
 
@@ -87,9 +89,9 @@ def test_how_far_weights_are_split(options: dict[str, Any], text: str) -> None:
 
 def test_pipelines_of_torchtitan_gather_once_in_a_step() -> None:
     plan = {"pp": 2, "zero": 3, "recompute": "none"}
-    assert asked("torchtitan", plan=plan).plan.text == "pp2 dp8 zero1"
+    assert asked("torchtitan", plan=plan).plan.text == "pp2 dp8 zero1 recompute=none"
     kept = {"reshard_after_forward": "always"}
-    assert asked("torchtitan", kept, plan=plan).plan.text == "pp2 dp8 zero3"
+    assert asked("torchtitan", kept, plan=plan).plan.text == "pp2 dp8 zero3 recompute=none"
     assert seconds("torchtitan", plan=plan) < seconds("torchtitan", kept, plan=plan)
 
 
@@ -169,7 +171,11 @@ def test_micro_batches_left_open() -> None:
     batch = {"batch": {"global": 64, "micro": None}}
     assert asked("torchtitan", **batch).plan.schedule.micro_batch == 4
     assert asked("torchtitan", {"grad_accum": 2}, **batch).plan.schedule.micro_batch == 2
-    assert asked("megatron-bridge", **batch).plan.schedule.micro_batch == 1
+    assert asked("megatron-bridge", **batch).plan.schedule.micro_batch == 4
+    piped = asked(
+        "megatron-bridge", plan={"pp": 2}, **batch
+    )  # 8 micro-batches a stage are too many to ask for
+    assert piped.plan.schedule.micro_batch == 1
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,9 @@ def test_values_nobody_knows_are_told() -> None:
     assert len(asked("composer", options).warnings) == 2
 
 
-def test_a_batch_left_open_is_not_accumulated_by_those_who_do_not() -> None:
+def test_a_batch_left_open_is_accumulated_in_pipelines_alone() -> None:
     open_batch = {"batch": {"global": None, "micro": 2}}
     assert asked("torchtitan", **open_batch).workload.global_batch == 32
-    assert asked("megatron", **open_batch).workload.global_batch == 128
+    assert asked("megatron", **open_batch).workload.global_batch == 32
+    piped = asked("megatron", plan={"pp": 2}, **open_batch)
+    assert piped.workload.global_batch == 2 * 8 * 8

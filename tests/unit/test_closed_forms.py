@@ -12,9 +12,10 @@ import pytest
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE
-from foretrain.forecast import answer, ask, compile_question
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
+from foretrain.simulation import answer, compile_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
 from foretrain.testing.plans import tiny_model
 
@@ -58,7 +59,7 @@ def compiled(model, plan, *, on=NODE, batch=8, micro=1, **options):
     question = ask(
         model, on=on, plan=plan, batch=batch, micro_batch=micro, runtime_options=IDEAL | options
     )
-    return compile_question(question)
+    return compile_scenario(question)
 
 
 # --- pipelines (Huang et al. 2019; Narayanan et al. SC21, section 2.2) ---------------------------------

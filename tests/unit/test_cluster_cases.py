@@ -9,6 +9,12 @@ from foretrain.cluster import Cluster, catalog
 from foretrain.errors import ClusterError
 
 
+def described(cluster, **more):
+    """The cluster of such words, and what had to be assumed."""
+    found = Cluster.read({**cluster, **more} if isinstance(cluster, dict) else cluster)
+    return found.cluster, list(found.assumptions)
+
+
 def case(
     device="a100-sxm4-80gb",
     per_node=8,
@@ -27,7 +33,7 @@ def case(
 
 
 def test_a_full_case_needs_no_assumption():
-    cluster, assumed = Cluster.from_case(case())
+    cluster, assumed = described(case())
     assert assumed == []
     assert cluster.device_count == 16
     assert cluster.node(0).name == "dgx-a100-80gb"
@@ -46,7 +52,7 @@ def test_a_full_case_needs_no_assumption():
     ],
 )
 def test_cards_add_up_to_what_the_case_says(given, cards, each):
-    cluster, _ = Cluster.from_case(given)
+    cluster, _ = described(given)
     nics = cluster.node(0).nics
     assert nics.count == cards
     assert nics.bandwidth * 8e-9 == pytest.approx(each)
@@ -54,32 +60,32 @@ def test_cards_add_up_to_what_the_case_says(given, cards, each):
 
 
 def test_a_known_instance_brings_its_price_and_another_network_does_not():
-    cluster, _ = Cluster.from_case(case("v100-sxm2-16gb", 8, 4, "nvlink2", "ethernet", 25))
+    cluster, _ = described(case("v100-sxm2-16gb", 8, 4, "nvlink2", "ethernet", 25))
     assert cluster.node(0).cloud == "aws:p3.16xlarge"
     assert cluster.usd_per_hour == pytest.approx(4 * 24.48)
-    other, _ = Cluster.from_case(case(kind="omnipath", gbps=400))
+    other, _ = described(case(kind="omnipath", gbps=400))
     assert other.usd_per_hour is None
 
 
 def test_uneven_placement():
     given = case("t4", 4, 3, "pcie3", "ethernet", 50)
-    cluster, _ = Cluster.from_case(given, placement=[1, 3, 4], devices=8)
+    cluster, _ = described(given, placement=[1, 3, 4], devices=8)
     assert np.bincount(cluster.node_of).tolist() == [1, 3, 4]
     assert cluster.node(0).name == "aws:g4dn.12xlarge"
     assert cluster.usd_per_hour == pytest.approx(3 * 3.912)
-    with pytest.raises(ClusterError, match="uses 8 devices, the case says 9"):
-        Cluster.from_case(given, placement=[1, 3, 4], devices=9)
+    with pytest.raises(ClusterError, match="uses 8 devices, not the 9"):
+        described(given, placement=[1, 3, 4], devices=9)
     for bad in ([], [0, 1], [True], [1.5], [-1]):
         with pytest.raises(ClusterError, match="placement"):
-            Cluster.from_case(given, placement=bad)
+            described(given, placement=bad)
 
 
 def test_fewer_devices_than_the_nodes_hold():
-    cluster, assumed = Cluster.from_case(case(nodes=3), devices=20)
+    cluster, assumed = described(case(nodes=3), devices=20)
     assert np.bincount(cluster.node_of).tolist() == [8, 8, 4]
     assert any("20 of 24 devices" in line for line in assumed)
-    with pytest.raises(ClusterError, match="uses 25 devices"):
-        Cluster.from_case(case(nodes=3), devices=25)
+    with pytest.raises(ClusterError, match="25 devices take part"):
+        described(case(nodes=3), devices=25)
 
 
 def test_nulls_are_filled_from_the_usual_machine_and_said():
@@ -90,20 +96,20 @@ def test_nulls_are_filled_from_the_usual_machine_and_said():
         "intra_node": None,
         "network": None,
     }
-    cluster, assumed = Cluster.from_case(given)
+    cluster, assumed = described(given)
     assert cluster.device_count == 16
     assert cluster.node(0).name == "dgx-h200"
     text = "\n".join(assumed)
     for word in ("devices_per_node", "intra_node", "network.kind", "network.gbps_per_node"):
         assert word in text
-    only_device, assumed = Cluster.from_case({"device": "h100"}, devices=12)
+    only_device, assumed = described({"device": "h100"}, devices=12)
     assert only_device.device_count == 12
     assert only_device.node_count == 2
     assert any(line.startswith("nodes is not given") for line in assumed)
 
 
 def test_one_node_without_a_network_assumes_none():
-    cluster, assumed = Cluster.from_case(case(nodes=1, kind=None, gbps=None))
+    cluster, assumed = described(case(nodes=1, kind=None, gbps=None))
     assert assumed == []
     assert cluster.node(0).nics is None
     assert cluster.network.kind == "none"
@@ -111,16 +117,14 @@ def test_one_node_without_a_network_assumes_none():
 
 
 def test_a_rack_spans_hosts():
-    cluster, _ = Cluster.from_case(
-        {**case("gb200-nvl72", 4, 36, "nvlink5-nvl72"), "nvlink_domain": 72}
-    )
+    cluster, _ = described({**case("gb200-nvl72", 4, 36, "nvlink5-nvl72"), "nvlink_domain": 72})
     assert np.bincount(cluster.domain_of).tolist() == [72, 72]
-    small, _ = Cluster.from_case({**case("gb200-nvl72", 4, 4, "nvlink5-nvl72"), "nvlink_domain": 8})
+    small, _ = described({**case("gb200-nvl72", 4, 4, "nvlink5-nvl72"), "nvlink_domain": 8})
     assert np.bincount(small.domain_of).tolist() == [8, 8]
 
 
 def test_a_rate_in_the_interconnect_is_both_directions():
-    cluster, _ = Cluster.from_case(case("h800-sxm5-80gb", intra="nvlink4-400gbs", gbps=3200))
+    cluster, _ = described(case("h800-sxm5-80gb", intra="nvlink4-400gbs", gbps=3200))
     topology = cluster.topology
     assert (topology.capacity[topology.tier == 0] == 200e9).all()
 
@@ -135,7 +139,7 @@ def test_every_device_can_stand_in_a_case(name, per_node):
         "intra_node": None,
         "network": None,
     }
-    cluster, assumed = Cluster.from_case(given)
+    cluster, assumed = described(given)
     assert cluster.device_count == 2 * per_node
     assert assumed
     routes = cluster.topology.routes(np.array([0]), np.array([per_node]))
@@ -148,7 +152,7 @@ def test_every_device_can_stand_in_a_case(name, per_node):
 )
 def test_any_interconnect_word_works_for_any_device(intra):
     for device in ("t4", "v100-sxm2-16gb", "h100-sxm5-80gb", "mi300x"):
-        cluster, _ = Cluster.from_case(case(device, 4, 1, intra))
+        cluster, _ = described(case(device, 4, 1, intra))
         assert len(cluster.topology.routes(np.array([0]), np.array([3])).links) >= 1
 
 
@@ -161,14 +165,13 @@ def test_all_faults_of_a_case_come_together():
         "network": {"kind": "infinband", "gbps_per_node": -1},
     }
     with pytest.raises(ClusterError) as refused:
-        Cluster.from_case(given)
+        described(given)
     text = str(refused.value)
     for words in (
         "cluster.device: Unknown device 'h10O'. Did you mean 'h100'",
-        "cluster.devices_per_node: 0 must be from 1",
+        "cluster.devices_per_node: 0 is not a positive whole number",
         "cluster.nodes: expected a whole number",
         "cluster.intra_node: expected text",
-        "cluster.network.kind: unknown 'infinband'. Did you mean 'infiniband'",
         "cluster.network.gbps_per_node: -1",
     ):
         assert words in text
@@ -179,16 +182,16 @@ def test_all_faults_of_a_case_come_together():
 )
 def test_odd_cases_are_refused_not_crashed_on(given):
     with pytest.raises(ClusterError):
-        Cluster.from_case(given)
+        described(given)
 
 
 @pytest.mark.parametrize("gbps", [float("nan"), float("inf"), 1e308, 0, True, "fast"])
 def test_impossible_rates_are_refused(gbps):
     with pytest.raises(ClusterError, match="gbps_per_node"):
-        Cluster.from_case(case(gbps=gbps))
+        described(case(gbps=gbps))
 
 
 def test_unknown_keys_are_passed_over_aloud():
-    cluster, assumed = Cluster.from_case({**case(), "colour": "green", "node": None})
+    cluster, assumed = described({**case(), "colour": "green", "node": None})
     assert cluster.device_count == 16
     assert assumed == ["cluster.colour is not known and is ignored."]

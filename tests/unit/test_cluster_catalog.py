@@ -147,7 +147,8 @@ def test_unknown_names_get_a_hint_and_the_list():
     with pytest.raises(ClusterError) as refused:
         catalog.find_device("h10O")
     assert "Did you mean 'h100'" in str(refused.value)
-    assert "mi300x" in str(refused.value)
+    assert "'foretrain catalog list devices' lists all" in str(refused.value)
+    assert len(str(refused.value)) < 160
     with pytest.raises(ClusterError, match="Did you mean"):
         catalog.find_node("dgx-a10")
 

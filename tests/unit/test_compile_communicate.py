@@ -9,9 +9,10 @@ import pytest
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE, Compute
 from foretrain.errors import PlanError
-from foretrain.forecast import answer, ask, compile_question
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
+from foretrain.simulation import answer, compile_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
 from foretrain.testing.plans import tiny_model
 
@@ -29,7 +30,7 @@ def compiled(model, plan, ranks, *, batch=8, micro=1, **options):
     question = ask(
         model, on=devices(ranks), plan=plan, batch=batch, micro_batch=micro, runtime_options=options
     )
-    return compile_question(question)
+    return compile_scenario(question)
 
 
 def of_purpose(graph, purpose, rank_class=0) -> Counter[tuple[int, str]]:

@@ -20,7 +20,8 @@ from foretrain.compile.execution import (
 from foretrain.compile.segment import Async, Segment
 from foretrain.compile.verify import verify, verify_segments
 from foretrain.errors import Bug
-from foretrain.forecast import ask, compile_question
+from foretrain.simulation import compile_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.plans import tiny_model
 
 
@@ -30,7 +31,7 @@ def graph() -> ExecutionGraph:
         tiny_model("gpt"), on="1 x dgx-a100-80gb", plan="tp2 pp2 dp2 zero1", batch=8, micro_batch=1,
         runtime_options={"overlaps_gradients": True, "overlaps_pipeline": True},
     )  # fmt: skip
-    return compile_question(question)
+    return compile_scenario(question)
 
 
 def test_a_compiled_graph_is_legal(graph):
@@ -104,7 +105,7 @@ def test_a_load_on_a_chain_is_noticed(graph):
 
 def test_a_collective_without_one_of_its_ranks_is_noticed():
     question = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", plan="dp8", batch=8, micro_batch=1)
-    graph = compile_question(question, is_folded=False)
+    graph = compile_scenario(question, is_folded=False)
     verify(graph)
     task = int(np.flatnonzero(np.diff(graph.stream_ptr) == 8)[0])
     low, high = int(graph.stream_ptr[task]), int(graph.stream_ptr[task + 1])
@@ -154,8 +155,8 @@ def test_the_environment_switches_the_check_on(monkeypatch):
         "foretrain.compile.verify.verify_compiled", lambda programs, graph: calls.append(graph)
     )
     question = ask(tiny_model("cnn"), on="1 x dgx-a100-80gb", batch=8)
-    graph = compile_question(question)
+    graph = compile_scenario(question)
     assert calls == [graph]
     monkeypatch.setenv("FORETRAIN_VERIFY", "")
-    compile_question(question)
+    compile_scenario(question)
     assert len(calls) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stack_words import stack_of_run
 
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.device import Device
@@ -19,7 +20,6 @@ from foretrain.model import zoo
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel
 from foretrain.model.precision import precision
-from foretrain.runtime import runtime_from_case
 from foretrain.testing.cost import check_compute_model
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -236,7 +236,7 @@ def test_the_runtime_chooses_the_kernel(word: str, kind: str) -> None:
     assert backward.flops == 2.5 * forward.flops
     kept = family(op).saved(op, number, choices)
     assert kept == family(op).saved(op, number, Choices(attention="flash"))
-    chosen, _, warnings = runtime_from_case("nemo", {"attention": word})
+    chosen, _, warnings = stack_of_run("nemo", {"attention": word})
     assert chosen.attention == word
     assert not any("attention" in line for line in warnings)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -12,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrain.cluster.catalog import devices, nodes
+from foretrain.cluster.catalog import devices, links, nodes
+from foretrain.cluster.cluster import Cluster
 from foretrain.cost import curves
-from foretrain.cost.curves import Curve, share
+from foretrain.cost.curves import Curve, Timed, share
+from foretrain.cost.joints import Joint, joint_of
 from foretrain.errors import Bug
 
 FILE = files("foretrain.cost.calibration").joinpath("curves").joinpath("curves.json")
@@ -90,7 +91,8 @@ def test_devices_and_interconnects_are_those_of_the_catalogue():
     for name, row in data["devices"].items():
         device = known[name]
         rate = device.link_bandwidth if device.link else device.pcie_bandwidth
-        assert row["bandwidth"] == pytest.approx(rate, rel=0.01)
+        assert row["bandwidth"] == rate  # what is not changed is not scaled
+        assert row["latency"] == links()[row["interconnect"].split("-")[0]].latency
         kinds = {n.interconnect.kind for n in nodes().values() if n.devices[0].name == name}
         assert row["interconnect"] in kinds
     for name, other in data["like"].items():
@@ -225,17 +227,24 @@ def test_one_size_or_many_are_the_same():
     assert many.tolist() == [curves.seconds("a100-sxm4-80gb", 5, "reduce_scatter", s) for s in sizes]  # fmt: skip
 
 
-def test_alone_is_for_the_interconnect_that_was_measured():
-    device = devices()["a100-sxm4-80gb"]
+def joint(device: str, interconnect: str, count: int = 8, **changes: object) -> Joint:
+    own = {"mine": {"like": device, **changes}}
+    node = {"name": "box", "devices": [{"device": "mine", "count": count}], "interconnect": interconnect}  # fmt: skip
+    return joint_of(Cluster.of({"devices": own, "nodes": [node]}), np.arange(count))
+
+
+def test_alone_is_for_the_links_that_were_measured():
     asked = (8, "all_reduce", 2**26)
-    seconds = curves.alone_seconds(device, *asked)
-    assert seconds == curves.seconds("a100-sxm4-80gb", *asked)
-    assert curves.alone_seconds(devices()["a100-sxm4-40gb"], *asked) == seconds
-    assert curves.alone_seconds(device, *asked, interconnect="nvlink3-nvswitch") == seconds
-    assert curves.alone_seconds(device, *asked, interconnect="pcie4") is None
-    faster = replace(device, link_bandwidth=2 * device.link_bandwidth)
-    assert curves.alone_seconds(faster, *asked) is None
-    assert curves.alone_seconds(devices()["a100-pcie-80gb"], *asked) is None
+    alone = curves.shipped().alone
+    seconds = curves.seconds("a100-sxm4-80gb", *asked)
+    for device in ("a100-sxm4-80gb", "a100-sxm4-40gb"):
+        assert alone(joint(device, "nvlink3-nvswitch"), *asked) == Timed(seconds)
+    faster = alone(joint("a100-sxm4-80gb", "nvlink3-nvswitch", link_bandwidth="600GB/s"), *asked)
+    assert seconds / 2 < faster.seconds < seconds
+    elsewhere = alone(joint("a100-sxm4-80gb", "pcie4"), *asked)
+    assert elsewhere.seconds is None
+    assert "nvlink3-nvswitch" in elsewhere.left
+    assert alone(joint("a100-pcie-80gb", "pcie4"), *asked) == Timed()
 
 
 def test_own_measurements_come_first():
@@ -245,7 +254,8 @@ def test_own_measurements_come_first():
     )
     for device in ("a100-sxm4-80gb", "a100-sxm4-40gb", "mi300x"):
         assert table.seconds(device, 8, "all_reduce", MB) == float(own.at(MB))
-    assert table.alone_seconds(devices()["mi300x"], 8, "all_reduce", MB) == float(own.at(MB))
+    amd = joint("mi300x", "xgmi3")
+    assert table.alone(amd, 8, "all_reduce", MB) == Timed(float(own.at(MB)))
     assert table.seconds("a100-sxm4-80gb", 4, "all_reduce", MB) is None  # another machine's
     for kept in (("a100-sxm4-80gb", 8, "all_gather"), ("h100-sxm5-80gb", 8, "all_reduce")):
         assert table.seconds(*kept, MB) == curves.seconds(*kept, MB)

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from stack_words import stack_of_run
 
 from foretrain import predict
-from foretrain.cases import question_from_case
+from foretrain.cases import scenario_from_case
 from foretrain.cost.collectives.selector import Wiring, select
 from foretrain.cost.compute.boards import latest, slowest
 from foretrain.model import zoo
-from foretrain.model.case import as_trained, model_from_case
 from foretrain.model.graph import Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
-from foretrain.runtime.from_case import runtime_from_case
+from foretrain.resolving import ask
 
 
 def op_of(model: str, block: str, name: str) -> Op:
@@ -53,10 +53,11 @@ def test_a_blocks_result_is_kept_once() -> None:
 
 
 def test_bert_at_384_tokens_finds_answers() -> None:
-    data, assumed = as_trained({"zoo": "bert-base"}, 384, None)
-    assert data["head"] == "span"
-    assert assumed
-    model, _ = model_from_case(data, 384)
+    asked = ask("bert-base", on="1 x a100-80gb", seq=384, batch=8, runtime="ddp")
+    model = asked.workload.model
+    assert model.shape is not None
+    assert model.shape.head == "span"
+    assert any("SQuAD" in line for line in asked.assumptions)
     masked = zoo.build("bert-base", 384)
     assert sum(family(op).flops(op) for _, op in model.ops()) < 0.9 * sum(
         family(op).flops(op) for _, op in masked.ops()
@@ -66,8 +67,16 @@ def test_bert_at_384_tokens_finds_answers() -> None:
 
 def test_a_head_of_predicted_positions_is_small() -> None:
     def head(positions: int | None) -> float:
-        data, _ = as_trained({"zoo": "bert-base"}, 128, positions)
-        model, _ = model_from_case(data, 128)
+        options = {} if positions is None else {"max_predictions": positions}
+        asked = ask(
+            "bert-base",
+            on="1 x a100-80gb",
+            seq=128,
+            batch=8,
+            runtime="ddp",
+            runtime_options=options,
+        )
+        model = asked.workload.model
         block = next(b for b in model.blocks if b.name == "head")
         return next(family(op).flops(op) for op in block.ops if op.name == "logits")
 
@@ -75,8 +84,8 @@ def test_a_head_of_predicted_positions_is_small() -> None:
 
 
 def test_frameworks_compared_in_2020_are_those_of_2020() -> None:
-    then, _, _ = runtime_from_case("oneflow", {"framework": "OneFlow W/O clip"})
-    later, _, _ = runtime_from_case("oneflow", {"framework": None})
+    then, _, _ = stack_of_run("oneflow", {"framework": "OneFlow W/O clip"})
+    later, _, _ = stack_of_run("oneflow", {"framework": None})
     assert (then.name, later.name) == ("oneflow-2020", "oneflow")
     assert then.aligned_to == 8
     act = op_of("resnet50", "stage1", "1_act")  # its batch norms took activations along already
@@ -87,9 +96,9 @@ def test_frameworks_compared_in_2020_are_those_of_2020() -> None:
 
 
 def test_placements_are_those_of_an_elastic_scheduler() -> None:
-    assert runtime_from_case("ddp", {"placement": [2, 2]})[0].name == "adaptdl"
-    assert runtime_from_case("ddp", {})[0].name == "ddp"
-    assert runtime_from_case("horovod", {"placement": [2, 2]})[0].name == "horovod"
+    assert stack_of_run("ddp", {"placement": [2, 2]})[0].name == "adaptdl"
+    assert stack_of_run("ddp", {})[0].name == "ddp"
+    assert stack_of_run("horovod", {"placement": [2, 2]})[0].name == "horovod"
 
 
 def test_binned_samples_are_shorter() -> None:
@@ -101,10 +110,10 @@ def test_binned_samples_are_shorter() -> None:
         "runtime": "ddp",
         "runtime_options": {"task": "MLM+NSP pretraining"},
     }
-    asked = question_from_case(case)
+    asked = scenario_from_case(case)
     assert asked.workload.seq_len == 288
     assert any("288" in line for line in asked.assumptions)
-    assert question_from_case(case | {"seq_len": 128}).workload.seq_len == 128
+    assert scenario_from_case(case | {"seq_len": 128}).workload.seq_len == 128
 
 
 def test_pods_have_one_connection_per_channel() -> None:

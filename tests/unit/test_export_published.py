@@ -15,8 +15,9 @@ import yaml
 
 from foretrain.adapters.write import TARGETS, Exported, export
 from foretrain.errors import ModelError
-from foretrain.forecast import Question, ask
+from foretrain.resolving import ask
 from foretrain.runtime.runtime import presets
+from foretrain.scenario import Scenario
 
 TABLES = Path(__file__).with_name("published")
 TYPES: dict[str, Any] = {
@@ -52,7 +53,7 @@ NO_TRANSFORMER = {
 
 
 @cache
-def question(name: str) -> Question:
+def question(name: str) -> Scenario:
     model, on, plan, batch, more = (CASES | NO_TRANSFORMER)[name]
     return ask(model, on=on, plan=plan, batch=batch, **more)
 

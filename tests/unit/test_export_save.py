@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrain.adapters.write import Exported, save
+from foretrain.adapters.write import Exported
 from foretrain.errors import FileError
 
 MADE = Exported(
@@ -21,7 +21,7 @@ def names(folder: Path) -> list[str]:
 
 def test_a_new_folder_has_all_files_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    paths = save(MADE, target)
+    paths = MADE.save(target)
     assert names(target) == ["launch.sh", "plan.yaml"]
     assert paths == (target / "launch.sh", target / "plan.yaml")
     assert (target / "plan.yaml").read_text("utf-8") == MADE.files["plan.yaml"]
@@ -30,7 +30,7 @@ def test_a_new_folder_has_all_files_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX matters")
 def test_scripts_can_be_run_and_others_see_the_files(tmp_path: Path) -> None:
-    save(MADE, tmp_path / "out")
+    MADE.save(tmp_path / "out")
     mask = os.umask(0)
     os.umask(mask)
     assert (tmp_path / "out" / "launch.sh").stat().st_mode & 0o777 == 0o777 & ~mask
@@ -41,7 +41,7 @@ def test_scripts_can_be_run_and_others_see_the_files(tmp_path: Path) -> None:
 def test_a_folder_that_is_there_keeps_its_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
     (tmp_path / "plan.yaml").write_text("old", "utf-8")
-    save(MADE, tmp_path)
+    MADE.save(tmp_path)
     assert names(tmp_path) == ["launch.sh", "notes.txt", "plan.yaml"]
     assert (tmp_path / "plan.yaml").read_text("utf-8").startswith("dp: 8")
     assert (tmp_path / "notes.txt").read_text("utf-8") == "mine"
@@ -54,7 +54,7 @@ def test_a_folder_that_is_there_keeps_its_other_files(tmp_path: Path) -> None:
 def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
     made = Exported("somewhere", {"launch.sh": "", name: "text"})
     with pytest.raises(FileError, match="not a plain file name"):
-        save(made, tmp_path / "out")
+        made.save(tmp_path / "out")
     assert names(tmp_path) == []
 
 
@@ -66,20 +66,20 @@ def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
         (target / "plan.yaml").symlink_to(outside)
     except OSError:
         pytest.skip("no links here")
-    save(MADE, target)
+    MADE.save(target)
     assert outside.read_text("utf-8") == "safe"
     assert not (target / "plan.yaml").is_symlink()
 
 
 def test_places_that_cannot_be_written_are_told_before_anything_is(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="does not exist"):
-        save(MADE, tmp_path / "no" / "such")
+        MADE.save(tmp_path / "no" / "such")
     (tmp_path / "file").write_text("x", "utf-8")
     with pytest.raises(FileError, match="is a file"):
-        save(MADE, tmp_path / "file")
+        MADE.save(tmp_path / "file")
     (tmp_path / "out" / "plan.yaml").mkdir(parents=True)
     with pytest.raises(FileError, match="folders where files belong"):
-        save(MADE, tmp_path / "out")
+        MADE.save(tmp_path / "out")
     assert names(tmp_path) == ["file", "out"]
     assert names(tmp_path / "out") == ["plan.yaml"]
 
@@ -96,7 +96,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(exported, "_write", full_disk)
     with pytest.raises(FileError, match="No space left"):
-        save(MADE, tmp_path / "out")
+        MADE.save(tmp_path / "out")
     assert names(tmp_path) == []
 
 

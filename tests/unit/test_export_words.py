@@ -16,13 +16,13 @@ from foretrain.adapters.write.architecture import shape_of
 from foretrain.adapters.write.job import Account, Job
 from foretrain.adapters.write.plan_words import said
 from foretrain.errors import Bug
-from foretrain.forecast import ask
 from foretrain.model import zoo
 from foretrain.model.load import load_model
 from foretrain.model.transformer import transformer
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.runtime import runtime
+from foretrain.testing.asking import ask
 
 DENSE, SPARSE, TABLES = "gpt3-1.3b", "mixtral-8x7b", "dlrm-mlperf"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foretrain.compile.execution import COLLECTIVE, Communication
-from foretrain.forecast import answer, ask, compile_question, cost_question
+from foretrain.resolving import ask
+from foretrain.simulation import answer, compile_scenario, cost_scenario
 
 QUESTION = {"plan": "", "micro_batch": 64, "precision": "fp32", "optimizer": "sgd"}
 NEIGHBOURS = {"synchronises": "inner_outer_all_reduce", "fusion_copies": 2}
@@ -30,7 +31,7 @@ def step(*args, **kwargs) -> float:
 def test_a_shorter_cycle_reduces_more_often_and_always_everything():
     counts = []
     for cycle in (1e-3, 5e-3, 20e-3, 1.0):
-        found = collectives(compile_question(question(cycle_seconds=cycle)))
+        found = collectives(compile_scenario(question(cycle_seconds=cycle)))
         assert sum(work.bytes for work in found) == pytest.approx(4 * 25_557_032)
         counts.append(len(found))
     assert counts == sorted(counts, reverse=True)
@@ -62,7 +63,7 @@ def test_adapted_weights_have_the_size_of_weights_and_the_time_of_gradients():
     made = {}
     for word in ("forward", "adapted", "gradient"):
         options = {"synchronises_at": word, "gradient_bytes": 2.0, "cycle_seconds": 0.0}
-        graph = compile_question(question(2, "bluefog", **NEIGHBOURS, **options))
+        graph = compile_scenario(question(2, "bluefog", **NEIGHBOURS, **options))
         first = int((graph.task_kind == COLLECTIVE).argmax())
         chains_before = int((graph.task_kind[:first] != COLLECTIVE).sum())
         made[word] = sum(w.bytes for w in collectives(graph)), chains_before
@@ -87,7 +88,7 @@ def test_a_custom_compute_model_sets_the_pace():
 
     asked = question()
     usual, slow = (
-        len(collectives(compile_question(asked, compute=c))) for c in (Roofline(), Slow())
+        len(collectives(compile_scenario(asked, compute=c))) for c in (Roofline(), Slow())
     )
     assert slow > 1.5 * usual  # four times as many ticks pass
-    assert cost_question(asked, compile_question(asked)).seconds.sum() > 0
+    assert cost_scenario(asked, compile_scenario(asked)).seconds.sum() > 0

@@ -6,14 +6,16 @@ import pytest
 
 from foretrain.compile import template
 from foretrain.compile.verify import verify
-from foretrain.forecast import Question, ask, compile_question, simulate_question
+from foretrain.scenario import Scenario
+from foretrain.simulation import compile_scenario, simulate_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.plans import tiny_model
 
 ON = "2 x aws:p3.16xlarge"
 """Cubes of NVLinks beside PCIe switches: ranks of a tensor-parallel group differ in how they send."""
 
 
-def question(plan: str, runtime: str = "megatron", **more: object) -> Question:
+def question(plan: str, runtime: str = "megatron", **more: object) -> Scenario:
     return ask(
         tiny_model("gpt"), on=ON, plan=plan, batch=32, micro_batch=1, precision="fp16",
         runtime=runtime, **more,
@@ -30,10 +32,10 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_folded", [True, False])
 def test_running_in_step_changes_no_time(plan, runtime, is_folded, monkeypatch):
     asked = question(plan, runtime)
-    whole = simulate_question(asked, is_folded=is_folded)
+    whole = simulate_scenario(asked, is_folded=is_folded)
     verify(whole.graph)
     apart(monkeypatch)
-    cut = simulate_question(asked, is_folded=is_folded)
+    cut = simulate_scenario(asked, is_folded=is_folded)
     assert whole.step_seconds == pytest.approx(cut.step_seconds, rel=1e-12)
     assert whole.memory == cut.memory
     assert sum(whole.prediction.stalls.values()) == pytest.approx(whole.step_seconds, rel=1e-12)
@@ -43,9 +45,9 @@ def test_running_in_step_changes_no_time(plan, runtime, is_folded, monkeypatch):
 
 def test_a_chain_in_step_is_far_fewer_tasks(monkeypatch):
     asked = question("tp4 pp4", "alpa")
-    whole = compile_question(asked)
+    whole = compile_scenario(asked)
     apart(monkeypatch)
-    cut = compile_question(asked)
+    cut = compile_scenario(asked)
     assert whole.fold.classes > whole.fold.stage_of.max() + 1
     assert 3 * whole.tasks < cut.tasks
 
@@ -53,8 +55,8 @@ def test_a_chain_in_step_is_far_fewer_tasks(monkeypatch):
 def test_a_slow_device_is_waited_for_at_every_collective(monkeypatch):
     """Classes of unlike devices are not in step: the fast one waits in between."""
     asked = question("tp4 pp4", "alpa", stragglers={1: 2.0})
-    slow = simulate_question(asked)
+    slow = simulate_scenario(asked)
     first, second = (int((slow.graph.task_stage == stage).sum()) for stage in (0, 1))
     assert first > 3 * second
     apart(monkeypatch)
-    assert slow.step_seconds == pytest.approx(simulate_question(asked).step_seconds, rel=1e-12)
+    assert slow.step_seconds == pytest.approx(simulate_scenario(asked).step_seconds, rel=1e-12)

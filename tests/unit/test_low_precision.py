@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from foretrain.compile.execution import Communication, Compute
-from foretrain.forecast import answer, ask, compile_question, cost_question
 from foretrain.model import zoo
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.ops.linear import casts
 from foretrain.model.precision import precision
+from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.testing.asking import ask
 
 
 def question(model="llama3-8b", plan="tp4 dp2 sp", **more):
@@ -19,7 +20,7 @@ def question(model="llama3-8b", plan="tp4 dp2 sp", **more):
 
 
 def kernels(asked):
-    return [i.work for i in compile_question(asked).items if isinstance(i.work, Compute)]
+    return [i.work for i in compile_scenario(asked).items if isinstance(i.work, Compute)]
 
 
 def op_of(model: str, name: str):
@@ -56,7 +57,7 @@ def test_a_stack_that_fuses_casts_has_no_kernels_for_them():
 
 def test_what_a_quantised_product_reads_is_gathered_quantised():
     def gathered(name, **more):
-        items = compile_question(question(precision=name, **more)).items
+        items = compile_scenario(question(precision=name, **more)).items
         works = [work for i in items for work in (i.work, i.beside)]
         return {
             work.bytes
@@ -100,8 +101,8 @@ def test_experts_one_by_one_are_plain_products_with_an_unfused_activation():
 
 def test_tokens_of_experts_are_not_exchanged_beside_their_products():
     asked = question("mixtral-8x7b", "tp2 dp4 ep4 sp")
-    graph = compile_question(asked)
+    graph = compile_scenario(asked)
     beside = [i for i in graph.items if i.beside is not None and isinstance(i.work, Compute)]
     assert beside
     assert all("experts" not in item.work.op for item in beside)
-    assert cost_question(asked, graph).seconds.min() >= 0.0
+    assert cost_scenario(asked, graph).seconds.min() >= 0.0

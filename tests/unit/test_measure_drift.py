@@ -12,12 +12,14 @@ import measured_machine as known
 import pytest
 
 from foretrain.cost.compute.boards import latest
-from foretrain.forecast import Question, answer, ask
 from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.drift import WORKS, drift_of, measure_drift
 from foretrain.measurement.fitting import calibration_of
 from foretrain.measurement.local import local_cluster
 from foretrain.measurement.store import Store
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer
 
 DRIFT = 4e-3
 PIECE = 1e-4
@@ -51,7 +53,7 @@ def calibration() -> Calibration:
 
 def question(
     calibration: Calibration, processes: int = 2, on: Any = None, micro_batches: int = 1
-) -> Question:
+) -> Scenario:
     cluster = on or local_cluster(calibration, processes)
     batch = processes * micro_batches
     return ask(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from foretrain.compile.execution import Compute
-from foretrain.forecast import Question, answer, ask, compile_question
 from foretrain.measurement.fitting import calibrate
 from foretrain.measurement.local import local_cluster
 from foretrain.measurement.machine import Machine
@@ -31,6 +30,9 @@ from foretrain.measurement.timing import Effort
 from foretrain.model.ops.base import LAUNCHES
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer, compile_scenario
 
 HERE = Machine("cpu", 2, 8, (), "", "host", "Linux", (("torch", "2"),))
 
@@ -66,7 +68,7 @@ def seconds(need: Need) -> float:
     return 1e-6 + need.flops / 1e10 + need.bytes / 5e9
 
 
-def small(layers: int = 2, batch: int = 2, **options: Any) -> Question:
+def small(layers: int = 2, batch: int = 2, **options: Any) -> Scenario:
     shape = TransformerShape(
         hidden_size=64, num_hidden_layers=layers, num_attention_heads=2, vocab_size=96,
         max_position_embeddings=16,
@@ -77,8 +79,8 @@ def small(layers: int = 2, batch: int = 2, **options: Any) -> Question:
     )  # fmt: skip
 
 
-def kernels(question: Question) -> set[Any]:
-    works = [item.work for item in compile_question(question).items]
+def kernels(question: Scenario) -> set[Any]:
+    works = [item.work for item in compile_scenario(question).items]
     found = [w.kernel for w in works if isinstance(w, Compute)]
     return {kernel for kernel in found if kernel.kind != LAUNCHES}
 
@@ -163,7 +165,7 @@ def test_a_measured_step_takes_what_its_kernels_took(tmp_path: Path) -> None:
         measure_ops([question], store, FakeBackend(), machine=HERE, timer=Timer())
         calibration = calibrate(store, HERE, threads=1)
     local = replace(question, cluster=local_cluster(calibration), measured=calibration)
-    graph = compile_question(local)
+    graph = compile_scenario(local)
     price = {
         k: seconds(n) * s
         for n in needs([question])

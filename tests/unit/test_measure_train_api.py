@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from foretrain.errors import FileError, InputError
-from foretrain.measurement import page_cache, watch
+from foretrain.measure import watch
+from foretrain.measurement import page_cache
 from foretrain.measurement.loaders import with_workers
 from foretrain.measurement.ranks import bucket_sizes
 from foretrain.measurement.step_events import (
@@ -266,7 +267,7 @@ def test_a_loader_without_workers_does_not_need_torch(tmp_path: Path) -> None:
     script = """
 import sys
 sys.modules["torch"] = None  # as if it were not installed
-from foretrain.measurement import watch
+from foretrain.measure import watch
 for number in watch([1, 2, 3] * 9):
     pass
 """

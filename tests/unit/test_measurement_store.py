@@ -256,6 +256,29 @@ def test_changed_rows_are_found_out(tmp_path: Path, change: str) -> None:
         store.rows()
 
 
+def test_altered_rows_are_named_all_at_once_with_a_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    wanted = [measured(n) for n in range(4)]
+    with Store.open(path) as store:
+        store.add(*wanted)
+    digests = [wanted[1].digest, wanted[2].digest]
+    with sqlite3.connect(path) as file:
+        file.execute(
+            "UPDATE measurements SET seconds = seconds * 2 WHERE digest IN (?, ?)", digests
+        )
+    file.close()
+    with pytest.raises(FileError) as told, Store.open(path) as store:
+        store.rows()
+    assert "2 of 4 rows are not what was written" in str(told.value)
+    assert len(told.value.faults) == 2
+    remedy = str(told.value).partition("(DELETE")[2].partition("))")[0]
+    with sqlite3.connect(path) as file:  # as the message says
+        file.execute(f"DELETE{remedy})")
+    file.close()
+    with Store.open(path) as store:
+        assert {row.digest for row in store.rows()} == {wanted[0].digest, wanted[3].digest}
+
+
 def test_flipped_bytes_never_give_another_answer(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     wanted = [measured(n) for n in range(8)]

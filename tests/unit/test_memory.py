@@ -9,7 +9,8 @@ from foretrain.analysis.prediction import MEMORY_KINDS
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import FORWARD
 from foretrain.compile.passes.place import _even_shares
-from foretrain.forecast import answer, ask, compile_question
+from foretrain.simulation import answer, compile_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
@@ -216,7 +217,7 @@ def kept_by_layers(**options):
         tiny_model("llama"), on=Cluster.of(NODE).first(1), batch=1, micro_batch=1,
         plan="recompute=selective", runtime_options={**LEAN, **options},
     )  # fmt: skip
-    graph = compile_question(question)
+    graph = compile_scenario(question)
     forward = graph.task_memory[graph.task_phase == FORWARD].sum()
     head = 2.0 * 1024 * 2 + 4.0 * 2048 + 8.0  # norm and its input, probabilities, ids
     return (forward / question.workload.seq_len - head) / 4
@@ -236,7 +237,7 @@ def test_selective_recomputation_of_products_repeats_a_third_of_the_products():
         tiny_model("llama"), on=Cluster.of(NODE).first(1), batch=1, plan="recompute=selective",
         runtime_options={"selective": "products"},
     )  # fmt: skip
-    done, again = executed_flops(compile_question(question))
+    done, again = executed_flops(compile_scenario(question))
     hidden, keys, ffn = 1024, 256, 2816
     products = 4 * (hidden * (keys + hidden) + hidden * ffn)  # k, proj and up of four layers
     vector = 0.01 * products
@@ -261,7 +262,7 @@ def test_results_of_listed_ops_are_not_kept_for_their_readers():
             tiny_model("llama"), on=Cluster.of(NODE).first(1), batch=1, micro_batch=1,
             plan=f"recompute={word}", runtime_options=LEAN,
         )  # fmt: skip
-        graph = compile_question(question)
+        graph = compile_scenario(question)
         return graph.task_memory[graph.task_phase == FORWARD].sum() / question.workload.seq_len
 
     plain, hidden, ffn = kept("none"), 1024, 2816

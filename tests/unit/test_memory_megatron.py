@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from foretrain.cases import question_from_case
-from foretrain.forecast import answer
+from foretrain.cases import scenario_from_case
+from foretrain.simulation import answer
 
 HIDDEN, HEADS, GROUPS, WIDTH, FFN, VOCAB, SEQ = 4096, 32, 8, 128, 14336, 128256, 4096
 EXPERTS, CHOSEN, EXPERT_FFN = 32, 4, 2048
@@ -145,7 +145,7 @@ RUNS = (
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_memory_of_every_stage_is_what_is_added_up_by_hand(run: Run) -> None:
-    memory = answer(question_from_case(run.case())).memory
+    memory = answer(scenario_from_case(run.case())).memory
     assert len(memory.by_stage) == run.pp
     for found in memory.by_stage:
         held = found.by_kind

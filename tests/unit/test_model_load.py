@@ -116,8 +116,8 @@ def test_hugging_face_counts(count: int) -> None:
     assert load_model(COUNTED[count], 512).parameters == count
 
 
-def test_unknown_model_type_lists_known_ones() -> None:
-    with pytest.raises(ModelError, match=r"Did you mean 'llama'.*deepseek_v3"):
+def test_unknown_model_type_names_near_ones() -> None:
+    with pytest.raises(ModelError, match="Did you mean 'llama'"):
         load_model({"model_type": "lama"})
 
 

@@ -19,7 +19,8 @@ from foretrain.cost.collectives.clocks import joint_clocks, neighbour_clocks
 from foretrain.cost.collectives.graphs import Graph, graph
 from foretrain.cost.network import Network
 from foretrain.errors import InputError
-from foretrain.forecast import answer, ask, compile_question, cost_question, network_for
+from foretrain.simulation import answer, compile_scenario, cost_scenario, network_for
+from foretrain.testing.asking import ask
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
@@ -51,7 +52,7 @@ def test_the_graph_is_unlike_in_its_two_directions(drawn):
 
 def test_every_rank_by_itself_agrees_with_folding(drawn):
     asked = question(drawn)
-    assert compile_question(asked, is_folded=False).fold.classes == 64
+    assert compile_scenario(asked, is_folded=False).fold.classes == 64
     apart, folded = answer(asked, is_folded=False), answer(asked)
     assert apart.step_seconds == pytest.approx(folded.step_seconds, rel=1e-9)
     for kind, seconds in apart.stalls.items():
@@ -170,9 +171,9 @@ class Step:
             runtime="ddp", stragglers=slow,
             runtime_options={"synchronises": synchronises, **PLAIN, **options},
         )  # fmt: skip
-        self.graph = compile_question(self.question, is_folded=False)
+        self.graph = compile_scenario(self.question, is_folded=False)
         verify(self.graph)
-        self.costs = cost_question(self.question, self.graph)
+        self.costs = cost_scenario(self.question, self.graph)
         self.run = run_graph(self.graph, self.costs)
 
     def of(self, kept, value, pick):
@@ -270,9 +271,9 @@ def test_a_rank_that_only_hears_waits_and_sends_nothing():
 
 def test_ranks_that_are_alike_stay_one_task():
     asked = Step(RING).question
-    folded = compile_question(asked)
+    folded = compile_scenario(asked)
     assert folded.fold.classes == 1
-    joint = compile_question(Step("all_reduce").question)
+    joint = compile_scenario(Step("all_reduce").question)
     assert (folded.task_kind == COLLECTIVE).sum() == (joint.task_kind == COLLECTIVE).sum()
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.bucket import FromBuffer
+from foretrain.cost.charging import _waits
 from foretrain.cost.collectives.ring import Ring
 from foretrain.cost.collectives.selector import Wiring, protocols, select
-from foretrain.cost.network import _waits, network_of
-from foretrain.forecast import ask
+from foretrain.cost.network import network_of
+from foretrain.testing.asking import ask
 
 GROUP = Communicator(("dp",))
 SOCKET = protocols("gloo")[0].between

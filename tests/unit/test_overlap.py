@@ -8,7 +8,8 @@ from foretrain import predict
 from foretrain.compile.execution import Communication, Item
 from foretrain.cost.interference import pair
 from foretrain.errors import InputError
-from foretrain.forecast import ask, compile_question, cost_question
+from foretrain.simulation import compile_scenario, cost_scenario
+from foretrain.testing.asking import ask
 
 TENSOR = {"on": "1 x dgx-h100", "plan": "tp8 sp", "batch": 8, "seq": 4096, "runtime": "megatron"}
 DATA = {"on": "2 x dgx-a100-80gb", "plan": "dp16", "batch": 512, "seq": 512, "runtime": "ddp"}
@@ -19,8 +20,8 @@ def in_pieces(value: bool, **more: bool) -> dict[str, bool]:
 
 
 def test_gathers_and_reductions_go_beside_their_products():
-    apart = compile_question(ask("llama3-8b", **TENSOR, runtime_options=in_pieces(False)))
-    joined = compile_question(ask("llama3-8b", **TENSOR, runtime_options=in_pieces(True)))
+    apart = compile_scenario(ask("llama3-8b", **TENSOR, runtime_options=in_pieces(False)))
+    joined = compile_scenario(ask("llama3-8b", **TENSOR, runtime_options=in_pieces(True)))
     paired = [item for item in joined.items if item.in_pieces]
     assert {item.beside.collective for item in paired} == {"all_gather", "reduce_scatter"}
     assert all(item.beside.purpose == "tensor" for item in paired)
@@ -51,8 +52,8 @@ def test_all_but_one_piece_of_the_product_hides_the_exchange():
 def _item_seconds(value):
     options = in_pieces(value, overlap_slows=False, overlaps_tensor_backward=False)
     question = ask("llama3-8b", **TENSOR, runtime_options=options)
-    graph = compile_question(question)
-    costs = cost_question(question, graph)
+    graph = compile_scenario(question)
+    costs = cost_scenario(question, graph)
     return {item: costs.item_seconds[0, n] for n, item in enumerate(graph.items)}
 
 

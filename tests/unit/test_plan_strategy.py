@@ -9,13 +9,14 @@ import pytest
 
 from foretrain.compile.blocks import Blocks
 from foretrain.errors import PlanError
-from foretrain.forecast import answer, ask, compile_question
 from foretrain.model.graph import Op, Tensor
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import parse
 from foretrain.plan.strategy import Cut, Node, block_choice, leaf, matches
 from foretrain.runtime import runtime
+from foretrain.simulation import answer, compile_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
@@ -248,18 +249,18 @@ def test_a_child_may_select_everything():
 def test_names_that_mean_nothing_in_the_model_are_refused(tree, message):
     document = {"mesh": {"dp": 8}, "tree": {"split": {"batch": "dp"}, **tree}}
     with pytest.raises(PlanError, match=message):
-        compile_question(ask(tiny_model("gpt"), on=NODE, plan=document, batch=8))
+        compile_scenario(ask(tiny_model("gpt"), on=NODE, plan=document, batch=8))
 
 
 def test_ranks_that_would_only_repeat_each_other_are_refused():
     with pytest.raises(PlanError, match="split over tp 2"):
-        compile_question(ask(tiny_model("cnn"), on=NODE, plan="tp2", batch=8))
+        compile_scenario(ask(tiny_model("cnn"), on=NODE, plan="tp2", batch=8))
 
 
 def test_the_schedule_and_the_mesh_must_agree():
     document = {"mesh": {"pp": 2, "dp": 4}, "tree": {"split": {"batch": "dp"}}}
     with pytest.raises(PlanError, match="1 stages but the mesh has pp = 2"):
-        compile_question(ask(tiny_model("gpt"), on=NODE, plan=document, batch=8))
+        compile_scenario(ask(tiny_model("gpt"), on=NODE, plan=document, batch=8))
 
 
 def test_a_tree_says_what_the_short_form_says():

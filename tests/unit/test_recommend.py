@@ -10,15 +10,14 @@ import pytest
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
-from foretrain.forecast import answer
-from foretrain.plan.short_form import parse
-from foretrain.planning.task import Task
 from foretrain.recommendation.facade import Recommendation, recommend
 from foretrain.recommendation.figures import figures
 from foretrain.recommendation.offers import Offer, least_hours
 from foretrain.report.page import render_page
 from foretrain.report.recommendation import recommendation_page
+from foretrain.resolving import ask
 from foretrain.runtime import runtime
+from foretrain.simulation import answer
 
 STASH = ("aws:p2.*", "aws:p3.*", "aws:p3dn.24xlarge")
 
@@ -128,14 +127,17 @@ def test_what_is_offered_fits_by_simulation() -> None:
         "llama3-8b", tokens=1e10, instances=("aws:g5.*", "aws:p3dn*", "aws:g6e.12*"), quota=("8",),
         simulated=0,
     )  # fmt: skip
-    assert len(found.offers) > 15
+    assert len(found.offers) > 10
     for one in found.offers[::4]:
-        task = Task(
-            found.job.workload(one.candidate.devices), one.candidate.cluster, runtime("megatron")
-        )
-        full = answer(task.question(task.plan(parse(one.plan))))
+        cluster = one.candidate.cluster
+        asked = ask(
+            "llama3-8b", on=cluster, plan=one.plan, batch=found.job.batch_on(cluster.device_count),
+            runtime="megatron" if cluster.node_count > 1 else "fsdp2" if cluster.device_count > 1 else "ddp",
+        )  # fmt: skip
+        full = answer(asked)
         assert full.fits, one.name
-        assert one.memory_bytes == pytest.approx(full.memory.total_bytes, rel=0.01)
+        assert one.peak_bytes == pytest.approx(full.memory.peak_bytes, rel=0.01)
+        assert one.usable_bytes == pytest.approx(full.memory.usable_bytes)
         assert one.step_seconds == pytest.approx(full.step_seconds, rel=0.1)
 
 

@@ -12,10 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from foretrain.analysis.prediction import Prediction, Timeline
 from foretrain.errors import FileError, InputError
-from foretrain.report import RENDERERS, format_of, plain, render, save, terminal, trace, words
+from foretrain.report import (
+    RENDERERS,
+    format_of,
+    outline,
+    plain,
+    render,
+    save,
+    terminal,
+    trace,
+    words,
+)
 from foretrain.report import files as report_files
 from foretrain.report.timeline import bars
 from foretrain.testing.exporters import (
@@ -126,13 +137,13 @@ def test_headline_says_the_decision(prediction: Prediction) -> None:
         memory=replace(prediction.memory, peak_bytes=61.2 * 2**30),
     )
     assert words.headline(told) == (
-        "20.9 s per step (18.1–23.9 s), 1,650 tokens/s/device, MFU 44 %, fits: 61.2 of 80.0 GiB"
+        "20.9 s per step (18.1–23.9 s), 1,650 tokens/s/device, MFU 44 %, fits: 61.2 of 80.0 GiB usable"
     )
 
 
 def test_headline_says_no(prediction: Prediction) -> None:
     told = replace(prediction, memory=replace(prediction.memory, peak_bytes=91 * 2**30))
-    assert "DOES NOT FIT: 91.0 of 80.0 GiB" in words.headline(told)
+    assert "DOES NOT FIT: 91.0 of 80.0 GiB usable" in words.headline(told)
 
 
 @pytest.mark.parametrize(
@@ -171,13 +182,13 @@ def test_plain_makes_strict_json() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 def test_terminal_never_runs_over(prediction: Prediction, width: int) -> None:
     for sample in (prediction, hostile_prediction(), bare_prediction()):
-        lines = terminal.render(sample, width).splitlines()
+        lines = plain.render(sample, width).splitlines()
         if sample is prediction:
             assert max(len(line) for line in lines) <= width
 
 
 def test_terminal_opens_with_the_headline(prediction: Prediction) -> None:
-    lines = terminal.render(prediction).splitlines()
+    lines = plain.render(prediction).splitlines()
     assert lines[0] == words.headline(prediction)
     text = "\n".join(lines)
     for needed in (
@@ -191,43 +202,32 @@ def test_terminal_opens_with_the_headline(prediction: Prediction) -> None:
 
 
 def test_terminal_numbers_survive_a_narrow_screen(prediction: Prediction) -> None:
-    text = terminal.render(prediction, 40)
+    text = plain.render(prediction, 40)
     for _, value, _ in words.stall_rows(prediction):
         assert words.seconds(value) in text
 
 
 def test_many_stages_are_shortened_and_said() -> None:
-    text = terminal.render(sample_prediction(24, 24, 24))
+    text = plain.render(sample_prediction(24, 24, 24))
     assert "The fullest 16 of 24 stages" in text
 
 
 def test_markup_in_names_is_shown_not_obeyed() -> None:
-    assert "[bold]markup[/bold]" in terminal.render(hostile_prediction(), 400)
+    assert "[bold]markup[/bold]" in plain.render(hostile_prediction(), 400)
 
 
 def test_quiet_is_one_line(prediction: Prediction) -> None:
-    out = terminal.plain_console(200)
-    terminal.show(prediction, out, detail=-1)
-    assert out.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+    assert plain.drawn(outline.sheet(prediction, 200, -1), 200).count("\n") == 1
 
 
-@pytest.mark.parametrize("detail", [-1, 0, 1])
-@pytest.mark.parametrize("width", [1, 10, 36, 50, 71, 72, 80, 100, 112, 200, 400])
-def test_plain_text_is_drawn_as_rich_draws_it(
-    prediction: Prediction, width: int, detail: int
-) -> None:
-    """Wherever it is drawn without rich at all."""
-    samples = (
-        prediction, sample_prediction(24, 24, 24), hostile_prediction(), bare_prediction(),
-    )  # fmt: skip
-    count = 0
-    for sample in samples:
-        out = terminal.plain_console(width)
-        terminal.show(sample, out, detail)
-        text = plain.drawn(sample, width, detail)
-        assert text in (None, out.file.getvalue())  # type: ignore[attr-defined]
-        count += text is not None
-    assert count >= 3 or width < 112
+@pytest.mark.parametrize("width", [1, 10, 36, 72, 100, 400])
+def test_a_terminal_shows_what_a_pipe_gets(prediction: Prediction, width: int) -> None:
+    for sample in (prediction, sample_prediction(24, 24, 24), hostile_prediction()):
+        out = Console(file=io.StringIO(), width=width, color_system=None, _environ={})
+        shown = outline.sheet(sample, width, 1)
+        terminal.show(shown, out)
+        lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert [line.rstrip() for line in lines] == plain.drawn(shown, width).splitlines()
 
 
 @pytest.mark.parametrize("wish", ["FORCE_COLOR", "TTY_COMPATIBLE"])

@@ -12,8 +12,10 @@ import pytest
 from foretrain.analysis.links import MOST_WITH_FLOWS, link_kind, link_use
 from foretrain.analysis.prediction import LinkFlows, LinkUse, Prediction
 from foretrain.cost.network import network_of
-from foretrain.forecast import Question, answer, ask, compile_question, cost_question
-from foretrain.report import links, network, render, terminal, trace
+from foretrain.report import links, network, plain, render, trace
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.exporters import bare_prediction, sample_prediction
 
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -24,7 +26,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _question(name: str) -> Question:
+def _question(name: str) -> Scenario:
     return ask("llama3-8b", micro_batch=1, **QUESTIONS[name])
 
 
@@ -110,8 +112,8 @@ def test_only_the_busiest_are_kept_and_only_some_with_flows(big: Prediction) -> 
 
 def test_counts_and_the_limit_are_taken_over() -> None:
     question = _question("pipeline")
-    graph = compile_question(question)
-    costs = cost_question(question, graph)
+    graph = compile_scenario(question)
+    costs = cost_scenario(question, graph)
     name = network_of(question.cluster).link_name
     counts = np.arange(10, 10 + len(costs.network_routes.capacity))
     found = link_use(graph, costs, name, 1.0, limit=2, counts=counts)
@@ -200,13 +202,13 @@ def test_tips_say_everything() -> None:
 @pytest.mark.parametrize(("share", "is_shown"), [(0.049, False), (0.051, True)])
 def test_links_are_worth_a_table_above_a_twentieth(share: float, is_shown: bool) -> None:
     prediction = _with(_link("domain0.device0->switch", share))
-    assert ("\nLinks\n" in terminal.render(prediction)) is is_shown
+    assert ("\nLinks\n" in plain.render(prediction)) is is_shown
     assert ("## Links" in str(render(prediction, "md"))) is is_shown
 
 
 def test_a_terminal_shows_the_five_busiest() -> None:
     many = [_link(f"domain0.device{k}->switch", 0.9 - 0.1 * k, k) for k in range(8)]
-    text = terminal.render(_with(*many)).partition("\nLinks\n")[2].partition("\n\n")[0]
+    text = plain.render(_with(*many)).partition("\nLinks\n")[2].partition("\n\n")[0]
     assert len(text.splitlines()) == 1 + 5
     assert "90 %" in text
     assert "50 %" in text
@@ -214,7 +216,7 @@ def test_a_terminal_shows_the_five_busiest() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 71, 72, 80])
 def test_the_table_fits_a_terminal(big: Prediction, width: int) -> None:
-    lines = terminal.render(big, width).partition("\nLinks\n")[2].partition("\n\n")[0].splitlines()
+    lines = plain.render(big, width).partition("\nLinks\n")[2].partition("\n\n")[0].splitlines()
     assert lines
     assert max(map(len, lines)) <= width
 

@@ -23,11 +23,12 @@ from foretrain.compile.execution import (
 )
 from foretrain.errors import InputError
 from foretrain.model.ops.base import Kernel
-from foretrain.report import catalog, terminal
+from foretrain.report import catalog, plain
 from foretrain.report.graph import communicator_name, folded, graph_page, stream_tasks, task_name
-from foretrain.report.page import Page, Section, page_format, render_page, show_page
+from foretrain.report.page import Page, Section, page_format, render_page, sheet
 from foretrain.report.validation import validation_page
 from foretrain.testing.exporters import HOSTILE
+from foretrain.validation import ValidationReport
 
 
 def _page() -> Page:
@@ -55,17 +56,15 @@ def test_page_as_json_is_strict() -> None:
 
 @pytest.mark.parametrize(("detail", "said"), [(-1, False), (0, False), (1, True)])
 def test_detail_decides_what_is_shown(detail: int, said: bool) -> None:
-    out = terminal.plain_console()
-    show_page(_page(), out, detail)
-    text = out.file.getvalue()  # type: ignore[attr-defined]
+    text = plain.drawn(sheet(_page(), detail), 80)
     assert ("secret" in text) is said
     assert ("Table" in text) is (detail >= 0)
 
 
 def test_page_formats_are_listed() -> None:
     assert page_format("X.MD") == "md"
-    with pytest.raises(InputError, match=r"\.json, \.md, \.txt"):
-        page_format("x.html")
+    with pytest.raises(InputError, match=r"\.html, \.json, \.md, \.csv, \.txt"):
+        page_format("x.pdf")
 
 
 # --- graph --------------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ def test_repetitions_are_folded(sequence: str, runs: list[tuple[int, str]]) -> N
 
 def test_graph_page_dumps_shapes_and_tasks() -> None:
     text = render_page(graph_page(_graph(), dump=True), "txt")
-    assert "3 tasks of 2 shapes on 2 streams; 4 ranks in 1 classes" in text
+    assert "3 tasks of 2 shapes on 2 streams; 4 ranks in 1 class" in text
     assert "layers.mlp forward: gemm 1×128×256×512 bf16" in text
     assert "all_reduce 1.0 MiB on dp group (data)" in text
     assert "F0 B0.1 collective:B" in text
@@ -150,9 +149,9 @@ def test_communicators_have_names(communicator: Communicator, name: str) -> None
 # --- validation ---------------------------------------------------------------------------------
 
 
-def _document(mape: float | None) -> dict[str, Any]:
+def _validated(mape: float | None) -> ValidationReport:
     group = {"n": 3, "failed": 1, "mape": mape, "bias": -0.02, "worst": [{"id": "w"}, "odd"]}
-    return {"groups": {"one": group}, "total": group}
+    return ValidationReport({"one": group}, group)
 
 
 @pytest.mark.parametrize(
@@ -167,19 +166,19 @@ def _document(mape: float | None) -> dict[str, Any]:
     ],
 )
 def test_tolerance_decides(mape: float | None, tolerance: float | None, is_no: bool) -> None:
-    page = validation_page(_document(mape), tolerance)
+    page = validation_page(_validated(mape), tolerance)
     assert page.is_no is is_no
     assert "1 could not be predicted" in page.headline
 
 
 def test_unknown_figures_are_dashes_and_bias_has_a_sign() -> None:
-    text = render_page(validation_page(_document(0.1)), "txt")
+    text = render_page(validation_page(_validated(0.1)), "txt")
     assert "-2.0%" in text
     assert "–" in text
 
 
 def test_an_empty_validation_is_shown() -> None:
-    assert "0 cases" in validation_page({"groups": {}, "total": {}}).headline
+    assert "0 cases" in validation_page(ValidationReport({}, {})).headline
 
 
 # --- catalogue ----------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import pytest
 from foretrain import predict
 from foretrain.compile.execution import CHAIN, Communication, Compute, ExecutionGraph
 from foretrain.cost.collectives.selector import reported_latency
-from foretrain.forecast import Question, ask, compile_question, cost_question
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
+from foretrain.scenario import Scenario
+from foretrain.simulation import compile_scenario, cost_scenario
+from foretrain.testing.asking import ask
 
 PLAIN = {
     "kernel_pace": 1.0,
@@ -24,7 +26,7 @@ PLAIN = {
 }
 
 
-def asked(plan: str, on: str = "dgx-h100", **options: Any) -> Question:
+def asked(plan: str, on: str = "dgx-h100", **options: Any) -> Scenario:
     return ask(
         "llama2-7b",
         on=on,
@@ -47,9 +49,9 @@ def kernels(graph: ExecutionGraph) -> list[tuple[Compute, int]]:
     return [(item.work, n) for item, n in pairs if n and isinstance(item.work, Compute)]
 
 
-def moved(question: Question, part: str = "") -> float:
+def moved(question: Scenario, part: str = "") -> float:
     """Bytes that memory-bound kernels move in a step, of all ops or of one."""
-    found = kernels(compile_question(question))
+    found = kernels(compile_scenario(question))
     return sum(w.kernel.bytes * n for w, n in found if w.kernel.kind == "memory" and part in w.op)
 
 
@@ -71,7 +73,7 @@ def test_clipping_takes_a_norm_and_scales() -> None:
 
 def test_gathered_weights_are_copied_rank_by_rank() -> None:
     def copies(plan: str) -> int:
-        graph = compile_question(asked(plan, copies_gathered=True))
+        graph = compile_scenario(asked(plan, copies_gathered=True))
         return sum(n for work, n in kernels(graph) if work.op == "optimizer.copies")
 
     tensors = 6 * 32 + 3  # two norms and four products a layer; embedding, last norm, head
@@ -83,8 +85,8 @@ def test_gathered_weights_are_copied_rank_by_rank() -> None:
 def test_hosts_are_late_only_where_pipelines_cross_the_network() -> None:
     def host(plan: str, on: str, delay: float) -> float:
         question = asked(plan, on=on, host_delay_on_network=delay)
-        graph = compile_question(question)
-        costs = cost_question(question, graph)
+        graph = compile_scenario(question)
+        costs = cost_scenario(question, graph)
         return float(costs.seconds.sum())
 
     for plan, on in (("tp2 pp4", "dgx-h100"), ("tp8 dp2", "2 x dgx-h100")):
@@ -150,7 +152,7 @@ def test_fsdp_reduces_a_block_at_once() -> None:
             "llama2-7b", on="dgx-h100", plan="zero3", batch=8, seq=2048, runtime="fsdp",
             runtime_options=options,
         )  # fmt: skip
-        graph = compile_question(question)
+        graph = compile_scenario(question)
         works = [graph.items[graph.shape_items[graph.shape_ptr[s]]].work for s in graph.task_shape]
         return [
             w.bytes
@@ -176,9 +178,9 @@ def test_scatters_may_wait_for_the_end_of_backward() -> None:
     assert step("dp16", False) == step("dp16", True)
 
 
-def exchanged(question: Question, purpose: str) -> dict[str, float]:
+def exchanged(question: Scenario, purpose: str) -> dict[str, float]:
     """Bytes of collectives of one purpose, by collective, in a step of the first rank class."""
-    graph = compile_question(question)
+    graph = compile_scenario(question)
     found: dict[str, float] = {}
     for shape in graph.task_shape[graph.task_class == 0]:
         low, high = graph.shape_ptr[shape], graph.shape_ptr[shape + 1]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+from stack_words import stack_of_run
 
 from foretrain.errors import RuntimePresetError
 from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
-from foretrain.runtime import Runtime, presets, runtime, runtime_from_case
-from foretrain.runtime.from_case import nearest
+from foretrain.resolving.stack import nearest
+from foretrain.runtime import Runtime, presets, runtime
 from foretrain.runtime.runtime import names, preset_file
 
 MIB = 1 << 20
@@ -106,7 +107,7 @@ def test_unknown_options_are_errors_with_a_hint() -> None:
 
 
 def test_switches_of_a_case_reach_the_fields() -> None:
-    chosen, _, warnings = runtime_from_case(
+    chosen, _, warnings = stack_of_run(
         "megatron",
         {
             "attention": "unfused",
@@ -119,7 +120,7 @@ def test_switches_of_a_case_reach_the_fields() -> None:
             "container": "whatever",
         },
     )
-    assert warnings == []
+    assert warnings == ()
     assert chosen.attention == "unfused"
     assert chosen.uses_cuda_graphs
     assert chosen.overlaps_gradients
@@ -130,43 +131,41 @@ def test_switches_of_a_case_reach_the_fields() -> None:
 
 
 def test_a_small_first_bucket_survives_a_stated_bucket_size() -> None:
-    chosen, _, _ = runtime_from_case("nanotron", {"ddp_bucket_mb": 50})
+    chosen, _, _ = stack_of_run("nanotron", {"ddp_bucket_mb": 50})
     assert (chosen.bucket_bytes, chosen.first_bucket_bytes) == (50 * MIB, MIB)
-    tiny, _, _ = runtime_from_case("nanotron", {"ddp_bucket_mb": 0.5})
+    tiny, _, _ = stack_of_run("nanotron", {"ddp_bucket_mb": 0.5})
     assert tiny.first_bucket_bytes == MIB / 2
 
 
 def test_off_switches_turn_off_what_the_preset_does() -> None:
-    chosen, _, _ = runtime_from_case(
-        "nemo", {"tp_comm_overlap": False, "overlap_grad_reduce": False}
-    )
+    chosen, _, _ = stack_of_run("nemo", {"tp_comm_overlap": False, "overlap_grad_reduce": False})
     assert not chosen.exchanges_in_pieces
     assert not chosen.overlaps_gradients
 
 
 def test_compiling_fuses_and_never_slows_a_quick_host() -> None:
-    slow, _, _ = runtime_from_case("torchtitan", {"compile": False})
-    fast, _, _ = runtime_from_case("torchtitan", {"compile": True})
+    slow, _, _ = stack_of_run("torchtitan", {"compile": False})
+    fast, _, _ = stack_of_run("torchtitan", {"compile": True})
     assert fast.fuses_elementwise
     assert not slow.fuses_elementwise
     assert fast.host_seconds_per_kernel < slow.host_seconds_per_kernel
-    quick, _, _ = runtime_from_case("maxtext", {"compile": True})
+    quick, _, _ = stack_of_run("maxtext", {"compile": True})
     assert quick.host_seconds_per_kernel == runtime("maxtext").host_seconds_per_kernel
 
 
 def test_nulls_follow_the_preset_and_say_so() -> None:
-    chosen, assumptions, warnings = runtime_from_case("nemo", {"attention": None})
+    chosen, assumptions, warnings = stack_of_run("nemo", {"attention": None})
     assert chosen == runtime("nemo")
-    assert "attention not given; the runtime 'nemo' has attention = flash." in assumptions
-    assert warnings == []
+    assert "attention flash: as nemo has it (--set attention=…)" in assumptions
+    assert warnings == ()
 
 
 def test_a_missing_runtime_is_generic_and_an_unknown_one_the_nearest() -> None:
-    chosen, assumptions, warnings = runtime_from_case(None, {})
+    chosen, assumptions, warnings = stack_of_run(None, {})
     assert chosen.name == "generic"
-    assert assumptions[0].startswith("runtime not given")
-    assert warnings == []
-    chosen, _, warnings = runtime_from_case("NeMo 25.04", {})
+    assert any(line.startswith("runtime generic") for line in assumptions)
+    assert warnings == ()
+    chosen, _, warnings = stack_of_run("NeMo 25.04", {})
     assert chosen.name == "nemo"
     assert "'NeMo 25.04'" in warnings[0]
     assert nearest("megatron-deepspeed-fork") == "megatron-deepspeed"
@@ -174,26 +173,26 @@ def test_a_missing_runtime_is_generic_and_an_unknown_one_the_nearest() -> None:
 
 
 def test_values_nobody_knows_warn_and_impossible_sizes_are_errors() -> None:
-    chosen, _, warnings = runtime_from_case("ddp", {"attention": "telepathy"})
+    chosen, _, warnings = stack_of_run("ddp", {"attention": "telepathy"})
     assert chosen == runtime("ddp")
     assert "telepathy" in warnings[0]
-    _, _, warnings = runtime_from_case("ddp", {"compile": ["odd"]})
+    _, _, warnings = stack_of_run("ddp", {"compile": ["odd"]})
     assert "odd" in warnings[0]
-    with pytest.raises(RuntimePresetError, match=r"runtime_options\.ddp_bucket_mb: -1"):
-        runtime_from_case("ddp", {"ddp_bucket_mb": -1})
+    with pytest.raises(RuntimePresetError, match=r"ddp_bucket_mb: -1"):
+        stack_of_run("ddp", {"ddp_bucket_mb": -1})
 
 
 def test_switches_without_a_counterpart_are_listed() -> None:
-    _, assumptions, _ = runtime_from_case("nemo", {"unpadded": True, "container": "x"})
-    assert any(line.startswith("unpadded = True is not modelled") for line in assumptions)
-    assert not any("container" in line for line in assumptions)
+    _, _, warnings = stack_of_run("nemo", {"unpadded": True, "container": "x"})
+    assert any(line.startswith("unpadded = True is not modelled") for line in warnings)
+    assert not any("container" in line for line in warnings)
 
 
 def test_a_case_may_state_the_cycle_time():
-    chosen, _, _ = runtime_from_case("horovod", {"cycle_time_ms": 1})
+    chosen, _, _ = stack_of_run("horovod", {"cycle_time_ms": 1})
     assert chosen.cycle_seconds == 1e-3
     with pytest.raises(RuntimePresetError, match=r"cycle_time_ms: 'often' is not a time"):
-        runtime_from_case("horovod", {"cycle_time_ms": "often"})
+        stack_of_run("horovod", {"cycle_time_ms": "often"})
 
 
 def test_options_in_seconds_may_carry_a_unit():
@@ -202,7 +201,7 @@ def test_options_in_seconds_may_carry_a_unit():
 
 def test_switches_date_a_stack() -> None:
     def told(name: str, **options: str | bool | None) -> str:
-        return runtime_from_case(name, options)[0].name
+        return stack_of_run(name, options)[0].name
 
     assert told("deepspeed", attention="Unfused") == "deepspeed-2021"
     assert told("deepspeed", attention="flash") == told("deepspeed", attention=None) == "deepspeed"

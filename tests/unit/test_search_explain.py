@@ -10,8 +10,8 @@ import pytest
 from foretrain.errors import InputError
 from foretrain.plan.short_form import parse
 from foretrain.planning.explain import against, estimated, explanations, value_of, why, winning
-from foretrain.planning.facade import Found, search
 from foretrain.planning.survey import Seen, Told
+from foretrain.searching import Found, search
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
 
@@ -20,7 +20,7 @@ BEST = Seen("tp2 dp4", 1.0, 40e9, 80e9, work=0.8, pipeline=0.0, data=0.1, update
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4)
+    return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4, runtime="megatron")
 
 
 def told(rival: Seen, choice: str = "pp", value: str = "2", fitting: int = 3) -> Told:

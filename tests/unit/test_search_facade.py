@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from foretrain import predict
+from foretrain import predict, searching
 from foretrain.errors import FileError, InputError
-from foretrain.forecast import ask
 from foretrain.plan.short_form import parse
-from foretrain.planning import facade, more_nodes, planner
+from foretrain.planning import more_nodes, planner
 from foretrain.planning.executors import InOrder, Processes, RayExecutor
 from foretrain.planning.explain import estimate
-from foretrain.planning.facade import Found, executor_of, search, spread
 from foretrain.planning.task import Task
+from foretrain.resolving import ask
+from foretrain.searching import Found, executor_of, search, spread
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
 ASK = {"model": "gpt2", "on": "1 x dgx-a100-80gb", "batch": 32}
@@ -38,7 +38,7 @@ def plans(result: planner.SearchResult) -> list[tuple[str, float]]:
 
 
 def test_names_are_resolved_as_predict_does(found: Found) -> None:
-    asked = ask("gpt2", on="1 x dgx-a100-80gb", batch=32)
+    asked = ask("gpt2", on="1 x dgx-a100-80gb", batch=32, runtime="megatron")
     task = Task(asked.workload, asked.cluster, asked.runtime)
     assert plans(planner.search(task, where=[FEW], top=4)) == plans(found)
     best = found.best[0]
@@ -224,4 +224,4 @@ def test_constraints_are_checked(where: str, said: str) -> None:
 
 
 def test_goals_are_those_of_the_planner_and_the_front() -> None:
-    assert facade.GOALS == ("time", "cost", "memory", "pareto")
+    assert searching.GOALS == ("time", "cost", "memory", "pareto")

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from foretrain import schema
-from foretrain.planning.facade import Found, search
 from foretrain.report import front
 from foretrain.report.json import dumps
-from foretrain.report.page import render_page, show_page
+from foretrain.report.page import render_page, sheet
+from foretrain.report.plain import drawn
 from foretrain.report.search import headline, search_page
-from foretrain.report.terminal import plain_console
+from foretrain.searching import Found, search
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
 FILES = {
@@ -39,10 +39,7 @@ def nothing() -> Found:
 
 
 def shown(found: Found, detail: int = 0, width: int = 100) -> str:
-    out = plain_console(width)
-    show_page(search_page(found), out, detail)
-    assert isinstance(out.file, io.StringIO)
-    return out.file.getvalue()
+    return drawn(sheet(search_page(found), detail), width)
 
 
 # --- the document -----------------------------------------------------------------------------------
@@ -291,12 +288,12 @@ def test_axes_have_round_ticks_inside_the_frame(found: Found) -> None:
 
 
 def test_the_limit_is_drawn_where_plans_come_near_it(found: Found) -> None:
-    assert front.drawing(found).capacity is None  # type: ignore[union-attr]
-    tight = tuple(replace(row, capacity=1.2 * found.pareto[0].memory) for row in found.pareto)
+    assert front.drawing(found).usable is None  # type: ignore[union-attr]
+    tight = tuple(replace(row, usable=1.2 * found.pareto[0].memory) for row in found.pareto)
     made = front.drawing(replace(found, pareto=tight))
     assert made is not None
-    assert made.capacity is not None
-    assert made.top <= made.capacity.at < made.front[0].y
+    assert made.usable is not None
+    assert made.top <= made.usable.at < made.front[0].y
 
 
 def test_one_plan_is_a_drawing_too(found: Found) -> None:

@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrain.cases import question_from_case
+from foretrain.cases import scenario_from_case
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Compute, ExecutionGraph, Item
 from foretrain.cost.compute import gemm
-from foretrain.forecast import ask, compile_question
 from foretrain.model.ops.base import WEIGHT_GRADIENT, Kernel
+from foretrain.resolving import ask
+from foretrain.simulation import compile_scenario
 
 
 def graph_of(model: str, plan: str, **given: Any) -> ExecutionGraph:
     question = ask(model, on="dgx-h100", plan=plan, batch=16, seq=2048, runtime="nemo", **given)
-    return compile_question(question)
+    return compile_scenario(question)
 
 
 def exchanges(graph: ExecutionGraph) -> list[tuple[Item, Communication]]:
@@ -116,7 +117,7 @@ def released(container: str, **model: int) -> str:
         "runtime": "nemo",
         "runtime_options": {"attention": "cudnn", "container": container},
     }  # fmt: skip
-    return question_from_case(case).runtime.attention
+    return scenario_from_case(case).runtime.attention
 
 
 def test_early_releases_had_no_fused_attention_for_unequal_heads() -> None:

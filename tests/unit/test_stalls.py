@@ -9,8 +9,9 @@ from foretrain.analysis.prediction import STALLS
 from foretrain.analysis.sensitivity import run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.cluster.cluster import Cluster
-from foretrain.forecast import answer, ask, compile_question, cost_question
 from foretrain.model.workload import DataSource
+from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.testing.asking import ask
 from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
@@ -51,8 +52,8 @@ def test_stalls_add_up_to_the_step_on_every_stage(plan, runtime):
 def test_rounding_is_all_that_is_left_over(plan):
     """What `stalls` adds to make the sum exact must be rounding, not a hidden mistake."""
     question = ask(tiny_model("gpt"), on=NODE, plan=plan, batch=16, micro_batch=1)
-    graph = compile_question(question)
-    costs = cost_question(question, graph)
+    graph = compile_scenario(question)
+    costs = cost_scenario(question, graph)
     run = run_graph(graph, costs)
     step = float(run.end.max())
     from foretrain.analysis import stalls as module
@@ -148,7 +149,7 @@ def test_data_that_comes_late_is_named(source, stall):
 def test_what_would_help_points_at_the_bottleneck():
     p = predicted("gpt", "tp8", on=Cluster.of("8 x dgx-a100-80gb").placed([1] * 8), **NO_HOST)
     assert p.bottleneck == "network"
-    assert p.what_would_help[0].change == "network twice as fast"
+    assert p.what_would_help[0].change == "half the network latency"  # small messages, far apart
     for remedy in p.what_would_help:
         assert remedy.speedup == pytest.approx(p.step_seconds / remedy.step_seconds)
         assert remedy.step_seconds < p.step_seconds

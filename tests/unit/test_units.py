@@ -29,6 +29,19 @@ from foretrain.errors import InputError
         (units.parse_seconds, "14d", 14 * 86400.0),
         (units.parse_seconds, "2.5", 2.5),
         (units.parse_seconds, "5 min", 300.0),
+        (units.parse_seconds, "2 weeks", 14 * 86400.0),
+        (units.parse_seconds, "1 week", 7 * 86400.0),
+        (units.parse_seconds, "1.5 days", 1.5 * 86400.0),
+        (units.parse_seconds, "36h", 36 * 3600.0),
+        (units.parse_seconds, "36 hours", 36 * 3600.0),
+        (units.parse_seconds, "90 minutes", 5400.0),
+        (units.parse_seconds, "10 mins", 600.0),
+        (units.parse_amount, "15T", 15e12),
+        (units.parse_amount, "300B", 300e9),
+        (units.parse_amount, "1e12", 1e12),
+        (units.parse_amount, "4k", 4000.0),
+        (units.parse_amount, "1,000", 1000.0),
+        (units.parse_amount, 2.5, 2.5),
         (units.parse_flops, "312TFLOPS", 312e12),
         (units.parse_flops, "19.5 TFLOP/s", 19.5e12),
         (units.parse_flops, "1.2 PFLOPs", 1.2e15),
@@ -53,6 +66,10 @@ def test_a_quantity_is_read_with_its_unit(parse, text, value):
         (units.parse_bandwidth, "200"),
         (units.parse_bandwidth, "25GB"),
         (units.parse_seconds, "3 fortnights"),
+        (units.parse_seconds, "3 ds"),
+        (units.parse_seconds, "3 hs"),
+        (units.parse_amount, "15 apples"),
+        (units.parse_amount, math.nan),
         (units.parse_flops, "312T"),
         (units.parse_count, "1.5"),
         (units.parse_count, 1.5),
@@ -87,3 +104,42 @@ def test_a_quantity_is_shown_in_the_unit_people_expect(shown, text):
 def test_reading_a_plain_number_gives_it_back(value):
     assert units.parse_bytes(value) == value
     assert units.parse_bytes(f"{value!r}B") == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("512", (512, "samples")),
+        (512, (512, "samples")),
+        ("4M", (4_000_000, "samples")),
+        ("4Mtok", (4_000_000, "tokens")),
+        ("4M tokens", (4_000_000, "tokens")),
+        ("1,024 samples", (1024, "samples")),
+        ("2k sequences", (2048, "samples")),
+    ],
+)
+def test_a_batch_is_in_samples_or_tokens(text, expected):
+    assert units.parse_batch(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "tokens", "4 M frogs", "many tokens", "1e400 tokens", True])
+def test_a_batch_that_is_none(text):
+    with pytest.raises(InputError):
+        units.parse_batch(text)
+
+
+def test_durations_in_words():
+    assert units.parse_seconds("2 weeks") == 14 * 86400
+    assert units.parse_seconds("1 day") == 86400
+    assert units.parse_seconds("36 hours") == units.parse_seconds("1.5 days")
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [units.parse_bytes, units.parse_bandwidth, units.parse_seconds, units.parse_flops],
+)
+@pytest.mark.parametrize("value", [10**400, float("nan"), "1e999", "9" * 5000, None, True, []])
+def test_no_quantity_is_beyond_numbers(parse, value):
+    with pytest.raises(InputError) as refused:
+        parse(value)
+    assert len(str(refused.value)) < 200

@@ -92,7 +92,7 @@ def test_figures_tell_allocated_and_reserved_apart(document: dict[str, Any]) -> 
     shown = row_document(row)["memory_by_rank"]
     assert len(shown) == 8
     assert shown[0].keys() == {"rank", "stage", "is", "predicted_gib", "measured_gib"}
-    page = validation_page(report([row], {}).to_dict())
+    page = validation_page(report([row], {}))
     titles = [section.title for section in page.sections]
     assert "Error of memory, rank by rank" in titles
 
@@ -111,5 +111,5 @@ def test_what_a_figure_means_is_stated_or_remarked(document: dict[str, Any]) -> 
 def test_cases_without_ranks_show_no_table_of_them(document: dict[str, Any]) -> None:
     row = Scored(case(memory_gib=1.0), document)
     assert figures([row])["ranks_n"] == 0
-    page = validation_page(report([row], {}).to_dict())
+    page = validation_page(report([row], {}))
     assert all("rank by rank" not in section.title for section in page.sections)

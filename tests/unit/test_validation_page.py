@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from foretrain.errors import InputError
-from foretrain.report.page import page_format, render_page, save_page, show_page
+from foretrain.report.page import render_page, save_page, sheet
+from foretrain.report.plain import drawn
 from foretrain.report.scatter import render
 from foretrain.report.validation import validation_page
+from foretrain.validation import ValidationReport
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -36,27 +36,24 @@ def figures(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def document(name: str = "bigscience_bloom", rows: int = 3) -> dict[str, Any]:
+def found(name: str = "bigscience_bloom", rows: int = 3) -> ValidationReport:
     worst = {"id": f"{name}/1", "predicted": 2.0, "measured": 1.0, "error": 1.0, "reason": "host"}
-    return {
-        "groups": {name: figures(worst=[worst]), "llm_foundry_mpt_x2": figures()},
-        "total": figures(mape_of_groups=0.2),
-        "chosen": {"split": "check", "seed": 1},
-        "rows": [
+    return ValidationReport(
+        {name: figures(worst=[worst]), "llm_foundry_mpt_x2": figures()},
+        figures(mape_of_groups=0.2),
+        [
             {
                 "id": f"{name}/{n}", "group": name, "what": name, "reason": name, "measured": 10.0**n,
                 "predicted": 1.1 * 10.0**n, "interval": [10.0**n, 2.0 * 10.0**n], "error": 0.1,
             }
             for n in range(rows)
         ],
-    }  # fmt: skip
+        {"split": "check", "seed": 1},
+    )  # fmt: skip
 
 
 def shown(detail: int = 0) -> str:
-    out = Console(file=io.StringIO(), width=80)
-    show_page(validation_page(document()), out, detail)
-    assert isinstance(out.file, io.StringIO)
-    return out.file.getvalue()
+    return drawn(sheet(validation_page(found()), detail), 80)
 
 
 def test_tables_fit_eighty_columns_without_broken_names() -> None:
@@ -79,16 +76,14 @@ def test_the_farthest_come_with_a_reason() -> None:
     assert "bigscience_bloom/1" not in shown()
 
 
-def test_only_this_page_has_a_drawing() -> None:
-    page = validation_page(document())
+def test_the_page_has_a_drawing() -> None:
+    page = validation_page(found())
     assert "<canvas" not in render_page(page, "html")  # drawn by its script
-    assert page_format("x.html", tuple(page.more)) == "html"
-    with pytest.raises(InputError, match=r"\.json, \.md, \.txt\."):
-        page_format("x.html")
+    assert 'id="scatter"' in render_page(page, "html")
 
 
 def test_names_cannot_leave_their_place() -> None:
-    text = render(validation_page(document(HOSTILE)))
+    text = render(validation_page(found(HOSTILE)))
     assert HOSTILE not in text
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
@@ -96,13 +91,13 @@ def test_names_cannot_leave_their_place() -> None:
 
 
 def test_rows_without_both_times_are_not_drawn() -> None:
-    given = document()
-    given["rows"] += [
+    given = found()
+    more = [
         {"id": "a", "group": "g", "measured": None, "predicted": 1.0},
         {"id": "b", "group": "g", "measured": 1.0, "predicted": None},
         {"id": "c", "group": "g", "measured": 1.0, "predicted": float("inf")},
     ]
-    text = render(validation_page(given))
+    text = render(validation_page(replace(given, cases=[*given.cases, *more])))
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
     assert len(json.loads(data[1])["points"]) == 3
@@ -111,7 +106,7 @@ def test_rows_without_both_times_are_not_drawn() -> None:
 @pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on this machine")
 @pytest.mark.parametrize(("name", "rows"), [("plain", 4), (HOSTILE, 4), ("empty", 0)])
 def test_the_drawing_in_a_browser(tmp_path: Path, name: str, rows: int) -> None:
-    save_page(validation_page(document(name, rows)), tmp_path / "x.html")
+    save_page(validation_page(found(name, rows)), tmp_path / "x.html")
     head, _, tail = (tmp_path / "x.html").read_text("utf-8").rpartition("</body>")
     (tmp_path / "probed.html").write_text(head + PROBE + tail, "utf-8")
     command = [

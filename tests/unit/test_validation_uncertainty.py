@@ -14,8 +14,10 @@ from foretrain.analysis.stalls import stalls
 from foretrain.analysis.uncertainty import Z80, Known, Trust, scales, term_of, trust
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import KernelCosts, Roofline
-from foretrain.forecast import Question, answer, ask, compile_question, cost_question
 from foretrain.model.ops.base import Kernel
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.testing.asking import ask
 
 
 class Stated:
@@ -34,7 +36,7 @@ class Stated:
         )
 
 
-def question(layers: int = 2) -> Question:
+def question(layers: int = 2) -> Scenario:
     model = {
         "family": "gpt", "hidden_size": 1024, "num_hidden_layers": layers, "num_attention_heads": 8,
         "num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 8192,
@@ -52,9 +54,9 @@ def question(layers: int = 2) -> Question:
     )
 
 
-def trust_of(asked: Question, model: Stated, known: Known | None = None) -> Trust:
-    graph = compile_question(asked)
-    costs = cost_question(asked, graph, model)
+def trust_of(asked: Scenario, model: Stated, known: Known | None = None) -> Trust:
+    graph = compile_scenario(asked)
+    costs = cost_scenario(asked, graph, model)
     run = run_graph(graph, costs)
     found = stalls(graph, costs, run, float(run.end.max()))
     return trust(graph, costs, found, known or Known())

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretrain.measurement import watch
+from foretrain.measure import watch
 from foretrain.measurement.backend import keep_memory
 
 RECORD = 4096

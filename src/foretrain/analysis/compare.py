@@ -1,52 +1,250 @@
-"""Compare: the difference of two predictions, attributed to causes."""
+"""Compare: the difference of two predictions, attributed to the causes that moved the same way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foretrain.analysis.answer import Table
+from foretrain.analysis.document import expect_prediction
 from foretrain.analysis.prediction import STALLS, Prediction
-from foretrain.errors import InputError
-from foretrain.units import show_seconds
+from foretrain.units import rounded_seconds
+
+WORK = ("model", "parameters", "global_batch", "seq_len", "precision", "optimizer")
+"""What a step has to do; the rest of a question is how it is done."""
+_ASKED = (*WORK, "cluster", "devices", "plan", "micro_batch", "runtime", "calibration")
+_TITLES = {"global_batch": "batch", "seq_len": "sequence", "micro_batch": "micro-batch"}
+_SAME = 5e-4  # steps that differ by less take as long
+_MOST_NAMED = 3
+_WORTH_NAMING = 0.1  # of what the causes of one direction come to
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Rows (name, seconds of A, seconds of B, B - A): the step, then every cause, largest difference first."""
+class Difference:
+    """One figure of both. `kind`: a `cause` of the time, or a `figure`; `unit`: s, bytes, USD, 1/s or a share."""
 
-    rows: tuple[tuple[str, float, float, float], ...]
+    kind: str
+    name: str
+    unit: str
+    a: float | None
+    b: float | None
+
+    @property
+    def delta(self) -> float | None:
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "unit": self.unit,
+            "a": self.a,
+            "b": self.b,
+            "delta": self.delta,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Table):
+    """What makes B slower or faster than A. `causes` add up to the difference of the times, largest first.
+
+    `per` is what the times are of: a `step` where both do the same work, else `million tokens` or
+    `thousand samples`; None where the two have nothing in common, and then there are no causes.
+    """
+
+    names: tuple[str, str]
+    per: str | None
+    causes: tuple[Difference, ...]
+    figures: tuple[Difference, ...]
+    changed: Mapping[str, tuple[Any, Any]]  # what was asked differently, by name
+    remarks: tuple[str, ...]
     summary: str
 
+    def rows(self) -> list[dict[str, Any]]:
+        return [row.to_dict() for row in (*self.figures, *self.causes)]
 
-def compare(a: Prediction | Mapping[str, Any], b: Prediction | Mapping[str, Any]) -> Comparison:
-    """What makes B slower or faster than A; differences of causes add up to that of the step."""
-    first, second = _document(a, "A"), _document(b, "B")
-    steps = float(first["step_seconds"]), float(second["step_seconds"])
-    causes = [
-        (name, float(first["stalls"].get(name, 0.0)), float(second["stalls"].get(name, 0.0)))
-        for name in STALLS
-    ]
-    rows = sorted(((n, x, y, y - x) for n, x, y in causes if x or y), key=lambda r: -abs(r[3]))
-    total = ("step", *steps, steps[1] - steps[0])
-    return Comparison((total, *rows), _summary(steps, rows))
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "summary": self.summary,
+            "remarks": list(self.remarks),
+            "a": self.names[0],
+            "b": self.names[1],
+            "per": self.per,
+            "changed": {name: list(pair) for name, pair in self.changed.items()},
+            "rows": self.rows(),
+        }
+
+
+def compare(
+    a: Prediction | Mapping[str, Any],
+    b: Prediction | Mapping[str, Any],
+    *,
+    names: tuple[str, str] = ("A", "B"),
+) -> Comparison:
+    """What makes B slower or faster than A.
+
+    Args:
+        a: a prediction, or its document (`Prediction.to_dict()`, or what a `.json` report holds).
+        b: the other one.
+        names: where the two come from, such as the names of their files.
+
+    Returns:
+        Times of both in seconds, per step where model, batch, sequence, precision and optimizer are the same, else
+        per million tokens or thousand samples; memory in bytes, cost in USD.
+
+    >>> from foretrain import compare, predict
+    >>> asked = dict(on="1 x dgx-h100", batch=64, seq=2048, runtime="megatron")
+    >>> a, b = (predict("gpt2", plan=plan, **asked) for plan in ("dp8", "tp4 dp2"))
+    >>> found = compare(a, b)
+    >>> found.per, found.changed["plan"]
+    ('step', ('dp8', 'tp4 dp2 sp'))
+    >>> abs(sum(row.delta for row in found.causes) - (b.step_seconds - a.step_seconds)) < 1e-9
+    True
+    """
+    pair = _document(a, "A"), _document(b, "B")
+    asked = [document.get("question") or {} for document in pair]
+    changed = {
+        _TITLES.get(key, key): (asked[0].get(key), asked[1].get(key))
+        for key in _ASKED
+        if asked[0].get(key) != asked[1].get(key)
+    }
+    work = [_TITLES.get(key, key) for key in WORK if _TITLES.get(key, key) in changed]
+    per, amounts = _common(pair, work)
+    remarks = tuple(_remarks(asked, changed, work, per))
+    causes = () if amounts is None else tuple(_causes(pair, amounts))
+    figures = tuple(_figures(pair, per, amounts))
+    said = " ".join((*remarks, *_sentences(figures[0], causes, per, pair)))
+    return Comparison(names, per, causes, figures, changed, remarks, said)
 
 
 def _document(value: Prediction | Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    document = value.to_dict() if isinstance(value, Prediction) else value
-    if "step_seconds" not in document or not isinstance(document.get("stalls"), Mapping):
-        raise InputError(f"{name} is not a prediction: it has no step_seconds and stalls.")
-    return document
+    return value.to_dict() if isinstance(value, Prediction) else expect_prediction(value, name)
 
 
-def _summary(steps: tuple[float, float], rows: list[tuple[str, float, float, float]]) -> str:
-    ratio = steps[1] / steps[0]
-    if abs(ratio - 1.0) < 1e-9:
-        return f"Both take {show_seconds(steps[0])} per step."
-    words = "slower" if ratio > 1 else "faster"
-    factor = ratio if ratio > 1 else 1 / ratio
-    cause = rows[0][0] if rows else "nothing"
-    return (
-        f"B takes {show_seconds(steps[1])} per step instead of {show_seconds(steps[0])}:"
-        f" {factor:.2f} times {words}, mostly by {cause}."
-    )
+def _common(
+    pair: Sequence[Mapping[str, Any]], work: Sequence[str]
+) -> tuple[str | None, tuple[float, float] | None]:
+    """What the times are of, and how many of it a step of each has."""
+    if not work:
+        return "step", (1.0, 1.0)
+    for per, rate, many in (
+        ("million tokens", "tokens_per_second", 1e6),
+        ("thousand samples", "samples_per_second", 1e3),
+    ):
+        known = [bool(document.get(rate)) for document in pair]
+        if all(known):
+            a, b = (float(d[rate]) * float(d["step_seconds"]) / many for d in pair)
+            return per, (a, b)
+        if any(known) and "model" in work:
+            break  # one learns from tokens, the other does not
+    return None, None
+
+
+def _remarks(
+    asked: Sequence[Mapping[str, Any]],
+    changed: Mapping[str, tuple[Any, Any]],
+    work: Sequence[str],
+    per: str | None,
+) -> Iterator[str]:
+    if not work:
+        return
+    a, b = (question.get("model") for question in asked)
+    if per is None:
+        yield f"Not comparable: {a} and {b} have no unit of work in common, such as tokens."
+        return
+    shown = [name for name in work if name != "parameters" or "model" not in work]
+    told = ", ".join(f"{name} {_said(changed[name])}" for name in shown)
+    yield f"The work differs ({told}), so times are per {per}."
+    if "model" in work or "parameters" in work:
+        unit = per.rpartition(" ")[2].removesuffix("s")
+        yield f"A {unit} is not the same work for both models."
+
+
+def _said(pair: tuple[Any, Any]) -> str:
+    a, b = (f"{value:,}" if isinstance(value, int) else str(value) for value in pair)
+    return f"{a} and {b}"
+
+
+def _causes(
+    pair: Sequence[Mapping[str, Any]], amounts: tuple[float, float]
+) -> Iterator[Difference]:
+    found = []
+    for name in STALLS:
+        a, b = (
+            float(d["stalls"].get(name, 0.0)) / many for d, many in zip(pair, amounts, strict=True)
+        )
+        if a or b:
+            found.append(Difference("cause", name, "s", a, b))
+    yield from sorted(found, key=lambda row: -abs(row.delta or 0.0))
+
+
+def _figures(
+    pair: Sequence[Mapping[str, Any]], per: str | None, amounts: tuple[float, float] | None
+) -> Iterator[Difference]:
+    """Time first; what only one of them has is shown too."""
+    many = amounts or (1.0, 1.0)
+    memory = [document.get("memory") or {} for document in pair]
+    cost = [document.get("cost") or {} for document in pair]
+    usd = [_divided(row.get("usd_per_step"), n) for row, n in zip(cost, many, strict=True)]
+    times = [float(d["step_seconds"]) / n for d, n in zip(pair, many, strict=True)]
+    rows: list[tuple[str, str, Sequence[Any]]] = [
+        (f"time per {per or 'step'}", "s", times),
+        ("tokens per second", "1/s", [d.get("tokens_per_second") for d in pair]),
+        ("samples per second", "1/s", [d.get("samples_per_second") for d in pair]),
+        ("MFU", "share", [d.get("mfu") for d in pair]),
+        ("peak memory", "bytes", [row.get("peak_bytes") for row in memory]),
+        ("usable memory", "bytes", [row.get("usable_bytes") for row in memory]),
+        (f"cost per {per or 'step'}", "USD", usd),
+        ("cost per hour", "USD", [row.get("usd_per_hour") for row in cost]),
+        ("days of the job", "d", [(d.get("job") or {}).get("expected_days") for d in pair]),
+        ("cost of the job", "USD", [(d.get("job") or {}).get("usd") for d in pair]),
+    ]
+    for name, unit, values in rows:
+        a, b = (None if value is None else float(value) for value in values)
+        if a is not None or b is not None:
+            yield Difference("figure", name, unit, a, b)
+
+
+def _divided(value: float | None, by: float) -> float | None:
+    return None if value is None else value / by
+
+
+def _sentences(
+    time: Difference,
+    causes: Sequence[Difference],
+    per: str | None,
+    pair: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    if per is not None:
+        yield _verdict(time, causes, per)
+    fits = [document.get("fits") for document in pair]
+    if False in fits:
+        no = "Neither fits" if fits == [False, False] else f"{'AB'[fits.index(False)]} does not fit"
+        yield f"{no} in memory."
+
+
+def _verdict(time: Difference, causes: Sequence[Difference], per: str) -> str:
+    a, b = time.a or 0.0, time.b or 0.0
+    if abs(b - a) <= _SAME * a:
+        return f"Both take {rounded_seconds(a)} per {per}."
+    digits = 2 if abs(b / a - 1.0) >= 0.01 else 3
+    ratio = f"{b / a:.{digits}f}× as long" if b > a else f"{a / b:.{digits}f}× as fast"
+    text = f"B takes {rounded_seconds(b)} per {per} instead of {rounded_seconds(a)} ({ratio})"
+    sign = 1.0 if b > a else -1.0
+    with_it = _moves([row for row in causes if (row.delta or 0.0) * sign > 0])
+    against = _moves([row for row in causes if (row.delta or 0.0) * sign < -_SAME * a])
+    text += f": {with_it}" if with_it else ""
+    return f"{text}, but {against}." if against else f"{text}."
+
+
+def _moves(rows: Sequence[Difference]) -> str:
+    """`bubble shrank by 9 s and host by 1 s`: those that matter, all of one sign."""
+    whole = sum(abs(row.delta or 0.0) for row in rows)
+    told = [r for r in rows if abs(r.delta or 0.0) >= _WORTH_NAMING * whole][:_MOST_NAMED]
+    if not told:
+        return ""
+    moved = "grew" if (told[0].delta or 0.0) > 0 else "shrank"
+    parts = [f"{row.name} by {rounded_seconds(abs(row.delta or 0.0))}" for row in told]
+    parts[0] = parts[0].replace(" by ", f" {moved} by ", 1)
+    return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foretrain.analysis.answer import Answer
+from foretrain.analysis.document import expect_prediction
 from foretrain.analysis.prediction import STALLS, Prediction
-from foretrain.errors import InputError
-from foretrain.units import show_bytes, show_seconds
+from foretrain.units import rounded_seconds, show_bytes
 
 _MEANING = {
     "compute": "kernels ran",
@@ -23,8 +24,8 @@ _MEANING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Answer):
     """`critical_path` and `remedies` are rows of the document."""
 
     headline: str
@@ -32,17 +33,36 @@ class Explanation:
     critical_path: tuple[Mapping[str, Any], ...]
     remedies: tuple[Mapping[str, Any], ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "headline": self.headline,
+            "paragraphs": list(self.paragraphs),
+            "critical_path": [dict(row) for row in self.critical_path],
+            "what_would_help": [dict(row) for row in self.remedies],
+        }
+
 
 def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
-    """Why the step takes its time and what would help most."""
-    data = document.to_dict() if isinstance(document, Prediction) else document
-    if "step_seconds" not in data or not isinstance(data.get("stalls"), Mapping):
-        raise InputError("this is not a prediction document: it has no step_seconds and stalls.")
+    """Why a step takes its time, in sentences, and what would help most.
+
+    Args:
+        document: a prediction, or its document (`Prediction.to_dict()`, or what a `.json` report holds).
+
+    >>> from foretrain import explain, predict
+    >>> why = explain(predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64))
+    >>> why.headline.endswith("of it computing")
+    True
+    """
+    data = (
+        document.to_dict()
+        if isinstance(document, Prediction)
+        else expect_prediction(document, "the document")
+    )
     step = float(data["step_seconds"])
     stalls = {name: float(data["stalls"].get(name, 0.0)) for name in STALLS}
     path = _summed(data.get("critical_path") or ())
     return Explanation(
-        headline=f"{show_seconds(step)} per step, {_share(stalls['compute'], step)} of it computing",
+        headline=f"{rounded_seconds(step)} per step, {_share(stalls['compute'], step)} of it computing",
         paragraphs=tuple(_paragraphs(data, stalls, step)),
         critical_path=tuple(path),
         remedies=tuple(data.get("what_would_help") or ()),
@@ -52,7 +72,7 @@ def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
 def _paragraphs(data: Mapping[str, Any], stalls: Mapping[str, float], step: float) -> list[str]:
     ordered = sorted(stalls.items(), key=lambda pair: -pair[1])
     lines = [
-        f"{_share(seconds, step)} {name}: {_MEANING[name]} ({show_seconds(seconds)})."
+        f"{_share(seconds, step)} {name}: {_MEANING[name]} ({rounded_seconds(seconds)})."
         for name, seconds in ordered
         if seconds > 0.0005 * step
     ]
@@ -61,8 +81,8 @@ def _paragraphs(data: Mapping[str, Any], stalls: Mapping[str, float], step: floa
         busy = [float(stage.get("compute", 0.0)) for stage in by_stage]
         slow = busy.index(max(busy))
         lines.append(
-            f"Stage {slow} computes longest ({show_seconds(busy[slow])}), the shortest takes"
-            f" {show_seconds(min(busy))}: an even split would be {show_seconds(sum(busy) / len(busy))}."
+            f"Stage {slow} computes longest ({rounded_seconds(busy[slow])}), the shortest takes"
+            f" {rounded_seconds(min(busy))}: an even split would be {rounded_seconds(sum(busy) / len(busy))}."
         )
     memory = data.get("memory") or {}
     if memory:
@@ -91,4 +111,4 @@ def _summed(path: Any) -> list[dict[str, Any]]:
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "0 %"
+    return f"{100 * part / whole:.1f} %" if whole else "0 %"

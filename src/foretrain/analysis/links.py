@@ -1,7 +1,7 @@
 """Links: how much of the step each kind of link is in use, by what, and when.
 
 Traffic is gathered per distinct (rank class, shape): all tasks of such a pair put the same bytes on the same
-links. Collectives inside chains are known to every rank class that takes part; they are counted once.
+links. Bytes are those that cross a link; how long they keep it busy is counted apart, as few flows reach its rate. Collectives inside chains are known to every rank class that takes part; they are counted once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def link_use(
     pairs = _pairs(graph)
     traffic = _traffic(graph, costs, pairs)
     moved = traffic.bytes * pairs.times[traffic.pair]
-    load = np.bincount(traffic.link, moved, len(routes.capacity))
+    crossed = np.bincount(traffic.link, moved, len(routes.capacity))
+    busy = traffic.busy * pairs.times[traffic.pair]
+    load = np.bincount(traffic.link, busy, len(routes.capacity))
     order = np.argsort(-load / routes.capacity, kind="stable")
     found = []
     for rank, k in enumerate(order[:limit].tolist()):
@@ -61,7 +63,7 @@ def link_use(
             LinkUse(
                 name=called,
                 is_network=bool(routes.on_network[k]),
-                bytes=float(load[k]),
+                bytes=float(crossed[k]),
                 bandwidth=float(routes.capacity[k]),
                 share=float(load[k] / routes.capacity[k] / step_seconds),
                 kind=link_kind(called),
@@ -116,16 +118,20 @@ def _spread(length: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Traffic:
-    """Entry i: each task of pair `pair[i]` puts `bytes[i]` on `link[i]`, by the collective of `item[i]`."""
+    """Entry i: each task of pair `pair[i]` puts `bytes[i]` on `link[i]`, by the collective of `item[i]`.
+
+    The link is busy with them as long as with `busy[i]` bytes at its rate.
+    """
 
     link: Ints
     bytes: Floats
+    busy: Floats
     item: Ints
     pair: Ints
 
     def on(self, link: int) -> _Traffic:
         at = np.flatnonzero(self.link == link)
-        return _Traffic(self.link[at], self.bytes[at], self.item[at], self.pair[at])
+        return _Traffic(self.link[at], self.bytes[at], self.busy[at], self.item[at], self.pair[at])
 
 
 def _traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
@@ -133,6 +139,7 @@ def _traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
     return _Traffic(
         np.concatenate([one.link, two.link]),
         np.concatenate([one.bytes, two.bytes]),
+        np.concatenate([one.busy, two.busy]),
         np.concatenate([one.item, two.item]),
         np.concatenate([one.pair, two.pair]),
     )
@@ -144,7 +151,8 @@ def _task_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffi
     task = pairs.first[pair]
     item = graph.shape_items[graph.shape_ptr[graph.task_shape[task]]].astype(np.int64)
     route = costs.route[task].astype(np.int64)
-    return _on_links(costs.routes, route, costs.volume[task], item, pair)
+    volumes = (costs.moved[costs.alike[task]], costs.volume[task])
+    return _on_links(costs.routes, route, volumes, item, pair)
 
 
 def _chain_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
@@ -156,8 +164,9 @@ def _chain_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traff
     rank_class = graph.task_class[pairs.first[pair]][owner]
     counted = _counted(graph, costs)[rank_class, item]
     owner, item, rank_class = owner[counted], item[counted], rank_class[counted]
-    route, volume = costs.item_route[rank_class, item], costs.item_volume[rank_class, item]
-    return _on_links(costs.network_routes, route, volume, item, pair[owner])
+    route = costs.item_route[rank_class, item]
+    volumes = (costs.item_moved[rank_class, item], costs.item_volume[rank_class, item])
+    return _on_links(costs.network_routes, route, volumes, item, pair[owner])
 
 
 def _counted(graph: ExecutionGraph, costs: Costs) -> NDArray[np.bool_]:
@@ -173,13 +182,18 @@ def _counted(graph: ExecutionGraph, costs: Costs) -> NDArray[np.bool_]:
 
 
 def _on_links(
-    routes: Routes | EngineRoutes, route: Ints, volume: Floats, item: Ints, pair: Ints
+    routes: Routes | EngineRoutes,
+    route: Ints,
+    volumes: tuple[Floats, Floats],
+    item: Ints,
+    pair: Ints,
 ) -> _Traffic:
-    """Every route loads the links it crosses."""
+    """Every route loads the links it crosses; `volumes`: bytes moved, and those that keep links as busy."""
     owner, place = _spread(np.diff(routes.ptr)[route].astype(np.int64))
     entry = routes.ptr[route][owner] + place
     link = routes.link[entry].astype(np.int64)
-    return _Traffic(link, volume[owner] * routes.weight[entry], item[owner], pair[owner])
+    moved, busy = (volume[owner] * routes.weight[entry] for volume in volumes)
+    return _Traffic(link, moved, busy, item[owner], pair[owner])
 
 
 def _work(item: Item) -> Communication:

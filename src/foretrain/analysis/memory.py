@@ -12,14 +12,22 @@ from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import MEMORY_KINDS, Memory, StageMemory
 from foretrain.analysis.stalls import chains
+from foretrain.analysis.uncertainty import memory_spread
+from foretrain.cluster.headroom import fill, usable_bytes
 from foretrain.compile.execution import PHASE_NAMES, Communication, ExecutionGraph
 from foretrain.runtime import Runtime
 
 Ints = NDArray[np.int64]
 
 
-def memory(graph: ExecutionGraph, runtime: Runtime, capacities: NDArray[np.float64]) -> Memory:
-    """`capacities`: bytes of the device of each rank class."""
+def memory(
+    graph: ExecutionGraph,
+    runtime: Runtime,
+    capacities: NDArray[np.float64],
+    headroom: float = 0.0,
+    is_runtime_known: bool = True,
+) -> Memory:
+    """`capacities`: bytes of the device of each rank class; `headroom`: the share of them that is kept free."""
     task, owner = chains(graph)
     loose = _lost_share(graph, runtime)
     stages = []
@@ -28,17 +36,20 @@ def memory(graph: ExecutionGraph, runtime: Runtime, capacities: NDArray[np.float
         mine = task[owner == rank_class]
         stages.append(_stage(graph, loose, stage, mine, runtime.frees_gradients))
     # with devices of several sizes the stage to worry about is the one with the least room
-    room = [float(capacities[graph.fold.stage_of == s.stage].min()) for s in stages]
-    fullest = max(stages, key=lambda s: (s.peak_bytes / room[s.stage], s.peak_bytes))
+    sizes = [float(capacities[graph.fold.stage_of == s.stage].min()) for s in stages]
+    room = [usable_bytes(size, runtime.context_bytes, headroom) for size in sizes]
+    fullest = max(stages, key=lambda s: (fill(s.peak_bytes, room[s.stage]), s.peak_bytes))
     return Memory(
         peak_bytes=fullest.peak_bytes,
-        capacity_bytes=room[fullest.stage],
+        capacity_bytes=sizes[fullest.stage],
         by_kind=fullest.by_kind,
         by_stage=tuple(stages),
         peak_stage=fullest.stage,
         moment=fullest.moment,
         allocated_bytes=fullest.allocated_bytes,
         context_bytes=runtime.context_bytes,
+        headroom=headroom,
+        spread=memory_spread(runtime.name, is_runtime_known),
     )
 
 
@@ -49,12 +60,20 @@ NEARLY_FULL = 0.95
 def notes(found: Memory) -> tuple[str, ...]:
     """What a step that fits barely may cost besides: measured runs are too few to put a time on it."""
     share = found.total_bytes / found.capacity_bytes
-    if not NEARLY_FULL < share <= 1.0:
+    if share <= NEARLY_FULL or not found.fits:
         return ()
     return (
         f"memory is {100 * share:.0f} % full: an allocator this close to the end empties its cache and asks the"
         " driver again, which waits for the device; the step time does not count it.",
     )
+
+
+def headroom_note(runtime: Runtime, headroom: float) -> tuple[str, ...]:
+    """What is kept free where it is the stack's own habit: not counted among what makes a time less sure."""
+    if headroom != runtime.headroom:
+        return ()
+    reason = runtime.headroom_reason or "nothing is known of the stack's habits"
+    return (f"headroom {100 * headroom:g} %: {reason}; change with --headroom.",)
 
 
 def _lost_share(graph: ExecutionGraph, runtime: Runtime) -> float:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from math import erfc, exp, log, sqrt
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.analysis.answer import Answer
+from foretrain.cluster.headroom import usable_bytes
+
+if TYPE_CHECKING:
+    from foretrain.analysis.job import JobTotals
+
 SCHEMA_VERSION = 1
+Z80 = 1.2815515655446004
+"""Half of a two-sided 80 % interval, in standard deviations of a normal distribution."""
 T = TypeVar("T")
 
 STALLS = (
@@ -49,6 +58,8 @@ class Memory:
     moment: str
     allocated_bytes: float = 0.0
     context_bytes: float = 0.0  # outside the allocator: driver context, libraries, communicators
+    headroom: float = 0.0  # share of the device that is kept free
+    spread: float = 0.0  # standard deviation of the logarithm of the peak
 
     @property
     def total_bytes(self) -> float:
@@ -56,8 +67,57 @@ class Memory:
         return self.peak_bytes + self.context_bytes
 
     @property
+    def headroom_bytes(self) -> float:
+        return self.headroom * self.capacity_bytes
+
+    @property
+    def usable_bytes(self) -> float:
+        """What the allocator may take: the device less context and headroom."""
+        return usable_bytes(self.capacity_bytes, self.context_bytes, self.headroom)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What the peak lies in with a probability of 80 %."""
+        factor = exp(Z80 * self.spread)
+        return self.peak_bytes / factor, self.peak_bytes * factor
+
+    @property
     def fits(self) -> bool:
-        return self.total_bytes <= self.capacity_bytes
+        """Whether it is expected to fit."""
+        return self.peak_bytes <= self.usable_bytes
+
+    @property
+    def fits_probability(self) -> float:
+        """Of a peak that is log-normal around the predicted one."""
+        if self.spread <= 0.0 or self.peak_bytes <= 0.0 or self.usable_bytes <= 0.0:
+            return float(self.fits)
+        return 0.5 * erfc(log(self.peak_bytes / self.usable_bytes) / (sqrt(2.0) * self.spread))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "peak_bytes": self.peak_bytes,
+            "interval_bytes": list(self.interval),
+            "allocated_bytes": self.allocated_bytes,
+            "total_bytes": self.total_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "context_bytes": self.context_bytes,
+            "headroom_bytes": self.headroom_bytes,
+            "usable_bytes": self.usable_bytes,
+            "fits_probability": self.fits_probability,
+            "peak_stage": self.peak_stage,
+            "moment": self.moment,
+            "by_kind": dict(self.by_kind),
+            "by_stage": [
+                {
+                    "stage": stage.stage,
+                    "peak_bytes": stage.peak_bytes,
+                    "allocated_bytes": stage.allocated_bytes,
+                    "by_kind": dict(stage.by_kind),
+                    "moment": stage.moment,
+                }
+                for stage in self.by_stage
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +149,9 @@ class LinkUse:
 
     name: str
     is_network: bool
-    bytes: float
+    bytes: float  # that cross it
     bandwidth: float  # bytes/s that long messages reach
-    share: float  # of the step during which it would be busy at that bandwidth
+    share: float  # of the step during which it is busy: flows that do not reach its bandwidth keep it longer
     kind: str = ""  # the name's pattern: `device->switch`
     count: int = 0  # how many links there are of the kind; 0 where that is not known
     traffic: tuple[tuple[str, float], ...] = ()  # purpose, bytes; greatest first
@@ -192,9 +252,15 @@ class Late(Sequence[T]):
         return iter(self._items())
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What one training step will do. Seconds, bytes, USD."""
+@dataclass(frozen=True, repr=False)
+class Prediction(Answer):
+    """What one training step will do. Seconds, bytes, USD.
+
+    >>> from foretrain import predict
+    >>> p = predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64)
+    >>> abs(sum(p.stalls.values()) - p.step_seconds) < 1e-9
+    True
+    """
 
     id: str
     step_seconds: float
@@ -222,10 +288,17 @@ class Prediction:
     operators: tuple[tuple[str, float], ...] = field(
         default=(), repr=False
     )  # busiest ops, seconds per step on the bottleneck stage
+    job: JobTotals | None = None  # where the question names one
 
     @property
     def fits(self) -> bool:
         return self.memory.fits
+
+    @property
+    def usd_per_sample(self) -> float | None:
+        """What plans of unlike batches can be compared by."""
+        per_step, batch = self.cost.usd_per_step, self.samples_per_second * self.step_seconds
+        return None if per_step is None or batch <= 0.0 else per_step / batch
 
     def to_dict(self, *, in_full: bool = True) -> dict[str, Any]:
         """The prediction document, without the timeline; `in_full=False` leaves critical path and links out."""
@@ -250,25 +323,7 @@ class Prediction:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "fits": self.fits,
-            "memory": {
-                "peak_bytes": self.memory.peak_bytes,
-                "allocated_bytes": self.memory.allocated_bytes,
-                "total_bytes": self.memory.total_bytes,
-                "capacity_bytes": self.memory.capacity_bytes,
-                "peak_stage": self.memory.peak_stage,
-                "moment": self.memory.moment,
-                "by_kind": dict(self.memory.by_kind),
-                "by_stage": [
-                    {
-                        "stage": stage.stage,
-                        "peak_bytes": stage.peak_bytes,
-                        "allocated_bytes": stage.allocated_bytes,
-                        "by_kind": dict(stage.by_kind),
-                        "moment": stage.moment,
-                    }
-                    for stage in self.memory.by_stage
-                ],
-            },
+            "memory": self.memory.to_dict(),
             "stalls": dict(self.stalls),
             "stalls_by_stage": [dict(stage) for stage in self.stalls_by_stage],
             "bottleneck": self.bottleneck,
@@ -281,15 +336,10 @@ class Prediction:
                 "usd_per_step": self.cost.usd_per_step,
                 "price_date": self.cost.price_date,
             },
+            "job": None if self.job is None else self.job.to_dict(),
             "operators": [{"op": name, "seconds": s} for name, s in self.operators],
             "measured_share": self.measured_share,
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
             "provenance": dict(self.provenance),
         }
-
-    def save(self, path: str) -> None:
-        """Write the report in the format its extension names."""
-        from foretrain.report import save  # the one upward call: rendering is a door on the answer
-
-        save(self, path)

@@ -1,7 +1,13 @@
-"""Sensitivity: what the step would be if one thing were better. Same graph, changed costs, run again."""
+"""Sensitivity: what the step would be if one thing were better. Same graph, changed costs, run again.
+
+Links with more bandwidth or less latency are costed anew, as `whatif` does: libraries choose otherwise on them, and
+what a protocol or a host limits does not move any faster. So are hosts without overhead, where it is more than
+launches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,14 +29,20 @@ class Change:
     interconnect: float = 1.0
     network: float = 1.0
     host: float = 1.0
+    copies: float = 1.0
 
 
 CHANGES = (
     Change("kernels twice as fast", compute=0.5),
-    Change("interconnect twice as fast", interconnect=0.5),
-    Change("network twice as fast", network=0.5),
+    Change("copies to and from the host twice as fast", copies=0.5),
     Change("no host overhead (CUDA graphs)", host=0.0),
 )
+BOUNDS = {
+    # what crosses the network passes the links inside nodes too
+    "interconnect": Change("", interconnect=0.5, network=0.5, copies=0.5),
+    "network": Change("", network=0.5),
+}
+"""All time on links halved: neither twice their bandwidth nor half their latency brings more."""
 WORTH_SAYING = 1.005
 
 
@@ -61,14 +73,37 @@ def run_graph(graph: ExecutionGraph, costs: Costs) -> Run:
     return simulate(program(graph, costs))
 
 
-def remedies(graph: ExecutionGraph, costs: Costs, step_seconds: float) -> tuple[Remedy, ...]:
-    """Changes that would help, best first."""
-    found = []
+def remedies(
+    graph: ExecutionGraph,
+    costs: Costs,
+    step_seconds: float,
+    on_links: Callable[[str, float], Costs],
+    hosted: Callable[[float], float | None],
+) -> tuple[Remedy, ...]:
+    """Changes that would help, best first. `on_links` costs the graph with a rate of links times a factor, by its name
+    in `Cluster.scaled`; `hosted` is the step with hosts that take so many times as long, None where only launches do."""
+    tried = []
     for change in CHANGES:
-        seconds = float(run_graph(graph, changed(graph, costs, change)).end.max())
-        if step_seconds / seconds >= WORTH_SAYING:
-            found.append(Remedy(change.text, seconds, step_seconds / seconds))
-    return tuple(sorted(found, key=lambda r: r.step_seconds))
+        exact = hosted(change.host) if change.host != 1.0 else None
+        plain = _seconds(graph, changed(graph, costs, change))
+        tried.append((change.text, plain if exact is None else exact))
+    for links, halved in BOUNDS.items():
+        bound = _seconds(graph, changed(graph, costs, halved))
+        if step_seconds / bound < WORTH_SAYING:
+            continue
+        wider = _seconds(graph, on_links(links, 2.0))
+        tried.append((f"twice the {links} bandwidth", wider))
+        if wider / bound >= WORTH_SAYING:  # what bandwidth leaves is latency
+            quicker = _seconds(graph, on_links(f"{links}_latency", 0.5))
+            tried.append((f"half the {links} latency", quicker))
+    worth = [
+        Remedy(text, s, step_seconds / s) for text, s in tried if step_seconds / s >= WORTH_SAYING
+    ]
+    return tuple(sorted(worth, key=lambda r: r.step_seconds))
+
+
+def _seconds(graph: ExecutionGraph, costs: Costs) -> float:
+    return float(run_graph(graph, costs).end.max())
 
 
 def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:
@@ -81,7 +116,7 @@ def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:
     for column, share in factors.items():
         seconds[chains] += (share - 1.0) * parts[:, column]
     seconds[(kind == LAUNCH) | (kind == LAUNCH_REST)] *= change.host
-    seconds[kind == COPY] *= change.interconnect
+    seconds[kind == COPY] *= change.copies
     flows = costs.route >= 0
     factor = np.where(costs.is_network, change.network, change.interconnect)
     seconds = np.where(flows, seconds * factor, seconds)

@@ -15,20 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.analysis.prediction import STALLS
+from foretrain.analysis.prediction import STALLS, Z80
 from foretrain.analysis.stalls import Stalls, chains
-from foretrain.compile.execution import CHAIN, Communication, Compute, ExecutionGraph
+from foretrain.compile.execution import CHAIN, COLLECTIVE, Communication, Compute, ExecutionGraph
 from foretrain.cost import cost
 from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.cost import Costs
 from foretrain.loading import load_own_yaml
-
-Z80 = 1.2815515655446004
-"""Half of a two-sided 80 % interval, in standard deviations of a normal distribution."""
 
 GREATEST = 3.0
 """of log seconds: beyond a factor of 20 a wider interval says no more"""
@@ -53,6 +51,7 @@ class Known:
     runtime: str = ""  # the preset
     is_runtime_known: bool = True  # else the preset stands in for it
     assumed: int = 0  # settings that had to be filled in
+    unknown_switches: int = 0  # of the run, that nothing here answers to
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +87,23 @@ def term_of(named: tuple[str, str], scale: Iterable[str]) -> str:
 
 
 @cache
+def _fitted() -> Mapping[str, Any]:
+    path = Path(cost.__file__).parent / "calibration" / "uncertainty.yaml"
+    found: Mapping[str, Any] = load_own_yaml(path)
+    return found
+
+
+def memory_spread(runtime: str, is_runtime_known: bool = True) -> float:
+    """Standard deviation of the logarithm of a peak under this runtime; those without runs to tell, and those that a
+    preset stands in for, share one."""
+    sizes = _fitted()["memory"]["spread"]
+    return float(sizes[runtime if is_runtime_known and runtime in sizes else "other"])
+
+
+@cache
 def scales() -> Mapping[str, float]:
     """Factors on parts and sizes of terms, as fitted; `runtime NAME` is the term of that runtime."""
-    path = Path(cost.__file__).parent / "calibration" / "uncertainty.yaml"
-    data = load_own_yaml(path)
+    data = _fitted()
     own = {f"{kind} {name}": size for kind in NAMED for name, size in data[kind].items()}
     return {**data["parts"], **data["terms"], **own}
 
@@ -105,7 +117,8 @@ def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: Known) -> 
         return Trust({}, {"model": 1.0}, named, 0.0)
     share = dict(zip(STALLS, (stalls.by_class[busiest] / step).tolist(), strict=True))
     with_compute = sum(share[name] for name in WITH_COMPUTE)
-    seconds, deviation, measured, linked = _kernels(graph, costs, busiest)
+    seconds, deviation, measured = _kernels(graph, costs, busiest)
+    linked, left = _collectives(graph, costs, busiest)
     total = sum(seconds.values())
     alike = {name: with_compute * deviation[name] / total for name in seconds} if total else {}
     moving = communication_spread()
@@ -124,8 +137,10 @@ def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: Known) -> 
             "unmeasured_kernels": with_compute * (1.0 - covered),
             "several_devices": float(known.devices > 1),
             "several_nodes": float(known.nodes > 1),
+            "left_curve": share["interconnect"] * left,
             "unknown_runtime": float(not known.is_runtime_known),
             "assumed": sqrt(known.assumed),
+            "unknown_switches": sqrt(known.unknown_switches),
         },
         named=named,
         measured_share=min(1.0, with_compute * covered + share["interconnect"] * linked),
@@ -141,12 +156,12 @@ def _busiest(graph: ExecutionGraph, costs: Costs) -> int:
 
 def _kernels(
     graph: ExecutionGraph, costs: Costs, rank_class: int
-) -> tuple[dict[str, float], dict[str, float], float, float]:
-    """By family seconds and deviations on a chain; measured kernel seconds; measured share of communication."""
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """By family seconds and deviations on a chain; measured kernel seconds."""
     count = _counts(graph, rank_class)
     seconds: dict[str, float] = {}
     deviation: dict[str, float] = {}
-    measured = moving = moving_measured = 0.0
+    measured = 0.0
     for index in np.flatnonzero(count).tolist():
         work, times = graph.items[index].work, float(count[index])
         rests = times * float(costs.item_measured[rank_class, index])
@@ -157,10 +172,26 @@ def _kernels(
             off = times * float(costs.item_spread[rank_class, index])
             deviation[name] = deviation.get(name, 0.0) + off
             measured += rests
-        elif isinstance(work, Communication):
-            moving += spent
-            moving_measured += rests
-    return seconds, deviation, measured, moving_measured / moving if moving else 0.0
+    return seconds, deviation, measured
+
+
+def _collectives(graph: ExecutionGraph, costs: Costs, rank_class: int) -> tuple[float, float]:
+    """Of the seconds of collectives inside domains, the share that measured curves tell, and the share that has
+    curves of which none holds: those on the chain of a class, and all that are tasks of their own, as one class
+    runs them for all."""
+    tasks = np.flatnonzero(graph.task_kind == COLLECTIVE)
+    item = graph.shape_items[graph.shape_ptr[graph.task_shape[tasks]]].astype(np.int64)
+    runs = np.zeros_like(costs.item_seconds)
+    np.add.at(runs, (graph.task_class[tasks], item), 1.0)
+    runs[rank_class] += _counts(graph, rank_class)
+    is_collective = np.array([isinstance(one.work, Communication) for one in graph.items])
+    is_far = np.append(costs.network_routes.is_network, True)  # the last: no route at all
+    runs *= is_collective & ~is_far[costs.item_route]
+    total, measured, left = (
+        float((runs * column).sum())
+        for column in (costs.item_seconds, costs.item_measured, costs.item_left)
+    )
+    return (measured / total, left / total) if total else (0.0, 0.0)
 
 
 def family(kind: str) -> str:

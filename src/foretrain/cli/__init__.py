@@ -5,18 +5,24 @@ Exit codes: 0 the answer; 1 the answer is no; 2 bad input, explained; 101 our bu
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import IO
 
-__all__ = ["main"]
+__all__ = ["COMPLETE", "main"]
+
+COMPLETE = "_FORETRAIN_COMPLETE"
+"""Set by the shell when it asks what could stand where the cursor is."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     # Start-up makes many objects that stay: looking through them for garbage took a tenth of a cold call.
     gc.set_threshold(100_000, 20, 20)
+    _open_standard_streams()
     code = run(list(sys.argv[1:] if args is None else args))
     gc.freeze()  # nor is it looked through at the end, when everything goes anyway
     sys.exit(code)
@@ -31,12 +37,14 @@ def run(args: list[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a narrow encoding must not stop an answer
     try:
-        command, rest, name = addressed(app_for(args), args)
+        command, rest, name = addressed(app_for(args or _typed()), args)
         code = command.main(rest, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
     except BrokenPipeError:
         return hang_up()
+    except SystemExit as ended:  # the parser's own end of a pipe without a reader
+        return hang_up() if ended.code == 1 else int(ended.code or 0)
     except KeyboardInterrupt:
         return interrupted()
     except ForetrainError as error:
@@ -45,6 +53,10 @@ def run(args: list[str]) -> int:
         _say(str(error))
         return error.exit_code
     except Exception as error:
+        if _is_of_stdout(error):
+            _drop(sys.stdout)
+            _say(f"standard output cannot be written ({os.strerror(error.errno)}).")  # type: ignore[attr-defined]
+            return 2
         if hasattr(error, "format_message"):  # a usage error of the argument parser
             return _usage(error)
         if type(error).__name__ == "Abort":
@@ -52,11 +64,42 @@ def run(args: list[str]) -> int:
         return _our_fault(error, args)
 
 
+def _open_standard_streams() -> None:
+    """What was closed before we began leads nowhere, lest a file that we open takes its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            setattr(sys, name, os.fdopen(null, "w" if number else "r"))
+
+
+def _typed() -> list[str]:
+    """What the shell wants completed: only its command is loaded."""
+    if COMPLETE not in os.environ:
+        return []
+    from foretrain.cli.completion import words_typed
+
+    return words_typed()
+
+
 def hang_up() -> int:
     """The reader of our output is gone: end quietly, as a signal would have ended us."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    _drop(sys.stdout)
     return 141
+
+
+def _drop(stream: IO[str]) -> None:
+    """What is yet to be written leads nowhere."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def _is_of_stdout(error: Exception) -> bool:
+    """Whether it is stdout that cannot be written: errors of files tell the file's name."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return isinstance(error, OSError) and error.filename is None and error.errno in full
 
 
 def interrupted() -> int:
@@ -65,7 +108,16 @@ def interrupted() -> int:
 
 
 def _say(message: str) -> None:
-    print(f"foretrain: {message}", file=sys.stderr)
+    tell(f"foretrain: {message}")
+
+
+def tell(text: str, end: str = "\n") -> None:
+    """A line on stderr; that nobody can read it does not stop an answer."""
+    try:
+        sys.stderr.write(text + end)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _drop(sys.stderr)
 
 
 def _usage(error: Exception) -> int:
@@ -75,7 +127,7 @@ def _usage(error: Exception) -> int:
         return 2
     _say(message)
     if context is not None:
-        print(f"See '{context.command_path} --help'.", file=sys.stderr)
+        tell(f"See '{context.command_path} --help'.")
     return 2
 
 
@@ -86,9 +138,8 @@ def _our_fault(error: Exception, args: list[str]) -> int:
         traceback.print_exception(error)
     text = " ".join(str(error).split())
     _say(f"internal error: {type(error).__name__}: {text[:300]}")
-    print(
+    tell(
         "This is a fault of Foretrain, not of your input. Please report it with the command line and the "
-        "output of the same command with -v.",
-        file=sys.stderr,
+        "output of the same command with -v."
     )
     return 101

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from foretrain.cli.options import Output
 from foretrain.errors import InputError
-
-if TYPE_CHECKING:
-    from foretrain.measurement.calibration import Calibration
 
 
 def calibrate(
@@ -56,39 +53,14 @@ def calibrate(
     expect_page(output)
     if measured and store is not None:
         raise InputError("give FILES or --store, not both.")
-    how: dict[str, Any] = {
-        "threads": None if threads is None else parse_count(threads),
-        "processes": parse_count(processes),
-        "device": device,
-    }
-    if measured:
-        found = _of_files(measured, machine, how)
-    else:
-        found = _of_store(store, machine, how)
+    import foretrain
+
+    found = foretrain.calibrate(
+        measured or (),
+        store=store,
+        machine=machine,
+        threads=None if threads is None else parse_count(threads),
+        processes=parse_count(processes),
+        device=device,
+    )
     return give_page(calibration_page(found), output)
-
-
-def _of_files(files: list[Path], machine: str | None, how: dict[str, Any]) -> Calibration:
-    from foretrain.measurement.exchange import read_measurements
-    from foretrain.measurement.fitting import calibration_of
-
-    rows = [row for file in files for row in read_measurements(file)]
-    if machine is not None:
-        rows = [row for row in rows if row.machine.id == machine]
-    last = {
-        (row.kind, row.key_text, row.machine.id): row for row in sorted(rows, key=lambda r: r.at)
-    }
-    return calibration_of(tuple(last.values()), **how)
-
-
-def _of_store(path: str | None, machine: str | None, how: dict[str, Any]) -> Calibration:
-    from foretrain.measurement.fitting import calibrate as calibrated
-    from foretrain.measurement.machine import Machine
-    from foretrain.measurement.store import Store
-
-    with Store.open(path, must_exist=True) as store:
-        found = calibrated(store, machine or Machine.here(), **how)
-        store.add_calibration(
-            Machine.from_dict(found.machine), found.to_dict(), found.provenance.last
-        )
-    return found

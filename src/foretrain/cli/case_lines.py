@@ -11,6 +11,7 @@ from typing import IO, Any
 from foretrain.errors import FileError, ForetrainError, InputError
 
 MAX_LINE = 1_000_000
+WHAT = "a file of cases, one JSON object per line"
 
 Answer = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]
 
@@ -20,14 +21,16 @@ def open_cases(path: str) -> IO[bytes]:
     if path == "-":
         return sys.stdin.buffer
     file = Path(path)
-    if file.is_dir():
-        raise FileError(f"{file} is a folder; expected a file of cases, one JSON object per line.")
     try:
+        if file.is_dir():
+            raise FileError(f"{file} is a folder; expected {WHAT}.")
+        if file.exists() and not file.is_file():
+            raise FileError(
+                f"{file} is a pipe, a device or a socket; expected {WHAT}. '-' reads standard input."
+            )
         return file.open("rb")
     except FileNotFoundError:
-        raise FileError(
-            f"{file} does not exist; expected a file of cases, one JSON object per line."
-        ) from None
+        raise FileError(f"{file} does not exist; expected {WHAT}.") from None
     except (OSError, ValueError) as error:
         raise FileError(
             f"{file} cannot be read ({getattr(error, 'strerror', None) or error})."

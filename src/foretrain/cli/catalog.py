@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from foretrain.cli.options import HELP, Output, command
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, hint
 
 KINDS = ("devices", "nodes", "links", "models", "runtimes", "measurements")
 
@@ -30,9 +30,7 @@ def list_rows(
 
     expect_page(output)
     if kind is not None and kind not in KINDS:
-        raise InputError(
-            f"unknown kind {kind!r}.{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}."
-        )
+        raise InputError(f"unknown kind {kind!r}.{hint(kind, KINDS)}")
     return give_page(list_page(KINDS if kind is None else (kind,)), output)
 
 

@@ -14,13 +14,16 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     output: Output,
 ) -> int:
-    """The difference of two predictions, cause by cause."""
+    """The difference of two predictions, cause by cause.
+
+    Per token or sample where the work differs. Exit code 1 when the two have no unit of work in common.
+    """
     from foretrain.cli.documents import prediction_document
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)
     documents = prediction_document(a), prediction_document(b)
     import foretrain
-    from foretrain.report.answers import compare_page
+    from foretrain.report import page_of
 
-    return give_page(compare_page(foretrain.compare(*documents), (a, b)), output)
+    return give_page(page_of(foretrain.compare(*documents, names=(a, b))), output)

@@ -22,6 +22,6 @@ def explain(
     expect_page(output)
     document = prediction_document(file)
     import foretrain
-    from foretrain.report.answers import explain_page
+    from foretrain.report import page_of
 
-    return give_page(explain_page(foretrain.explain(document)), output)
+    return give_page(page_of(foretrain.explain(document)), output)

@@ -44,18 +44,17 @@ class Launch:
 
 def export(question: Question, launch: Launch) -> int:
     """Launch files of a plan for other software, and what of the plan they cannot say."""
-    from foretrain.adapters.write import TARGETS, expect_target, save
-    from foretrain.adapters.write import export as export_to
+    from foretrain.adapters.write import TARGETS, expect_target
 
     if launch.to is None:
         raise InputError(f"--to: missing. Give one of {', '.join(TARGETS)}.")
     expect_target(launch.to)
     asked = question.asked()
-    from foretrain.forecast import ask
+    import foretrain
 
-    exported = export_to(ask(**asked), launch.to)
+    exported = foretrain.export(**asked, to=launch.to)
     if launch.folder is not None:
-        save(exported, launch.folder)
+        exported.save(launch.folder)
     _give(exported, launch)
     return 0
 

@@ -12,6 +12,6 @@ def fit(question: Question, output: Output) -> int:
     expect_page(output)
     asked = question.asked()
     import foretrain
-    from foretrain.report.answers import fit_page
+    from foretrain.report import page_of
 
-    return give_page(fit_page(foretrain.fit(**asked)), output)
+    return give_page(page_of(foretrain.fit(**asked)), output)

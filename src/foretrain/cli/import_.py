@@ -56,7 +56,7 @@ def trace(
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
-    expect_page(output, more=("html",))
+    expect_page(output)
     from foretrain.measurement.trace_records import trace_measurements
     from foretrain.measurement.traces import analyse, read_traces
     from foretrain.report.imported import trace_page

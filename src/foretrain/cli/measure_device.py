@@ -6,16 +6,19 @@ import dataclasses
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
 from foretrain.cli.measure_store import StoreOption
 from foretrain.cli.options import Output, Question
+from foretrain.cli.streams import answer_file
 from foretrain.errors import InputError
 
 if TYPE_CHECKING:
+    from foretrain.asked import Options
     from foretrain.measurement.timing import Effort
+    from foretrain.scenario import Scenario as Step
 
 Threads = Annotated[
     str | None, typer.Option(metavar="N", help="Threads of a process on CPUs; kept with the times.")
@@ -57,22 +60,21 @@ def ops(
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
-    from foretrain.forecast import ask
     from foretrain.measurement.backend import backend
     from foretrain.measurement.launching import end_at_once
     from foretrain.measurement.links import is_joined, spawned
     from foretrain.measurement.ops import IN_CONTEXT, measure_ops
     from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
-    from foretrain.report.measured import ops_page
+    from foretrain.report import page_of
 
     expect_page(output)
     seconds, count = _seconds(budget), _count(threads, "--threads")
     effort = dataclasses.replace(IN_CONTEXT, tolerance=_effort(tolerance).tolerance)
     together = _count(processes, "--processes") or 1
-    asked = ask(**_asked(question))
+    asked = _asked(question)
     if together > 1 and not is_joined():
-        return spawned(["-m", "foretrain", *sys.argv[1:]], together)
+        return spawned(["-m", "foretrain", *sys.argv[1:]], together, answer=answer_file())
     with ExitStack() as stack:
         group = stack.enter_context(TorchGroup(threads=count)) if together > 1 else None
         is_first = group is None or group.rank == 0
@@ -82,8 +84,7 @@ def ops(
             [asked], opened, backend(device, count), effort=effort, budget=seconds,
             progress=progress, group=group,
         )  # fmt: skip
-        path = str(opened.path) if opened is not None else ""
-    code = give_page(ops_page(found, path), output) if is_first else 0
+    code = give_page(page_of(found), output) if is_first else 0
     return code if group is None else end_at_once(code)
 
 
@@ -125,7 +126,7 @@ def links(
     if not is_joined():
         if count < 2:
             raise InputError("--processes: links join two processes or more.")
-        return spawned(["-m", "foretrain", *sys.argv[1:]], count)
+        return spawned(["-m", "foretrain", *sys.argv[1:]], count, answer=answer_file())
     _joined_links(
         output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store
     )  # fmt: skip
@@ -148,7 +149,7 @@ def _joined_links(
     from foretrain.measurement.links import measure_links
     from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
-    from foretrain.report.measured import links_page
+    from foretrain.report import page_of
 
     with ExitStack() as stack:
         group = stack.enter_context(TorchGroup(backend, threads))
@@ -159,8 +160,7 @@ def _joined_links(
             group, opened, collectives=names, sizes=sizes, effort=_effort(tolerance, 1.0),
             budget=budget, progress=progress,
         )  # fmt: skip
-        path = str(opened.path) if opened is not None else ""
-    end_at_once(give_page(links_page(found, path), output) if group.rank == 0 else 0)
+    end_at_once(give_page(page_of(found), output) if group.rank == 0 else 0)
 
 
 def data(
@@ -192,52 +192,35 @@ def data(
     store: StoreOption = None,
 ) -> int:
     """Measure how fast data is read (cold and warm), prepared (by worker) and copied to the device."""
+    from foretrain import measure
     from foretrain.cli.output import expect_page, give_page
-    from foretrain.measurement.backend import backend
-    from foretrain.measurement.data import (
-        DataSession,
-        copy_rows,
-        data_to_read,
-        dataset_of,
-        fetch_rows,
-        prep_rows,
-    )
-    from foretrain.measurement.machine import Machine
-    from foretrain.measurement.page_cache import data_files
-    from foretrain.measurement.store import Store
-    from foretrain.report.measured import data_page
+    from foretrain.report import page_of
     from foretrain.units import parse_bytes
 
     expect_page(output)
-    count = _count(samples, "--samples") or 1
-    asked = _workers(workers)
-    length = parse_bytes(size)
-    found, name = dataset_of(dataset, count * max(asked))
-    data_files(places or ())
-    place = backend(device)
-    with Store.open(store) as opened:
-        session = DataSession(opened, Machine.here(), _effort(0.02, 1.0))
-        with data_to_read(places or (), length, folder) as files:
-            rows = fetch_rows(session, files)
-        rows += prep_rows(session, found, name, asked, count)
-        rows += copy_rows(session, place, (2**20, 2**24))
-        path = opened.path
-    return give_page(data_page(rows, str(path)), output)
+    found = measure.data(
+        places or (),
+        dataset=dataset,
+        samples=_count(samples, "--samples") or 1,
+        workers=_workers(workers),
+        size=parse_bytes(size),
+        folder=folder,
+        device=device,
+        store=store,
+    )
+    return give_page(page_of(found), output)
 
 
 # --- options ----------------------------------------------------------------------------------------
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def _asked(question: Question) -> Step:
     """The question with what an eager process on one device has where nothing was said."""
-    usual = {"on": "1 x cpu-host", "runtime": "cpu-eager", "precision": "fp32", "plan": "dp1"}
-    given = dataclasses.replace(question, on=question.on or usual["on"]).asked()
-    if question.on is not None:
-        usual.pop("plan")
-    asked = {**usual, **given}
-    if "plan" in usual and "micro_batch" not in asked and "batch" in asked:
-        asked["micro_batch"] = asked["batch"]
-    return asked
+    from foretrain.measure import one_process
+
+    given = dataclasses.replace(question, on=question.on or "1 x cpu-host").asked()
+    on, model = given.pop("on"), given.pop("model")
+    return one_process(model, on if question.on else None, cast("Options", given))
 
 
 def _effort(tolerance: float, seconds: float = 2.0) -> Effort:
@@ -283,9 +266,6 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 
 def _workers(text: str | None) -> tuple[int, ...]:
-    import os
-
     if text is None:
-        cores = os.cpu_count() or 1
-        return tuple(sorted({*(2**k for k in range(12) if 2**k <= cores), cores}))
+        return ()
     return tuple(_count(word.strip(), "--workers") or 1 for word in text.split(","))

@@ -51,7 +51,9 @@ def export(
         return 0
     write_whole(file, WRITERS[file.suffix.lower()](rows))
     document = {"measurements": len(rows), "output": str(file)}
-    headline = f"{len(rows):,} measurements written to {file}"
+    from foretrain.units import counted
+
+    headline = f"{counted(len(rows), 'measurement')} written to {file}"
     return give_page(moved_page(headline, rows, document), output)
 
 

@@ -28,7 +28,7 @@ def study(
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
-    expect_page(output, more=("html",))
+    expect_page(output)
     counts = [word.strip() for word in devices.split(",")]
     if not all(word.isdigit() for word in counts):
         raise InputError(f"--devices {devices!r} is not a list of numbers such as 2,4.")

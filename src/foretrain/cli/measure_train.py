@@ -71,7 +71,7 @@ def train(
 ) -> int:
     """Where the time of a real training script goes: compute, communication, data, host.
 
-    The script loops over foretrain.measurement.watch(loader, model, optimizer) and is run several times: one device and
+    The script loops over foretrain.measure.watch(loader, model, optimizer) and is run several times: one device and
     all, one batch replayed and real data, cold cache and warm. -o FILE.html draws it.
     """
     from foretrain.cli.output import expect_page, give_page, note
@@ -79,7 +79,7 @@ def train(
     from foretrain.measurement.protocol import Protocol, measure_train
     from foretrain.units import parse_seconds
 
-    expect_page(output, more=("html",))
+    expect_page(output)
     protocol = Protocol(
         steps=steps,
         warmup=warmup,

@@ -6,10 +6,12 @@ unfolds it into one option per field and hands the command the filled group.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import json
+import os
 import re
 import sys
 import typing
@@ -19,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
+from foretrain.cli import COMPLETE
 from foretrain.errors import InputError
 
 HELP = ("-h", "--help")
@@ -37,6 +40,14 @@ PrecisionName = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8 �
 OptimizerName = Annotated[str | None, typer.Option(help="adam, sgd …")]
 RuntimeName = Annotated[
     str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
+]
+HeadroomOption = Annotated[
+    str | None,
+    typer.Option(
+        "--headroom",
+        metavar="SHARE|SIZE",
+        help="Device memory to keep free: 5% or 4GiB; left out, as the runtime keeps it.",
+    ),
 ]
 NO_MODEL = "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models')."
 
@@ -82,21 +93,30 @@ class Question:
         ),
     ] = None
     plan: Annotated[
-        str | None, typer.Option(help="'tp8 pp16 dp8 zero1 1f1b recompute=full' or a YAML file.")
+        str | None,
+        typer.Option(
+            help="'tp8 pp16 dp8 zero1 1f1b recompute=full', a YAML file, or auto: the best of a quick search.",
+        ),
     ] = None
     batch: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Global batch in samples; left out, a few micro-batches per stage."
+            metavar="N",
+            help="Global batch: samples, or tokens such as 4Mtok; left out, a micro-batch for each replica.",
         ),
     ] = None
+    batch_tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Global batch in tokens, such as 4M.")
+    ] = None
     micro_batch: Annotated[
-        str | None, typer.Option(metavar="N", help="Samples per micro-batch.")
+        str | None,
+        typer.Option(metavar="N", help="Samples per micro-batch; left out, the largest that fits."),
     ] = None
     seq: SequenceLength = None
     precision: PrecisionName = None
     optimizer: OptimizerName = None
     runtime: RuntimeName = None
+    headroom: HeadroomOption = None
     stragglers: Annotated[
         str | None,
         typer.Option(
@@ -110,7 +130,7 @@ class Question:
             "--set",
             "--runtime-option",
             metavar="KEY=VALUE",
-            help="Change an option of the runtime. Repeatable.",
+            help="A switch of the runtime: attention=flash, compile=true, cuda_graphs=true … Repeatable.",
         ),
     ] = None
     calibration: Annotated[
@@ -139,29 +159,33 @@ class Question:
         if missing:
             raise InputError("the question is not complete:", faults=missing)
         asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": _plan(self.plan)}
-        for name in ("precision", "optimizer", "runtime", "stragglers"):
+        for name in ("precision", "optimizer", "runtime", "headroom", "stragglers"):
             asked[name] = getattr(self, name)
-        for name in ("batch", "micro_batch", "seq"):
+        for name in ("micro_batch", "seq"):
             text = getattr(self, name)
             asked[name] = None if text is None else parse_count(text)
+        asked["batch"] = self._batch()
         asked["runtime_options"] = assignments(self.options, "--set") or None
         asked.update(self._measured())
         return {name: value for name, value in asked.items() if value is not None}
+
+    def _batch(self) -> str | None:
+        """As given; `resolving` knows samples from tokens."""
+        if self.batch_tokens is None:
+            return self.batch
+        if self.batch is not None:
+            raise InputError("--batch and --batch-tokens: give one of them.")
+        return f"{self.batch_tokens} tokens"
 
     def _measured(self) -> dict[str, Any]:
         """What a calibration, or this machine, changes in the question."""
         is_local = self.on is not None and LOCAL_PROCESSES.fullmatch(self.on) is not None
         if self.on is None or (self.calibration is None and not is_local):
             return {}
-        from foretrain.measurement.calibration import LOCAL
         from foretrain.measurement.local import resolved
 
         on, calibration = resolved(self.on, self.calibration)
         found: dict[str, Any] = {"on": on, "measured": calibration}
-        if is_local and calibration.device == LOCAL:
-            # what training on CPUs is unless told otherwise
-            found["runtime"] = self.runtime or "cpu-gloo"
-            found["precision"] = self.precision or "fp32"
         if is_local and calibration.host_seconds_per_kernel is not None:
             measured = {"host_seconds_per_kernel": calibration.host_seconds_per_kernel}
             found["runtime_options"] = {**measured, **assignments(self.options, "--set")}
@@ -234,6 +258,12 @@ def command(app: typer.Typer, function: Callable[..., int], name: str | None = N
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(parameter.replace(annotation=hints[parameter.name], kind=kind))
 
+    if COMPLETE in os.environ:
+        from foretrain.cli.completion import attach
+
+        for parameter in parameters:
+            attach(name or function.__name__, parameter)
+
     @functools.wraps(function)
     def call(**given: Any) -> int:
         for key, group in groups.items():
@@ -261,12 +291,22 @@ def _fields(group: type) -> list[inspect.Parameter]:
     ]
 
 
+def _answer_alone_if(is_wanted: bool) -> contextlib.AbstractContextManager[None]:
+    """With `--json` nothing but the document may reach stdout."""
+    if not is_wanted:
+        return contextlib.nullcontext()
+    from foretrain.cli.streams import answer_alone
+
+    return answer_alone()
+
+
 def _guarded(function: Callable[..., int], given: dict[str, Any]) -> int:
     """Ends that the parser would answer with codes, or a silence, that mean something else here."""
     from foretrain.cli import hang_up, interrupted
 
     try:
-        code = function(**given)
+        with _answer_alone_if(any(getattr(value, "json", False) for value in given.values())):
+            code = function(**given)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

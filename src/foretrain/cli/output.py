@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from foretrain.errors import FileError
 
 if TYPE_CHECKING:
     from foretrain.analysis.prediction import Prediction
+    from foretrain.report.layout import Sheet
     from foretrain.report.page import Page
 
 
@@ -23,12 +25,12 @@ def expect_prediction(output: Output) -> None:
         _expect_folder(path)
 
 
-def expect_page(output: Output, more: tuple[str, ...] = ()) -> None:
-    """The same for a page; `more` are formats that this one has besides those of all."""
+def expect_page(output: Output) -> None:
+    """The same for a page."""
     from foretrain.report.page import page_format
 
     for path in output.files or ():
-        page_format(path, more)
+        page_format(path)
         _expect_folder(path)
 
 
@@ -48,55 +50,54 @@ def give_prediction(prediction: Prediction, output: Output) -> int:
 
         print_text(dumps(prediction.to_dict()))
     else:
-        _show(prediction, output.detail)
+        from foretrain.report.outline import sheet
+
+        _show(lambda width: sheet(prediction, width, output.detail))
         _told(output)
     return 0 if prediction.fits else 1
 
 
-def _show(prediction: Prediction, detail: int) -> None:
-    """In colour on a terminal, plain into a file or a pipe."""
+def _show(sheet: Callable[[int], Sheet]) -> None:
+    """In colour on a terminal, plain into a file or a pipe; `sheet` is told the width."""
     from foretrain.report.plain import drawn, plain_width
 
     width = plain_width(sys.stdout)
-    text = None if width is None else drawn(prediction, width, detail)
-    if text is not None:
-        print_text(text.removesuffix("\n"))
+    if width is not None:
+        print_text(drawn(sheet(width), width).removesuffix("\n"))
         return
     from foretrain.report import terminal
 
-    terminal.show(prediction, terminal.console(), detail)
+    out = terminal.console()
+    terminal.show(sheet(out.width), out)
 
 
 def give_page(page: Page, output: Output) -> int:
     """Write the files, print the answer; 1 when the answer is no."""
-    from foretrain.report import terminal
     from foretrain.report.json import dumps
-    from foretrain.report.page import save_page, show_page
+    from foretrain.report.page import save_page, sheet
 
     for path in output.files or ():
         save_page(page, path)
     if output.json:
         print_text(dumps(page.document))
     else:
-        show_page(page, terminal.console(), output.detail)
+        _show(lambda _: sheet(page, output.detail))
         _told(output)
     return 1 if page.is_no else 0
 
 
 def print_text(text: str) -> None:
-    """One text on stdout; a full disk behind it is the user's to mend."""
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise FileError(f"standard output cannot be written ({error.strerror}).") from None
+    """One text on stdout."""
+    from foretrain.cli.streams import write_answer
+
+    write_answer(text + "\n")
 
 
 def note(text: str) -> None:
     """A line for the person, beside the answer."""
-    print(text, file=sys.stderr)
+    from foretrain.cli import tell
+
+    tell(text)
 
 
 def _told(output: Output) -> None:

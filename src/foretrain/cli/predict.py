@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import IO, Annotated
 
 import typer
 
+from foretrain.cli.job import Job
 from foretrain.cli.options import Output, Question
 from foretrain.errors import InputError
 
 
 def predict(
     question: Question,
+    job: Job,
     output: Output,
     cases: Annotated[
         str | None,
@@ -22,16 +23,19 @@ def predict(
         ),
     ] = None,
 ) -> int:
-    """Step time, memory, stalls and cost of a training step.
+    """Step time, memory, stalls and cost of a training step, and of a job of many.
 
-    One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not fit.
+    One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not
+    fit, or when no case of the file could be predicted.
     """
     from foretrain.cli.output import expect_prediction, give_prediction
 
     if cases is not None:
+        if job != Job():
+            raise InputError("--cases predicts steps: leave the options of a job out.")
         return _many(cases, question, output)
     expect_prediction(output)
-    asked = question.asked()
+    asked = {**question.asked(), **job.asked()}
     import foretrain
 
     return give_prediction(foretrain.predict(**asked), output)
@@ -40,6 +44,7 @@ def predict(
 def _many(path: str, question: Question, output: Output) -> int:
     from foretrain.cli import case_lines
     from foretrain.cli.output import note
+    from foretrain.cli.streams import write_answer
     from foretrain.report.files import whole_file
 
     if question != Question():
@@ -53,15 +58,19 @@ def _many(path: str, question: Question, output: Output) -> int:
         )
     with case_lines.open_cases(path) as stream:
         if not files:
-            done, failed = _write(stream, path, output, sys.stdout.buffer.write)
+            done, failed = _write(
+                stream, path, output, lambda raw: write_answer(raw.decode("utf-8"))
+            )
         else:
             with whole_file(files[0]) as target:
                 done, failed = _write(stream, path, output, target.write)
     if failed and not output.quiet:
-        note(f"{failed:,} of {done:,} cases could not be predicted; their lines say why.")
+        from foretrain.units import counted
+
+        note(f"{failed:,} of {counted(done, 'case')} could not be predicted; the file says why.")
     if files:
         _summary(done, failed, str(files[0]), output)
-    return 0
+    return 1 if done and failed == done else 0
 
 
 def _write(
@@ -89,4 +98,6 @@ def _summary(done: int, failed: int, target: str, output: Output) -> None:
     if output.json:
         print_text(dumps({"cases": done, "failed": failed, "output": target}))
     elif not output.quiet:
-        print_text(f"{done - failed:,} of {done:,} cases predicted, written to {target}")
+        from foretrain.units import counted
+
+        print_text(f"{done - failed:,} of {counted(done, 'case')} predicted, written to {target}")

@@ -7,6 +7,8 @@ import sys
 import time
 from types import TracebackType
 
+from foretrain.cli import tell
+
 QUIET_SECONDS = 1.0
 TERMINAL_PERIOD = 0.2
 LOG_PERIOD = 10.0
@@ -57,19 +59,17 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._width:  # leave no half line behind
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
+            tell("\r" + " " * self._width + "\r", end="")
 
     def _write(self, line: str) -> None:
         if self._terminal:
             line = line[
                 : max(20, shutil.get_terminal_size().columns - 1)
             ]  # one line can be drawn over
-            sys.stderr.write("\r" + line.ljust(self._width))
+            tell("\r" + line.ljust(self._width), end="")
             self._width = max(self._width, len(line))
         else:
-            sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+            tell(line)
 
 
 def describe(what: str, done: int, total: int | None, elapsed: float) -> str:

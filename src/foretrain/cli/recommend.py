@@ -10,6 +10,7 @@ import typer
 
 from foretrain.cli.options import (
     NO_MODEL,
+    HeadroomOption,
     ModelName,
     OptimizerName,
     Output,
@@ -26,14 +27,17 @@ class Job:
 
     model: ModelName = None
     tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Train on so many tokens, such as 1e12.")
+        str | None, typer.Option(metavar="N", help="Train on so many tokens, such as 15T or 1e12.")
+    ] = None
+    samples: Annotated[
+        str | None, typer.Option(metavar="N", help="… or on so many samples, repetitions counted.")
     ] = None
     steps: Annotated[str | None, typer.Option(metavar="N", help="… or for so many steps.")] = None
     epochs: Annotated[str | None, typer.Option(metavar="N", help="… or so often over --data.")] = (
         None
     )
     deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time at most, such as 14d or 12h.")
+        str | None, typer.Option(metavar="TIME", help="Time at most, such as 36h or 2 weeks.")
     ] = None
     budget_usd: Annotated[str | None, typer.Option(metavar="N", help="Money at most, in USD.")] = (
         None
@@ -91,6 +95,7 @@ class Market:
         list[str] | None,
         typer.Option(metavar="RULE", help="Only plans with 'tp<=4', 'no recompute' … Repeatable."),
     ] = None
+    headroom: HeadroomOption = None
     mtbf: Annotated[
         str | None,
         typer.Option(
@@ -119,7 +124,7 @@ def recommend(job: Job, market: Market, output: Output) -> int:
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
-    expect_page(output, more=("html", "csv"))
+    expect_page(output)
     asked = {**_job(job), **_market(market)}
     from foretrain.recommendation.facade import recommend as recommended
     from foretrain.report.recommendation import recommendation_page
@@ -146,7 +151,7 @@ def _job(job: Job) -> dict[str, Any]:
 
 
 def _market(market: Market) -> dict[str, Any]:
-    from foretrain.recommendation.goodput import Risk
+    from foretrain.analysis.goodput import Risk
     from foretrain.units import parse_bandwidth, parse_count, parse_seconds
 
     if market.spot and market.reserved:
@@ -171,6 +176,7 @@ def _market(market: Market) -> dict[str, Any]:
         "instances": tuple(market.instances or ()),
         "where": tuple(market.where or ()),
         "risk": risk,
+        "headroom": market.headroom,
     }
     if market.max_devices is not None:
         asked["max_devices"] = parse_count(market.max_devices)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrain.cli.options import Output
+
+if TYPE_CHECKING:
+    from foretrain.report.page import Page
 
 NAMES = ("cluster", "plan", "model", "case", "prediction", "search", "runtime", "calibration")
 
@@ -33,7 +36,41 @@ def schema(
 
     document = foretrain.schema(name)
     for path in output.files or ():
-        save_page(Page(f"JSON Schema of {name}", document), path)
+        save_page(_page(name, document), path)
     if not output.files or output.json:
         print_text(dumps(document))
     return 0
+
+
+def _page(name: str, document: dict[str, Any]) -> Page:
+    """The keys of the format and of its parts; the JSON has everything."""
+    from foretrain.report.page import Page, Section
+
+    parts = {name: document, **document.get("$defs", {})}
+    sections = tuple(
+        Section(title, ("key", "holds", "what it is"), tuple(_keys(part)), left=3)
+        for title, part in parts.items()
+    )
+    return Page(f"JSON Schema of {name}", document, sections)
+
+
+def _keys(part: dict[str, Any]) -> list[tuple[str, str, str]]:
+    needed = part.get("required", ())
+    return [
+        (key, _holds(rule) + (", needed" if key in needed else ""), rule.get("description", ""))
+        for key, rule in part.get("properties", {}).items()
+    ]
+
+
+def _holds(rule: dict[str, Any]) -> str:
+    """`number or null`, `cluster`, `list of stage`."""
+    if "$ref" in rule:
+        return str(rule["$ref"]).rpartition("/")[2]
+    if "anyOf" in rule:
+        return " or ".join(dict.fromkeys(_holds(one) for one in rule["anyOf"]))
+    if "enum" in rule:
+        return " or ".join(map(str, rule["enum"]))
+    if "items" in rule:
+        return f"list of {_holds(rule['items'])}" if isinstance(rule["items"], dict) else "list"
+    kind = rule.get("type", "anything")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)

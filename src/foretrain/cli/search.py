@@ -13,7 +13,7 @@ from foretrain.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from foretrain.cli.search_progress import SearchProgress
-    from foretrain.planning.facade import Found
+    from foretrain.searching import Found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +99,12 @@ def search(
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.search_progress import SearchProgress
 
-    expect_page(output, more=("html", "csv"))
+    expect_page(output)
     asked = _asked(question, wanted, workforce)
     _expect_target(launch.export, launch.to)
     from foretrain.planning.constraints import parse
-    from foretrain.planning.facade import search as find
     from foretrain.report.search import search_page
+    from foretrain.searching import search as find
 
     parse([why or ""])  # a fault in it is told before the search, not after
     shown = SearchProgress(quiet=output.quiet)
@@ -168,10 +168,10 @@ def _exported(found: Found, launch: Launch) -> dict[str, Any] | None:
     """Launch files of the best plan, where they are asked for."""
     if launch.export is None or launch.to is None or not found.best:
         return None
-    from foretrain.adapters.write import export, save
+    from foretrain.adapters.write import export
 
-    made = export(found.task.question(found.best[0].plan), launch.to)
-    save(made, launch.export)
+    made = export(found.task.scenario(found.best[0].plan), launch.to)
+    made.save(launch.export)
     return {
         "target": made.target,
         "folder": str(launch.export),

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+from foretrain.cli.job import Job
 from foretrain.cli.options import Output, Question, literal
-from foretrain.errors import InputError, did_you_mean
-
-ASKED = ("model", "on", "plan", "batch", "micro_batch", "seq", "precision", "optimizer", "runtime")
-COUNTS = ("batch", "micro_batch", "seq")
-MAX_POINTS = 10_000
+from foretrain.errors import InputError
 
 
 def sweep(
     question: Question,
+    job: Job,
     output: Output,
     vary: Annotated[
         list[str] | None,
@@ -41,16 +37,14 @@ def sweep(
         model=first.get("model", question.model),
         on=first.get("on", question.on),
     )
-    asked = needed.asked()
-    from foretrain.report.answers import sweep_page
+    asked = {**needed.asked(), **job.asked()}
+    import foretrain
+    from foretrain.report import page_of
 
     total = math.prod(len(values) for values in axes.values())
     with Progress("points", total, quiet=output.quiet) as progress:
-        points = []
-        for point in _points(axes, asked):
-            points.append(point)
-            progress(len(points))
-    return give_page(sweep_page(list(axes), points), output)
+        found = foretrain.sweep(**asked, vary=axes, progress=progress)
+    return give_page(page_of(found), output)
 
 
 def _axes(texts: list[str] | None) -> dict[str, list[Any]]:
@@ -62,35 +56,9 @@ def _axes(texts: list[str] | None) -> dict[str, list[Any]]:
             raise InputError(f"--vary {text!r} is not KEY=A,B,C.")
         if name in axes:
             raise InputError(f"--vary: {name!r} is given twice.")
-        if name not in ASKED and "." not in name and name != "host":
-            raise InputError(
-                f"--vary: unknown key {name!r}.{did_you_mean(name, ASKED)} Known: {', '.join(ASKED)}."
-            )
         axes[name] = [
             literal(value.strip().strip("'\"")) for value in values.split(",") if value.strip()
         ]
     if not axes:
         raise InputError("--vary: missing. Say what to vary, such as --vary seq=4k,8k.")
-    if math.prod(len(values) for values in axes.values()) > MAX_POINTS:
-        raise InputError(f"--vary: more than {MAX_POINTS:,} combinations; give fewer values.")
     return axes
-
-
-def _points(axes: dict[str, list[Any]], asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    import foretrain
-    from foretrain.units import parse_count
-
-    for combination in itertools.product(*axes.values()):
-        values = dict(zip(axes, combination, strict=True))
-        try:
-            own = {n: parse_count(v) if n in COUNTS else v for n, v in values.items() if n in ASKED}
-            changes = {name: value for name, value in values.items() if name not in ASKED}
-            if changes:
-                prediction = foretrain.whatif(**{**asked, **own}, changes=changes)[1]
-            else:
-                prediction = foretrain.predict(**{**asked, **own})
-        except InputError as error:
-            message = {"kind": type(error).__name__, "message": str(error)}
-            yield {"values": values, "error": message}
-        else:
-            yield {"values": values, "prediction": prediction}

@@ -14,7 +14,10 @@ from foretrain.errors import InputError
 def validate(
     cases: Annotated[
         list[Path],
-        typer.Argument(metavar="CASES…", help="Case files with measured values (JSON Lines)."),
+        typer.Argument(
+            metavar="CASES…",
+            help="Case files with measured values (JSON Lines; '-' is standard input).",
+        ),
     ],
     output: Output,
     quality: Annotated[
@@ -40,12 +43,12 @@ def validate(
 ) -> int:
     """Predicted against measured, group by group.
 
-    Exit code 1 when the mean error is beyond --tolerance. -o FILE.html draws it.
+    Exit code 1 when the mean error is beyond --tolerance, or when no case could be predicted. -o FILE.html draws it.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
-    expect_page(output, more=("html",))
+    expect_page(output)
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise InputError(f"--tolerance {tolerance}: must be a share such as 0.1.")
     if jobs is not None and jobs < 1:
@@ -63,4 +66,5 @@ def validate(
             groups=tuple(group or ()),
             jobs=jobs or cores(),
         )
-    return give_page(validation_page(report.to_dict(), tolerance), output)
+    code = give_page(validation_page(report, tolerance), output)
+    return 1 if report.total["failed"] == len(report.rows()) else code

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from foretrain.cli.job import Job
 from foretrain.cli.options import ChangedQuestion, Output, assignments
 from foretrain.errors import InputError
 
 
 def whatif(
     question: ChangedQuestion,
+    job: Job,
     output: Output,
     changes: Annotated[
         list[str] | None,
@@ -30,9 +32,8 @@ def whatif(
     changed = assignments(changes, "--set")
     if not changed:
         raise InputError("--set: missing. Say what to change, such as --set network.bandwidth=2x.")
-    asked = question.asked()
+    asked = {**question.asked(), **job.asked()}
     import foretrain
-    from foretrain.report.answers import whatif_page
+    from foretrain.report import page_of
 
-    base, after = foretrain.whatif(**asked, changes=changed)
-    return give_page(whatif_page(base, after, changed), output)
+    return give_page(page_of(foretrain.whatif(**asked, changes=changed)), output)

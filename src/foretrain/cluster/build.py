@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Link, Nics
+from foretrain.cluster.network_words import network_word, unknown_network
 from foretrain.cluster.node import Host, Node, Price
-from foretrain.errors import ClusterError, did_you_mean
+from foretrain.errors import ClusterError, hint
+from foretrain.limits import NODE_DEVICES
 from foretrain.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
-__all__ = ["Parts", "device_from", "interconnect_from", "link_from", "nics_from", "node_from"]
+__all__ = [
+    "Parts", "device_from", "device_like", "interconnect_from", "link_from", "nics_from", "node_from",
+]  # fmt: skip
 
 Row = Mapping[str, Any]
 Lanes = tuple[tuple[int, ...], ...]
@@ -27,7 +31,7 @@ _DEVICE_QUANTITIES: Mapping[str, Callable[[float | str], float]] = {
 }
 _DEVICE_PLAIN = (
     "title", "vendor", "kind", "architecture", "source", "link",
-    "compute_units", "max_clock_hz", "tdp_watts",
+    "compute_units", "max_clock_hz", "tdp_watts", "measured_as",
 )  # fmt: skip
 _DEVICE_REQUIRED = ("memory_bytes", "memory_bandwidth", "peak_flops", "pcie_bandwidth")
 _DTYPES = ("fp64", "fp32", "fp32_vector", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4")
@@ -65,6 +69,13 @@ def device_from(name: str, row: Row) -> Device:
     return Device(name=name, **values)
 
 
+def device_like(name: str, base: Device, row: Row) -> Device:
+    """Another device with what a row says differently; what was measured of it holds, at the rates of the row."""
+    known = {one.name: getattr(base, one.name) for one in fields(base)}
+    known |= {"peak_flops": base.peaks, "measured_as": base.identity, "source": "given by the user"}
+    return device_from(name, {**known, **row})
+
+
 def link_from(name: str, row: Row) -> Link:
     return Link(
         name=name,
@@ -91,6 +102,7 @@ def node_from(name: str, row: Row, parts: Parts) -> Node:
         price=_price(row.get("price")),
         cloud=row.get("cloud"),
         status=row.get("status") or "current",
+        measured_as=row.get("measured_as"),
     )
 
 
@@ -115,11 +127,30 @@ def _devices(given: Any, parts: Parts) -> tuple[Device, ...]:
         elif isinstance(entry, str):
             devices.append(parts.find_device(entry))
         else:
-            devices += [parts.find_device(entry["device"])] * int(entry.get("count") or 1)
+            count = int(entry.get("count") or 1)
+            if not NODE_DEVICES.allows(count):
+                raise ClusterError(f"devices: count: {NODE_DEVICES.fault(count)}")
+            devices += [parts.find_device(entry["device"])] * count
+    if not NODE_DEVICES.allows(len(devices)):
+        raise ClusterError(f"devices: {len(devices):,}; give 1 to {NODE_DEVICES.most:,}.")
     return tuple(devices)
 
 
+def with_network_word(row: Row, parts: Parts) -> Row:
+    """A row whose `kind` is as links have it: `ndr` is InfiniBand of 400 Gb/s unless `bandwidth` says otherwise."""
+    kind = row.get("kind")
+    if not isinstance(kind, str) or kind == "none" or kind in parts.links:
+        return row
+    word = network_word(kind)
+    if word is None:
+        return row
+    rate = {} if word.bandwidth is None else {"bandwidth": word.bandwidth}
+    told = {key: value for key, value in row.items() if value is not None}
+    return {**rate, **told, "kind": word.kind}
+
+
 def nics_from(row: Row, parts: Parts) -> Nics:
+    row = with_network_word(row, parts)
     kind = row.get("kind") or "ethernet"
     link = _network_link(kind, parts)
     latency = row.get("latency")
@@ -131,14 +162,15 @@ def nics_from(row: Row, parts: Parts) -> Nics:
         count=int(row.get("count") or 1),
         bandwidth=parse_bandwidth(bandwidth),
         latency=link.latency if latency is None else parse_seconds(latency),
+        scale=row.get("scale", 1.0),
+        latency_scale=row.get("latency_scale", 1.0),
     )
 
 
 def _network_link(kind: str, parts: Parts) -> Link:
     known = [name for name, link in parts.links.items() if link.tier == "network"]
     if kind not in known:
-        hint = did_you_mean(kind, known)
-        raise ClusterError(f"Unknown network kind {kind!r}.{hint} Known: {', '.join(known)}.")
+        raise ClusterError(unknown_network(kind))
     return parts.links[kind]
 
 
@@ -195,8 +227,8 @@ def _by_word(word: str, devices: Sequence[Device], parts: Parts) -> Interconnect
     if link is None or link.tier != "interconnect":
         known = [name for name, one in parts.links.items() if one.tier == "interconnect"]
         raise ClusterError(
-            f"Unknown interconnect {word!r}.{did_you_mean(kind, known)} Known: none, {', '.join(known)}; "
-            "add -nvswitch, -mesh, -nvl72, -pairs or a rate such as -400gbs."
+            f"Unknown interconnect {word!r}.{hint(kind, ['none', *known])} "
+            "Add -nvswitch, -mesh, -nvl72, -pairs or a rate such as -400gbs."
         )
     wiring = _plain(kind, link, len(devices), parts)
     for form in forms:

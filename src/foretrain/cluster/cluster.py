@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from foretrain.cluster.device import Device
 from foretrain.cluster.fabric import Fabric, IntArray
@@ -15,12 +15,18 @@ from foretrain.cluster.link import Network, Nics
 from foretrain.cluster.node import Node
 from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
 from foretrain.errors import ClusterError
+from foretrain.limits import DEVICES, shown
+from foretrain.units import counted
 
-__all__ = ["Cluster", "NodeRun"]
+__all__ = ["Cluster", "Described", "NodeRun"]
 
 
-MOST_DEVICES = 2**20
-"""Beyond any machine of today; keeps a slip of the finger from filling the memory."""
+class Described(NamedTuple):
+    """A cluster, what had to be assumed of it, and what was not understood."""
+
+    cluster: Cluster
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,12 @@ class NodeRun:
 # Not slotted: cached_property keeps the arrays in the instance's __dict__.
 @dataclass(frozen=True)
 class Cluster:
-    """What a training job runs on. Ranks are numbered node by node, inside a node by local index."""
+    """What a training job runs on. Ranks are numbered node by node, inside a node by local index.
+
+    >>> from foretrain import Cluster
+    >>> Cluster.of("2 x dgx-h100")
+    <Cluster 2 x dgx-h100: 16 devices in 2 nodes>
+    """
 
     name: str
     runs: tuple[NodeRun, ...]
@@ -53,14 +64,18 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.runs:
             raise ClusterError(f"Cluster {self.name!r} has no nodes; give at least one.")
-        if self.device_count > MOST_DEVICES:
+        if not DEVICES.allows(self.device_count):
             raise ClusterError(
-                f"Cluster {self.name!r} has {self.device_count:,} devices; at most {MOST_DEVICES:,}."
+                f"Cluster {shown(self.name, 80)} has {self.device_count:,} devices; at most {DEVICES.most:,}."
             )
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave behind what is worked out from the fields: routes are functions, not data."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __repr__(self) -> str:
+        devices, nodes = counted(self.device_count, "device"), counted(self.node_count, "node")
+        return f"<Cluster {self.name}: {devices} in {nodes}>"
 
     # --- making one -----------------------------------------------------------------------------
 
@@ -72,17 +87,11 @@ class Cluster:
         return reading.cluster_of(spec)
 
     @classmethod
-    def from_case(
-        cls,
-        cluster: Mapping[str, Any],
-        *,
-        placement: Sequence[int] | None = None,
-        devices: int | None = None,
-    ) -> tuple[Cluster, list[str]]:
-        """From the `cluster` value of a case, with what had to be assumed."""
-        from foretrain.cluster import cases
+    def read(cls, spec: str | Path | Mapping[str, Any] | Cluster) -> Described:
+        """As `of`, with what had to be assumed of machines that are described by device and links."""
+        from foretrain.cluster import reading
 
-        return cases.cluster_from_case(cluster, placement=placement, devices=devices)
+        return reading.cluster_with_notes(spec)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "cluster") -> Cluster:
@@ -184,7 +193,7 @@ class Cluster:
         """The same machines with only the first `devices` in use, filling node after node."""
         if not 1 <= devices <= self.device_count:
             raise ClusterError(
-                f"{devices} devices asked of {self.name}, which has {self.device_count}. "
+                f"{counted(devices, 'device')} asked of {self.name}, which has {self.device_count}. "
                 f"Ask for 1 to {self.device_count}, or a larger cluster."
             )
         left, runs = devices, []

@@ -55,6 +55,8 @@ class Device:
     compute_units: int | None = None
     max_clock_hz: float | None = None
     tdp_watts: float | None = None
+    measured_as: str | None = None
+    """The device that measurements know it by, where its own name is another (`like:`, a new name)."""
 
     def __post_init__(self) -> None:
         rates = ("memory_bytes", "memory_bandwidth", "pcie_bandwidth", "l2_bytes")
@@ -67,6 +69,11 @@ class Device:
                 faults.append(f"peak_flops.{dtype}: {rate!r} must be a finite number, positive.")
         if faults:
             raise ClusterError(f"Device {self.name!r} is not usable:", faults=faults)
+
+    @property
+    def identity(self) -> str:
+        """What tables of measurements are looked up by: it outlives new names and other rates."""
+        return self.measured_as or self.name
 
     @property
     def peaks(self) -> Mapping[str, float]:

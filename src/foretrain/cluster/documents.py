@@ -19,7 +19,14 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from foretrain.cluster import catalog
-from foretrain.cluster.build import Parts, device_from, nics_from, node_from
+from foretrain.cluster.build import (
+    Parts,
+    device_from,
+    device_like,
+    nics_from,
+    node_from,
+    with_network_word,
+)
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.forms import (
@@ -39,7 +46,15 @@ from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.loading import validated
 
-__all__ = ["cluster_from_dict", "cluster_to_dict", "joined", "network_of", "normal_node", "tried"]
+__all__ = [
+    "cluster_from_dict",
+    "cluster_to_dict",
+    "joined",
+    "network_of",
+    "normal_node",
+    "tried",
+    "with_network",
+]
 
 T = TypeVar("T")
 
@@ -60,7 +75,7 @@ def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluste
         run = tried(partial(_run, node_form, parts), f"nodes[{number}]", faults)
         if run is not None:
             runs.append(run)
-    nodes = tried(lambda: _with_network(runs, form.network, parts), "network", faults)
+    nodes = tried(lambda: with_network(runs, form.network, parts), "network", faults)
     if faults or nodes is None:
         raise ClusterError(f"{where} is not usable:", faults=faults)
     network = tried(lambda: network_of(nodes, form.network), "network", faults)
@@ -133,6 +148,7 @@ def _normal_network(given: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of the topology in a place of their own, cables written out."""
     own = {one.name for one in fields(NetworkForm)} - {"parameters"}
     full = {key: value for key, value in given.items() if key in own}
+    full = dict(with_network_word(full, catalog.parts()))
     full["parameters"] = {key: value for key, value in given.items() if key not in own}
     edges = full.get("edges")
     if isinstance(edges, list | tuple):
@@ -193,11 +209,10 @@ def _own_devices(forms: Mapping[str, DeviceForm], faults: list[str]) -> dict[str
 
 
 def _device(key: str, form: DeviceForm) -> Device:
-    row = _given(form)
-    if form.like is not None:
-        row = {**_plain(catalog.find_device(form.like)), "source": "given by the user", **row}
-        row.setdefault("title", key)
-    return device_from(form.name or key, row)
+    name, row = form.name or key, _given(form)
+    if form.like is None:
+        return device_from(name, row)
+    return device_like(name, catalog.find_device(form.like), row)
 
 
 def _parts_with(own: Mapping[str, Device]) -> Parts:
@@ -235,6 +250,7 @@ def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
     if "interconnect" not in row:
         keep["interconnect"] = base.interconnect
     if "nics" in row:
+        row = {**row, "nics": with_network_word(row["nics"], parts)}
         known = {} if base.nics is None else _plain(base.nics)
         if row["nics"].get("kind", known.get("kind")) != known.get("kind"):
             known.pop("latency", None)
@@ -243,11 +259,13 @@ def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
         keep["nics"] = base.nics
     host = {key: value for key, value in _plain(changed.host).items() if value is not None}
     keep["host"] = replace(base.host, **host)
+    if changed.name != base.name:
+        keep["measured_as"] = row.get("measured_as") or base.identity
     keep["price"] = changed.price or base.price
     return replace(changed, **keep)
 
 
-def _with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[NodeRun]:
+def with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[NodeRun]:
     """Runs with the network cards that the cluster's network demands."""
     told = {"kind": form.kind, "bandwidth": form.bandwidth, "count": form.cards}
     told = {key: value for key, value in told.items() if value is not None}

@@ -19,7 +19,7 @@ from foretrain.cluster.survey import (
     link_kinds,
 )
 from foretrain.cluster.topologies import network_shape
-from foretrain.units import show_bandwidth, show_seconds
+from foretrain.units import counted, show_bandwidth, show_seconds
 
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster, NodeRun
@@ -113,7 +113,7 @@ def drawn_nodes(facts: dict[str, Any]) -> list[str]:
         out = "no network cards"
         if machine["ports"]:
             speed = show_bandwidth(machine["port_bandwidth"])
-            ports = _plural(machine["ports"], "network port")
+            ports = counted(machine["ports"], "network port")
             out = f"{ports} of {speed} each way ({machine['network']})"
         lines.append(f"  └─ {out}")
     return lines
@@ -152,11 +152,7 @@ def _cable(link: dict[str, Any]) -> str:
     way = " each way" if link["two_way"] else f" {low} to {high}"
     late = f", {show_seconds(link['latency'])}" if link["latency"] else ""
     rate = show_bandwidth(link["bandwidth"])
-    return f"  │ {_plural(link['count'], noun)} of {rate}{way}{late}, {link['kind']}"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
+    return f"  │ {counted(link['count'], noun)} of {rate}{way}{late}, {link['kind']}"
 
 
 def _counted(fabric: Fabric) -> Counter[str]:

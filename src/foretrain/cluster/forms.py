@@ -72,6 +72,7 @@ class DeviceForm:
     tdp_watts: Number | None = None
     node: str | None = None
     source: str | None = None
+    measured_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class InterconnectForm:
     cpu_link_bandwidth: Bandwidth | None = None
     bridge_bandwidth: Bandwidth | None = None
     scale: Number | None = None
+    latency_scale: Number | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class NicsForm:
     count: Count | None = None
     bandwidth: Bandwidth | None = None
     latency: Seconds | None = None
+    scale: Number | None = None
+    latency_scale: Number | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,7 @@ class NodeForm:
     cloud: str | None = None
     status: str | None = None
     source: str | None = None
+    measured_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,14 @@ def _port_table(nodes: list[Node]) -> IntArray:
 
 
 def _domains(nodes: list[Node], kind: IntArray) -> IntArray:
-    """The domain of each node: consecutive equal nodes share one where their NVLink spans several."""
+    """The domain of each node: consecutive nodes alike share one where their NVLink spans several.
+
+    Alike are nodes of the same devices on the same interconnect: one that is slower stays in its rack.
+    """
     span = np.array([_nodes_per_domain(node) for node in nodes], dtype=np.int64)[kind]
-    starts = np.flatnonzero(np.diff(kind, prepend=-1))
+    made = [(node.interconnect, tuple(d.identity for d in node.devices)) for node in nodes]
+    sort = np.array([made.index(one) for one in made], dtype=np.int64)[kind]
+    starts = np.flatnonzero(np.diff(sort, prepend=-1))
     stretch_start = np.repeat(starts, np.diff(starts, append=len(kind)))
     place = (np.arange(len(kind)) - stretch_start) % span
     return np.asarray(np.cumsum(place == 0) - 1, dtype=np.int64)

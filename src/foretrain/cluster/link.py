@@ -59,11 +59,15 @@ class Interconnect:
     """pcie_tree: one direction of the bridge that joins each pair of devices; None without bridges."""
     scale: float = 1.0
     """Multiplies every capacity of the interconnect, for what-if questions."""
+    latency_scale: float = 1.0
+    """The what-if factor that `latency` holds."""
 
     def __post_init__(self) -> None:
         positive = ("bandwidth", "domain_devices", "switch_devices", "socket_devices")
         faults = faults_of(
-            self, (*positive, "cpu_link_bandwidth", "bridge_bandwidth", "scale"), ("latency",)
+            self,
+            (*positive, "cpu_link_bandwidth", "bridge_bandwidth", "scale"),
+            ("latency", "latency_scale"),
         )
         if self.lanes is not None and not _is_mesh(self.lanes):
             faults.append("lanes: must be a square symmetric table of small whole numbers.")
@@ -88,9 +92,13 @@ class Nics:
     bandwidth: float
     """One direction of one card, bytes/s."""
     latency: float
+    scale: float = 1.0
+    """The what-if factors that `bandwidth` …"""
+    latency_scale: float = 1.0
+    """… and `latency` hold: what was measured over these cards is changed by them."""
 
     def __post_init__(self) -> None:
-        faults = faults_of(self, ("count", "bandwidth"), ("latency",))
+        faults = faults_of(self, ("count", "bandwidth", "scale"), ("latency", "latency_scale"))
         if faults:
             raise ClusterError("nics are not usable:", faults=faults)
 

@@ -61,10 +61,17 @@ class Node:
     cloud: str | None = None
     """Offer id such as `aws:p4d.24xlarge`."""
     status: str = "current"
+    measured_as: str | None = None
+    """The machine that measurements know it by, where its own name is another."""
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise ClusterError(f"Node {self.name!r} has no devices; give at least one.")
+
+    @property
+    def identity(self) -> str:
+        """What measurements of whole machines are looked up by: it outlives new names and other parts."""
+        return self.measured_as or self.name
 
     @property
     def device_count(self) -> int:

@@ -8,27 +8,60 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.cluster import catalog
-from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.cluster import Cluster, Described, NodeRun
 from foretrain.cluster.link import Network
+from foretrain.cluster.network_words import network_word
 from foretrain.cluster.node import network_kind
 from foretrain.errors import ClusterError, InputError, did_you_mean
-from foretrain.loading import load_yaml, read_text
+from foretrain.limits import shown
+from foretrain.loading import is_file, load_yaml, read_text
 
 __all__ = ["cluster_of", "split_count"]
 
 MOST_BYTES = 4_000_000
 _FILE = (".yaml", ".yml", ".json")
-_TERM = re.compile(r"(?:(\d[\d,_]*)\s*[x×*]\s*)?(\S.*)")
+_COUNT = r"(\d[\d,_]*)"
+_TERM = re.compile(rf"(?:{_COUNT}(?:\s*[x×*]\s*|\s+))?(\S.*)", re.ASCII)
+_COUNT_BEHIND = re.compile(rf"(\S.*?)\s*:\s*{_COUNT}", re.ASCII)
+_NODES_OF = re.compile(
+    rf"{_COUNT}\s*(?:[x×*]\s*)?(?:nodes?|machines?|servers?|hosts?)\s+(?:of|with)\s+(\S.*)",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def cluster_of(spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
     """See `Cluster.of`."""
+    return cluster_with_notes(spec).cluster
+
+
+def cluster_with_notes(
+    spec: str | Path | Mapping[str, Any] | Cluster,
+) -> Described:
+    """See `Cluster.read`."""
     if isinstance(spec, Cluster):
-        return spec
-    if isinstance(spec, Mapping):
-        return Cluster.from_dict(spec)
-    if isinstance(spec, Path) or _is_file(spec):
+        return Described(spec)
+    if isinstance(spec, Path) or (isinstance(spec, str) and _is_file(spec)):
         return _from_file(Path(spec))
+    if isinstance(spec, Mapping):
+        return _from_mapping(spec, "cluster")
+    if not isinstance(spec, str):
+        raise ClusterError(
+            f'{shown(spec)} is not a cluster; write for example "2 x dgx-a100-80gb".'
+        )
+    return Described(_from_words(spec))
+
+
+def _from_mapping(data: Mapping[str, Any], where: str) -> Described:
+    """Machines one by one (`nodes`), or described by their device and links (`device`)."""
+    if "nodes" not in data or "device" in data:
+        from foretrain.cluster.described import described_cluster, is_described
+
+        if is_described(data):
+            return described_cluster(data)
+    return Described(Cluster.from_dict(data, where))
+
+
+def _from_words(spec: str) -> Cluster:
     if not spec.strip():
         raise ClusterError('The cluster is empty; write for example "2 x dgx-a100-80gb".')
     machines, shape = _split_network(spec)
@@ -40,21 +73,23 @@ def cluster_of(spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
 
 def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluster:
     # here, because a cluster without a word on its network has no use for forms
-    from foretrain.cluster.documents import joined, network_of, tried
+    from foretrain.cluster.documents import joined, network_of, tried, with_network
     from foretrain.cluster.forms import NetworkForm
 
     faults: list[str] = []
-    network = tried(lambda: network_of(runs, NetworkForm(**shape)), "network", faults)
-    if network is None:
-        raise ClusterError(f"{spec!r} is not usable:", faults=faults)
-    return joined(Cluster(spec, tuple(runs), network), repr(spec))
+    form = NetworkForm(**shape)
+    carded = tried(lambda: with_network(runs, form, catalog.parts()), "network", faults)
+    network = tried(lambda: network_of(carded or runs, form), "network", faults)
+    if network is None or carded is None:
+        raise ClusterError(f"{shown(spec, 80)} is not usable:", faults=faults)
+    return joined(Cluster(spec, tuple(carded), network), shown(spec, 80))
 
 
-_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
-    """`"8 x dgx-h100 on torus(dims=3)"` as the machines and what is said of their network."""
+    """`"8 x dgx-h100 on torus(dims=3)"`, `"8 x dgx-h100 on 100GbE"`: the machines and what is said of their network."""
     found = _ON.fullmatch(spec)
     if found is None:
         return spec, None
@@ -63,6 +98,9 @@ def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
     routing = given.pop("routing", None)
     if routing is not None and not isinstance(routing, str):
         raise ClusterError(f"routing: {routing!r} is no name.")
+    word = None if inner else network_word(topology)
+    if word is not None:
+        return machines, {"kind": word.kind, "bandwidth": word.bandwidth}
     return machines, {"topology": topology, "routing": routing, "parameters": given}
 
 
@@ -85,33 +123,42 @@ def _arguments(inner: str, spec: str) -> dict[str, Any]:
 
 
 def split_count(term: str) -> tuple[int, str]:
-    """`"16 x dgx-a100"` as (16, "dgx-a100"); no count means one."""
-    found = _TERM.fullmatch(term.strip())
+    """`"16 x dgx-a100"`, `"16 dgx-a100"` and `"dgx-a100:16"` as (16, "dgx-a100"); no count means one."""
+    plain = term.strip()
+    behind = _COUNT_BEHIND.fullmatch(plain)
+    if behind is not None:
+        return _counted(behind[2], plain), behind[1]
+    found = _TERM.fullmatch(plain)
     if found is None:
-        raise ClusterError(f'{term!r} is not a cluster; write for example "2 x dgx-a100-80gb".')
-    digits = (found[1] or "1").replace(",", "").replace("_", "")
+        raise ClusterError(
+            f'{shown(term)} is not a cluster; write for example "2 x dgx-a100-80gb".'
+        )
+    return _counted(found[1] or "1", plain), found[2].strip()
+
+
+def _counted(digits: str, term: str) -> int:
+    digits = digits.replace(",", "").replace("_", "")
     if len(digits) > 9:
-        raise ClusterError(f"{term.strip()!r} asks for too many machines.")
-    return int(digits), found[2].strip()
+        raise ClusterError(f"{shown(term, 80)} asks for too many machines.")
+    return int(digits)
 
 
 def _is_file(spec: str) -> bool:
     """By its ending, or because it is a path that leads to a file."""
     if spec.strip().lower().endswith(_FILE):
         return True
-    try:
-        return "/" in spec and Path(spec).is_file()
-    except (OSError, ValueError):
-        return False
+    return "/" in spec and is_file(spec)
 
 
-def _from_file(path: Path) -> Cluster:
+def _from_file(path: Path) -> Described:
     _expect_readable(path)
     data = load_yaml(path, "a cluster in YAML")
     if not isinstance(data, Mapping):
         raise ClusterError(f"{path} holds no mapping; expected a cluster with `nodes`.")
-    cluster = Cluster.from_dict(data, str(path))
-    return cluster if "name" in data else cluster.renamed(path.stem)
+    found = _from_mapping(data, str(path))
+    if "name" in data or "device" in data:
+        return found
+    return found._replace(cluster=found.cluster.renamed(path.stem))
 
 
 def _expect_readable(path: Path) -> None:
@@ -142,11 +189,16 @@ def _expect_readable(path: Path) -> None:
 
 def _runs(term: str) -> list[NodeRun]:
     """Runs of one term: machines by name, or devices in the machine they usually sit in."""
+    nodes_of = _NODES_OF.fullmatch(term.strip())
+    if nodes_of is not None:
+        return [_nodes_of(_counted(nodes_of[1], term.strip()), nodes_of[2])]
     count, name = split_count(term)
     if catalog.is_node(name):
         node = catalog.find_node(name)
         return [NodeRun(node, count, node.device_count)]
     if not catalog.is_device(name):
+        if _TERM.fullmatch(name)[1]:  # type: ignore[index]  # "2 x 8 H100": a name matches always
+            return [_nodes_of(count, name)]
         raise _unknown(name)
     node = catalog.standard_node(catalog.find_device(name))
     whole, rest = divmod(count, node.device_count)
@@ -156,11 +208,26 @@ def _runs(term: str) -> list[NodeRun]:
     return runs
 
 
+def _nodes_of(count: int, devices: str) -> NodeRun:
+    """`2 nodes of 8 H100`: the machine that these devices usually sit in, so many of them used."""
+    used, name = split_count(devices)
+    if catalog.is_node(name):
+        node = catalog.find_node(name)
+        return NodeRun(node, count * used, node.device_count)
+    if not catalog.is_device(name):
+        raise _unknown(name)
+    node = catalog.standard_node(catalog.find_device(name))
+    if used > node.device_count:
+        raise ClusterError(
+            f"{used} {name} in one node: the usual machine, {node.name}, has {node.device_count}. Name another "
+            "machine ('foretrain catalog list nodes') or describe it in a YAML file."
+        )
+    return NodeRun(node, count, used)
+
+
 def _unknown(name: str) -> ClusterError:
-    machines, chips = list(catalog.nodes()), list(catalog.devices())
-    hint = did_you_mean(name, [*machines, *chips])
-    plain = ", ".join(machine for machine in machines if ":" not in machine)
+    near = did_you_mean(name, catalog.words())
     return ClusterError(
-        f"Unknown machine or device {name!r}.{hint} Machines: {plain}, and cloud instances such as "
-        f"aws:p4d.24xlarge; devices: {', '.join(chips)}; or give a YAML file."
+        f"Unknown machine or device {shown(name, 80)}.{near} 'foretrain catalog list nodes' and 'foretrain catalog "
+        "list devices' list all; or give a YAML file."
     )

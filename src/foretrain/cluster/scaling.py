@@ -56,6 +56,7 @@ def scaled_node(node: Node, factors: Factors) -> Node:
             wiring,
             scale=wiring.scale * factors.interconnect,
             latency=wiring.latency * factors.interconnect_latency,
+            latency_scale=wiring.latency_scale * factors.interconnect_latency,
         ),
         nics=None if node.nics is None else _nics(node.nics, factors),
         host=_host(node.host, factors),
@@ -91,6 +92,8 @@ def _nics(nics: Nics, factors: Factors) -> Nics:
         nics,
         bandwidth=nics.bandwidth * factors.network,
         latency=nics.latency * factors.network_latency,
+        scale=nics.scale * factors.network,
+        latency_scale=nics.latency_scale * factors.network_latency,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from foretrain.units import show_bandwidth, show_bytes
+from foretrain.units import counted, show_bandwidth, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster, NodeRun
@@ -15,8 +15,8 @@ __all__ = ["described", "port_rate"]
 
 
 def described(cluster: Cluster) -> str:
-    devices = _plural(cluster.device_count, "device")
-    lines = [f"{cluster.name}: {devices} in {_plural(cluster.node_count, 'node')}"]
+    devices = counted(cluster.device_count, "device")
+    lines = [f"{cluster.name}: {devices} in {counted(cluster.node_count, 'node')}"]
     lines += [line for run in cluster.runs for line in _run_lines(run)]
     if cluster.node_count > 1:
         lines.append(f"network: {cluster.network.kind}, {_shape(cluster)}")
@@ -77,7 +77,3 @@ def _money(cluster: Cluster) -> str:
     if price is None:
         return "price: not known"
     return f"price: ${price:,.2f} per hour ({cluster.price_date})"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")

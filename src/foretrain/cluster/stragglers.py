@@ -16,6 +16,7 @@ from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError
+from foretrain.limits import SLOWNESS
 
 __all__ = ["Spread", "with_stragglers"]
 
@@ -73,9 +74,9 @@ def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, 
         if not 0 <= rank < cluster.device_count
     ]
     faults += [
-        f"rank {rank}: factor {factor} must be a finite number of at least 0.01."
+        f"rank {rank}: factor {factor} must be a number from {SLOWNESS.least} to {SLOWNESS.most:g}; leave a device out that has failed."
         for rank, factor in slow.items()
-        if not (isfinite(factor) and factor >= 0.01)
+        if not SLOWNESS.allows(factor)
     ]
     if faults:
         raise ClusterError("stragglers are not usable:", faults=faults)

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Routes, Site, compressed
 from foretrain.cluster.layout import Layout
 from foretrain.cluster.topologies import INTERCONNECTS, network_shape
-from foretrain.errors import ClusterError, did_you_mean
+from foretrain.errors import ClusterError, hint
 
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster
+    from foretrain.cluster.device import Device
     from foretrain.cluster.link import Interconnect, Network
     from foretrain.cluster.node import Node
 
-__all__ = ["ComposedTopology", "Routes", "Topology", "compose", "network_fabric"]
+__all__ = ["ComposedTopology", "Routes", "Topology", "compose", "device_rate", "network_fabric"]
 
 INSIDE, BETWEEN = 0, 1
 
@@ -250,23 +251,25 @@ def _domain_fabric(members: tuple[tuple[Node, int], ...]) -> Fabric:
     site = Site(np.array(rates), np.full(count, interconnect.latency), np.array(hosts))
     word = "single" if count == 1 else interconnect.topology
     if word not in INTERCONNECTS:
-        raise ClusterError(
-            f"Unknown interconnect topology {word!r}.{did_you_mean(word, INTERCONNECTS)} "
-            f"Known: {', '.join(INTERCONNECTS)}."
-        )
+        raise ClusterError(f"Unknown interconnect topology {word!r}.{hint(word, INTERCONNECTS)}")
     return INTERCONNECTS[word](site, interconnect)
 
 
 def _port_rate(node: Node, index: int) -> float:
     interconnect, device = node.interconnect, node.devices[index]
-    own = device.pcie_bandwidth if _on_pcie(interconnect) else device.link_bandwidth
-    rate = interconnect.bandwidth or own
+    rate = device_rate(interconnect, device)
     if rate <= 0 and node.device_count > 1:
         raise ClusterError(
             f"Node {node.name!r}: {device.title} has no {interconnect.kind} links. "
             "Name another interconnect (pcie4 …) or give interconnect.bandwidth."
         )
-    return rate * interconnect.scale
+    return rate
+
+
+def device_rate(interconnect: Interconnect, device: Device) -> float:
+    """Bytes/s, one direction of all a device's links in an interconnect; 0 where it has none of the kind."""
+    own = device.pcie_bandwidth if _on_pcie(interconnect) else device.link_bandwidth
+    return (interconnect.bandwidth or own) * interconnect.scale
 
 
 def _on_pcie(interconnect: Interconnect) -> bool:

@@ -8,7 +8,7 @@ from foretrain.compile.layout import Layout
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
 from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pieces import in_pieces
-from foretrain.compile.passes.place import finer
+from foretrain.compile.passes.place import finer, stored_before
 from foretrain.compile.passes.recompute import BlockPass, recompute
 from foretrain.compile.passes.unpack import unpacked
 from foretrain.model.ops.base import Choices
@@ -37,9 +37,7 @@ class Blocks:
         self._first: dict[tuple[int, int], int] = {}
         self._said: dict[tuple[object, ...], int] = {}
         self._has_ranges = any("[" in node.select for node in nodes(plan.root))
-        # a tied weight that lives twice on one stage is stored and reduced once
-        ties = workload.model.tied if plan.schedule.stages == 1 else ()
-        self._drops = frozenset(second for _, second in ties)
+        self._drops = stored_before(self.model, plan.schedule, runtime.places_by_products)
 
     def block(
         self, number: int, repetition: int, incoming: tuple[Layout, ...] | None, choice: str

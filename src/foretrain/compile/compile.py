@@ -18,6 +18,7 @@ from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes, check_names
 from foretrain.compile.segment import Interner
 from foretrain.errors import PlanError
+from foretrain.limits import PASSES
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
@@ -41,9 +42,14 @@ def compile_step(
 
 def micro_batches(workload: Workload, plan: Plan) -> int:
     """How many micro-batches one replica runs per step."""
-    micro, replicas = plan.schedule.micro_batch, plan.replicas
+    schedule, replicas = plan.schedule, plan.replicas
+    micro = schedule.micro_batch
     if workload.global_batch % (micro * replicas):
-        near = [m for m in range(1, 4 * micro + 1) if workload.global_batch % (m * replicas) == 0]
+        near = [
+            m
+            for m in range(1, min(4 * micro, workload.global_batch) + 1)
+            if workload.global_batch % (m * replicas) == 0
+        ]
         lower = workload.global_batch // (micro * replicas) * micro * replicas
         sizes = " or ".join(str(n) for n in (lower, lower + micro * replicas) if n)
         remedy = f"a micro-batch of {near[-1]}" if near else f"a global batch of {sizes}"
@@ -51,7 +57,14 @@ def micro_batches(workload: Workload, plan: Plan) -> int:
             f"global batch {workload.global_batch:,} is not divisible by micro-batch {micro} x"
             f" {replicas} replicas = {micro * replicas}. Try {remedy}."
         )
-    return workload.global_batch // (micro * replicas)
+    count = workload.global_batch // (micro * replicas)
+    passes = count * schedule.stages * schedule.chunks
+    if not PASSES.allows(passes):
+        raise PlanError(
+            f"a step of {count:,} micro-batches through {schedule.stages * schedule.chunks:,} parts of the model is "
+            f"too long to simulate: {PASSES.fault(passes)} Make the micro-batch larger or the global batch smaller."
+        )
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +198,17 @@ class _Compilation:
         return tuple(Item(Load(samples, kind)) for kind in ("fetch", "prep"))
 
     def _tied_bytes(self) -> float:
-        paths = {first for first, _ in self.workload.model.tied}
+        """Gradients of weights that stages have copies of: one message for each, however many copies there are."""
+        origins = self.workload.model.origins
         size = self.runtime.gradient_bytes or self.workload.precision.gradient_bytes
-        for program in self.blocks.programs.values():
-            for op in program.ops:
-                for weight in op.weights:
-                    if weight.path in paths:
-                        return weight.elements * size
-        return 0.0
+        shared = {
+            origins[weight.path]: weight.elements
+            for program in self.blocks.programs.values()
+            for op in program.ops
+            for weight in op.weights
+            if weight.path in origins and not weight.is_frozen
+        }
+        return sum(shared.values()) * size
 
     def _joins_all(self, communicator: Communicator) -> bool:
         ranks = self.plan.mesh.size(*communicator.axes)

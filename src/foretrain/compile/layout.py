@@ -16,10 +16,12 @@ from foretrain.compile.execution import Communication, Communicator
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`axes[i]` cut position i; `partial` axes hold addends."""
+    """`axes[i]` cut position i; `partial` axes hold addends. Nothing before a constant tensor is trained, so that it has
+    no gradient."""
 
     axes: tuple[tuple[str, ...], ...]
     partial: tuple[str, ...] = ()
+    is_constant: bool = False
 
     @property
     def settled(self) -> Layout:

@@ -26,7 +26,7 @@ from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.host import chain_summaries
 from foretrain.cost.interference import slowdown
-from foretrain.cost.items import COMPUTE, ItemCosts, Surroundings
+from foretrain.cost.items import COMPUTE, ItemCosts, Known, Surroundings
 from foretrain.cost.launching import host_seconds
 from foretrain.cost.network import EngineRoutes, Network, Routes
 from foretrain.model.workload import DataSource
@@ -48,6 +48,7 @@ class Costs:
     is_network: NDArray[np.bool_]  # a flow that crosses the network
     alike: Ints  # of tasks that cost the same, the row in …
     breakdown: Floats  # … [rows, 3] of chains: compute, interconnect, network
+    moved: Floats  # … [rows] of flows: bytes that cross links, in units as `volume`
     first_launch: Floats  # … [rows] of chains: host seconds to issue the first kernel alone
     activity: NDArray[np.int8]  # what a task does to its device while it runs (0: nothing)
     sensitivity: Floats  # the share of a task that others on its device can slow
@@ -58,9 +59,12 @@ class Costs:
     item_seconds: Floats  # [rank classes, items]: what one item costs alone
     item_spread: Floats  # … one standard deviation of its kernel …
     item_measured: Floats  # … and the part of it that rests on measured tables
-    item_volume: Floats  # [rank classes, items]: bytes a collective of the chain moves …
+    item_left: Floats  # … and that measured curves exist for, but do not hold here
+    item_moved: Floats  # [rank classes, items]: bytes a collective of the chain moves …
+    item_volume: Floats  # … and how many keep its links busy as long, at their rate …
     item_route: Ints  # … and its route in `network_routes` (-1: none)
     network_routes: Routes
+    known: Known
 
 
 def cost_graph(
@@ -70,9 +74,11 @@ def cost_graph(
     network: Network,
     compute: ComputeModel,
     data: DataSource | None = None,
+    known: Known | None = None,
 ) -> Costs:
+    """`known`: what is the same as in other costs of the graph."""
     around = Surroundings(cluster, runtime, network, compute, data)
-    return _Costing(graph, around).costs()
+    return _Costing(graph, around, known).costs()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -87,8 +93,10 @@ class _Rows:
 class _Costing(ItemCosts):
     """Items of a whole graph, summed up into its tasks."""
 
-    def __init__(self, graph: ExecutionGraph, around: Surroundings) -> None:
-        super().__init__(graph.items, graph.fold, around)
+    def __init__(
+        self, graph: ExecutionGraph, around: Surroundings, known: Known | None = None
+    ) -> None:
+        super().__init__(graph.items, graph.fold, around, known)
         self.graph = graph
         self._ceilings: dict[
             tuple[int, float, float], int
@@ -99,7 +107,7 @@ class _Costing(ItemCosts):
         graph, classes = self.graph, self.graph.fold.classes
         items = np.zeros((classes, len(graph.items)))
         parts = np.zeros((classes, 3, len(graph.items)))
-        extra = np.zeros((2, classes, len(graph.items)))  # measured seconds, spread
+        extra = np.zeros((3, classes, len(graph.items)))  # measured, spread, curve-less seconds
         for rank_class in range(classes):
             items[rank_class], parts[rank_class], extra[:, rank_class] = self.seconds_of(rank_class)
         self._chain_traffic()
@@ -108,7 +116,8 @@ class _Costing(ItemCosts):
     def _chain_traffic(self) -> None:
         """What collectives inside chains put on links; the engine never sees them."""
         shape = (self.graph.fold.classes, len(self.graph.items))
-        self.item_volume, self.item_route = np.zeros(shape), np.full(shape, -1, dtype=np.int64)
+        self.item_volume, self.item_moved = np.zeros(shape), np.zeros(shape)
+        self.item_route = np.full(shape, -1, dtype=np.int64)
         for rank_class in range(shape[0]):
             for index in self.other_ids:
                 item = self.graph.items[index]
@@ -116,6 +125,7 @@ class _Costing(ItemCosts):
                 if work is not None and self.takes_part(item, rank_class):
                     cost = self.charge_of(work, rank_class)
                     self.item_volume[rank_class, index] = cost.choice.volume
+                    self.item_moved[rank_class, index] = cost.choice.moved
                     self.item_route[rank_class, index] = cost.route
 
     def _tasks(self, items: Floats, parts: Floats, extra: Floats) -> Costs:
@@ -140,6 +150,7 @@ class _Costing(ItemCosts):
             is_network=is_network[alike],
             alike=alike,
             breakdown=np.where(chains[:, None], table["parts"], 0.0),
+            moved=np.where(flows, table["moved"], 0.0),
             first_launch=np.where(chains, table["first_launch"], 0.0),
             activity=factors.number(self.devices[rows.pair // shapes], activity)[alike],
             sensitivity=np.where(chains, table["compute_share"], 1.0)[alike],
@@ -150,9 +161,12 @@ class _Costing(ItemCosts):
             item_seconds=items,
             item_spread=extra[1],
             item_measured=extra[0],
+            item_left=extra[2],
+            item_moved=self.item_moved,
             item_volume=self.item_volume,
             item_route=self.item_route,
             network_routes=self.routes,
+            known=Known(self.kernels, self.charges),
         )
 
     def _alike(self) -> tuple[_Rows, Ints]:
@@ -215,7 +229,7 @@ class _Costing(ItemCosts):
     def _flow_columns(self, classes: Ints, shapes: Ints) -> dict[str, NDArray[np.float64]]:
         """Latency, volume and route of shapes that are a single collective."""
         graph, count = self.graph, len(shapes)
-        latency, volume = np.zeros(count), np.zeros(count)
+        latency, volume, moved = np.zeros(count), np.zeros(count), np.zeros(count)
         route, is_network = np.full(count, -1), np.zeros(count, dtype=np.bool_)
         holds = np.zeros(count, dtype=np.bool_)
         single = graph.shape_ptr[shapes + 1] - graph.shape_ptr[shapes] == 1
@@ -228,6 +242,7 @@ class _Costing(ItemCosts):
             latency[pair] = cost.choice.latency * exposed
             priority = self.priorities.get(item.work.purpose, 1.0)
             volume[pair] = cost.choice.volume * exposed / priority
+            moved[pair] = cost.choice.moved / priority
             ceiling = (cost.route, cost.choice.max_rate or np.inf, priority)
             route[pair] = self._ceilings.setdefault(ceiling, len(self._ceilings))
             is_network[pair] = cost.is_network
@@ -235,6 +250,7 @@ class _Costing(ItemCosts):
         return {
             "latency": latency,
             "volume": volume,
+            "moved": moved,
             "route": route,
             "is_network": is_network,
             "holds_domain": holds,

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compile.execution import Communication, Communicator
+from foretrain.cost.charging import priced
 from foretrain.cost.collectives.selector import Wiring
-from foretrain.cost.network import Network, priced, wiring_of
+from foretrain.cost.network import Network, wiring_of
 
 Ints = NDArray[np.int64]
 
@@ -30,9 +31,9 @@ class Crowd:
     def seconds(self, size: float) -> tuple[float, float]:
         """Of so many bytes: all of them, and those in which links are busy."""
         work = Communication(self.collective, size, Communicator(()), "data")
-        choice, _ = priced(
+        choice = priced(
             self.network, work, self.members, self.wiring, self.own_rate, self.library, self.members
-        )
+        ).choice
         total = choice.seconds(self.rate[choice.pattern])
         return total, total - choice.latency
 

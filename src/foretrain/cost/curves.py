@@ -4,6 +4,11 @@ A curve is a few knots (size, seconds) of one collective on one kind of device w
 Between knots it is a straight line in log-log space; outside it keeps to what a transfer does at the ends:
 a latency that does not go away, and a bandwidth that does not grow any more.
 
+A curve holds for the device and the links it was measured on, whatever they are called. On links of other rates of
+the same form its two parts are scaled: what is above the floor with the bandwidth, the floor with the latency. A
+curve far below what fewer ranks of its own device reach says more of its machine than of its links: it is marked
+`only_on` and holds for that machine alone.
+
 Sizes follow nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the gathered buffer of
 all-gather, the buffer before the scatter of reduce-scatter. How the knots came about and how well they hold
 is in docs/communication-accuracy.md; `tools/distil_collectives.py` makes them.
@@ -16,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
-from math import isclose, log, log2
+from math import log, log2
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.cluster.device import Device
+from foretrain.cost.joints import Joint, is_usual
 from foretrain.errors import Bug
 
 __all__ = [
@@ -32,7 +38,7 @@ __all__ = [
     "Key",
     "OwnCurves",
     "Table",
-    "alone_seconds",
+    "Timed",
     "curves",
     "seconds",
     "seconds_of",
@@ -42,7 +48,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Key = tuple[str, int, str]
-"""Device name of the catalogue, ranks, collective."""
+"""Identity of the device, ranks, collective."""
 
 DEVICE_TIME = "nccl-tests"
 """Collectives back to back on the device: what a cost of a device task needs."""
@@ -63,6 +69,7 @@ class Curve:
     sizes: Floats
     seconds: Floats
     source: str = "measured here"
+    only_on: str = ""  # the one machine it holds for
 
     def __post_init__(self) -> None:
         sizes = np.asarray(self.sizes, dtype=np.float64)
@@ -118,15 +125,37 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """What joined the devices when they were measured: a curve holds for this and nothing else."""
+    """What joined the devices when they were measured: a curve holds for links of this form."""
 
     kind: str
     bandwidth: float  # bytes/s, one direction of one device
+    latency: float
 
-    def joins(self, device: Device) -> bool:
-        """Whether the device has it, unchanged: what-if devices with other links have no curve."""
-        own = device.link_bandwidth if self.kind.startswith("nvlink") else device.pcie_bandwidth
-        return isclose(own, self.bandwidth, rel_tol=0.01)
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What measurements say of a collective on a group alone."""
+
+    seconds: float | None = None  # None: the model has to answer
+    left: str = ""  # why curves that there are do not hold here, for people
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Whose curves answer for a device and collective, and how much of their time it takes."""
+
+    device: str
+    collective: str
+    times: float
+    counts: tuple[int, ...]  # of ranks that were measured
+
+    def used(self, ranks: int) -> tuple[int, ...]:
+        """The counts that an answer for so many ranks rests on; none below the smallest."""
+        if ranks in self.counts:
+            return (ranks,)
+        below = tuple(count for count in self.counts if count < ranks)
+        above = tuple(count for count in self.counts if count > ranks)
+        return (below[-1], above[0]) if below and above else below[-2:]
 
 
 # Not slotted: cached_property keeps what it found in the instance's __dict__.
@@ -168,44 +197,40 @@ class Table:
         if ranks < 1:
             raise Bug(f"a group of {ranks} ranks.")
         asked = np.asarray(sizes, dtype=np.float64)
-        name = self._measured_name(device, collective)
-        counts = self._counts.get((name, collective), ())
-        if not counts and collective in HALVES:
-            other, times = HALVES[collective]
-            if self._counts.get((self._measured_name(device, other), other)):
-                found = self.seconds_of(device, ranks, other, sizes)
-                return None if found is None else found * times
-        if not counts or 1 < ranks < counts[0]:
+        found = self._source(device, collective)
+        if found is None:
             return None
         if ranks == 1:
             return np.zeros_like(asked)
-        if (name, ranks, collective) in self.curves:
-            return self.curves[name, ranks, collective].at(asked)
-        if ranks > counts[-1]:
-            return self._beyond(name, ranks, collective, counts, asked)
-        return self._between(name, ranks, collective, counts, asked)
+        used = found.used(ranks)
+        if not used:
+            return None
+        if used == (ranks,):
+            seconds = self.curves[found.device, ranks, found.collective].at(asked)
+        elif used[-1] > ranks:
+            seconds = self._between(found, ranks, used, asked)
+        else:
+            seconds = self._beyond(found, ranks, used, asked)
+        return seconds * found.times if found.times != 1.0 else seconds
 
-    def _measured_name(self, device: str, collective: str) -> str:
-        if (device, collective) in self._counts:
-            return device
-        return self.like.get(device, device)
+    def _source(self, device: str, collective: str) -> _Source | None:
+        for wanted, times in ((collective, 1.0), HALVES.get(collective, (collective, 1.0))):
+            for name in (device, self.like.get(device, device)):
+                counts = self._counts.get((name, wanted))
+                if counts:
+                    return _Source(name, wanted, times, counts)
+        return None
 
-    def _between(
-        self, name: str, ranks: int, collective: str, counts: tuple[int, ...], sizes: Floats
-    ) -> Floats:
-        low = max(c for c in counts if c < ranks)
-        high = min(c for c in counts if c > ranks)
+    def _between(self, source: _Source, ranks: int, used: tuple[int, ...], sizes: Floats) -> Floats:
+        name, collective, (low, high) = source.device, source.collective, used
         weight = log(ranks / low) / log(high / low)
         first, last = (
-            np.log(self.curves[name, c, collective].at(sizes) / share(collective, c))
-            for c in (low, high)
+            np.log(self.curves[name, c, collective].at(sizes) / share(collective, c)) for c in used
         )
         mixed = np.exp((1.0 - weight) * first + weight * last)
         return np.asarray(share(collective, ranks) * mixed, dtype=np.float64)
 
-    def _beyond(
-        self, name: str, ranks: int, collective: str, counts: tuple[int, ...], sizes: Floats
-    ) -> Floats:
+    def _beyond(self, source: _Source, ranks: int, used: tuple[int, ...], sizes: Floats) -> Floats:
         """The largest measured curve, its two parts scaled as the model says they grow.
 
         What is above the floor is transfer and grows with the share of the buffer that crosses a port. The
@@ -213,15 +238,15 @@ class Table:
         all-reduce and others, which have trees or direct exchange; what a step costs is read off the floors
         of the two largest measured counts.
         """
-        largest = counts[-1]
+        name, collective, largest = source.device, source.collective, used[-1]
         curve = self.curves[name, largest, collective]
         moved = (curve.at(sizes) - curve.floor) * share(collective, ranks)
         moved = moved / share(collective, largest)
-        if len(counts) == 1:
+        if len(used) == 1:
             return np.asarray(curve.floor + moved, dtype=np.float64)
         steps = float if collective in RINGS else log2
-        before = self.curves[name, counts[-2], collective].floor
-        step = max(curve.floor - before, 0.0) / (steps(largest) - steps(counts[-2]))
+        before = self.curves[name, used[0], collective].floor
+        step = max(curve.floor - before, 0.0) / (steps(largest) - steps(used[0]))
         floor = curve.floor + step * (steps(ranks) - steps(largest))
         return np.asarray(floor + moved, dtype=np.float64)
 
@@ -230,26 +255,55 @@ class Table:
         found = self.seconds_of(device, ranks, collective, size)
         return None if found is None else float(found)
 
-    def alone_seconds(
-        self,
-        device: Device,
-        ranks: int,
-        collective: str,
-        size: float,
-        interconnect: str | None = None,
-    ) -> float | None:
-        """Seconds of a collective of `ranks` equal devices of one domain, nothing else on its links.
+    def alone(self, joint: Joint, ranks: int, collective: str, size: float) -> Timed:
+        """A collective of `ranks` devices of a joint, nothing else on their links."""
+        sources = [self._source(name, collective) for name in joint.devices]
+        device, source = joint.devices[0], next((one for one in sources if one is not None), None)
+        if source is None:
+            return Timed()
+        if len(sources) > 1:
+            return Timed(
+                left=f"{' and '.join(joint.devices)} were never measured together: {MODELLED}"
+            )
+        held = self.interconnects.get(source.device)
+        if held is not None and not is_usual(joint, held.kind):
+            return Timed(left=_elsewhere(source, held, joint))
+        machine = self._machine(source, ranks)
+        if machine not in ("", joint.node.identity):
+            return Timed(left=_of_another(source, ranks, machine))
+        seconds = self.seconds(device, ranks, collective, size)
+        if seconds is None:
+            return Timed()
+        faster = joint.scale if held is None else joint.bandwidth / held.bandwidth
+        later = joint.latency_scale if held is None else joint.latency / held.latency
+        if (faster, later) != (1.0, 1.0):
+            floor = self.seconds(device, ranks, collective, 0.0) or 0.0
+            seconds = floor * later + (seconds - floor) / faster
+        return Timed(seconds)
 
-        None where the model has to answer: nothing measured, the device's links are not those that were
-        measured, or `interconnect` (the node's kind, for example nvlink3-nvswitch) is another one.
-        """
-        held = self.interconnects.get(self._measured_name(device.name, collective))
-        if held is not None:
-            if not held.joins(device):
-                return None
-            if interconnect is not None and interconnect != held.kind:
-                return None
-        return self.seconds(device.name, ranks, collective, size)
+    def _machine(self, source: _Source, ranks: int) -> str:
+        """The one machine that an answer for so many ranks holds for; "" for all."""
+        used = (
+            self.curves[source.device, count, source.collective] for count in source.used(ranks)
+        )
+        return next((curve.only_on for curve in used if curve.only_on), "")
+
+
+MODELLED = "the model times their collectives, and the interval is wider."
+
+
+def _elsewhere(source: _Source, held: Interconnect, joint: Joint) -> str:
+    return (
+        f"Collectives of {source.device} were measured on {held.kind}; here the devices are on "
+        f"{joint.node.interconnect.kind}: {MODELLED}"
+    )
+
+
+def _of_another(source: _Source, ranks: int, machine: str) -> str:
+    return (
+        f"Groups of {ranks} {source.device} were measured on one machine alone ({machine}), "
+        f"far below what their links carry: {MODELLED}"
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -265,7 +319,7 @@ class OwnCurves:
 
     def drift_between(self, devices: Iterable[Device]) -> float:
         """That of the devices measured; of others nothing is known."""
-        return self.drift if all(one.name == self.device for one in devices) else 0.0
+        return self.drift if all(one.identity == self.device for one in devices) else 0.0
 
     def of(self, library: str, domains: int) -> Table | None:
         return self.tables.get((library.partition("-")[0], domains))
@@ -304,13 +358,16 @@ def shipped(via: str = DEVICE_TIME) -> Table:
     data = _data()
     found = {
         (row["device"], row["ranks"], row["collective"]): Curve(
-            np.array(row["bytes"], dtype=np.float64), np.array(row["us"]) * 1e-6, row["source"]
+            np.array(row["bytes"], dtype=np.float64),
+            np.array(row["us"]) * 1e-6,
+            row["source"],
+            row.get("only_on", ""),
         )
         for row in data["curves"]
         if row["via"] == via
     }
     joined = {
-        name: Interconnect(row["interconnect"], row["bandwidth"])
+        name: Interconnect(row["interconnect"], row["bandwidth"], row["latency"])
         for name, row in data["devices"].items()
     }
     return Table(MappingProxyType(found), data["like"], joined)
@@ -334,10 +391,3 @@ def seconds(device: str, ranks: int, collective: str, size: float) -> float | No
 def seconds_of(device: str, ranks: int, collective: str, sizes: ArrayLike) -> Floats | None:
     """Seconds for each size by the shipped table, or None."""
     return shipped().seconds_of(device, ranks, collective, sizes)
-
-
-def alone_seconds(
-    device: Device, ranks: int, collective: str, size: float, interconnect: str | None = None
-) -> float | None:
-    """`Table.alone_seconds` of the shipped table."""
-    return shipped().alone_seconds(device, ranks, collective, size, interconnect)

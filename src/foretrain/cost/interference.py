@@ -102,8 +102,8 @@ def _with_spanning(found: Interference) -> Floats:
 def entry(device: Device) -> tuple[Interference, bool]:
     """The factors for a device, and whether they were measured on it (not on a relative)."""
     devices, defaults = _table()
-    if device.name in devices:
-        return devices[device.name], True
+    if device.identity in devices:
+        return devices[device.identity], True
     if device.kind == "cpu":
         return devices["none"], False
     linked = "linked" if device.link_bandwidth > 0 else "unlinked"

@@ -12,19 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
+from foretrain.compile.execution import Communication, Communicator, Compute, Copy, Item, Load
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.cost import interference
+from foretrain.cost.charging import Charge, Movers, charge, movers
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.compute.boards import latest, slowest
 from foretrain.cost.data import load_seconds
-from foretrain.cost.network import Charge, Network, charge, routes_of
+from foretrain.cost.network import Network, routes_of
 from foretrain.errors import Bug
 from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
 
 Floats = NDArray[np.float64]
+Kernels = dict[int, tuple[Floats, Floats, Floats]]
+"""By kind of device: seconds, measured seconds and spread of every item's kernel."""
+Charges = dict[tuple[Communication, int], Charge]
+"""By collective and class of those that move together."""
 
 # Columns of a breakdown: where the seconds of a chain go.
 COMPUTE, INTERCONNECT, NETWORK = range(3)
@@ -51,10 +56,30 @@ class Surroundings:
     data: DataSource | None = None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Known:
+    """What items cost, as far as it was worked out: kernels on devices, and collectives on links."""
+
+    kernels: Kernels
+    charges: Charges
+
+    def without(self, links: str) -> Known:
+        """What holds when those links change; a collective inside a domain knows nothing of the network."""
+        is_far = links.startswith("network")
+        return Known(self.kernels, {k: c for k, c in self.charges.items() if is_far and not c.is_network})  # fmt: skip
+
+
 class ItemCosts:
     """What items cost alone on the rank classes of a fold."""
 
-    def __init__(self, items: Sequence[Item], fold: Fold, around: Surroundings) -> None:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        fold: Fold,
+        around: Surroundings,
+        known: Known | None = None,
+    ) -> None:
+        """`known`: what is the same as before, where the items were costed already."""
         self.items, self.fold = items, fold
         self.cluster, self.runtime, self.network = around.cluster, around.runtime, around.network
         self.compute, self.data = around.compute, around.data
@@ -67,12 +92,13 @@ class ItemCosts:
         self.devices = np.asarray(self.cluster.device_kind)[fold.examples]
         self.notes: dict[str, None] = {}
         self.sources: dict[str, None] = {}
-        self._kernels: dict[int, tuple[Floats, Floats, Floats]] = {}
-        self._charges: dict[tuple[Communication, int], Charge] = {}
+        self.kernels: Kernels = {} if known is None else dict(known.kernels)
+        self._movers: dict[tuple[Communicator, str, int], Movers] = {}
+        self.charges: Charges = {} if known is None else dict(known.charges)
 
     def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
-        found = self._kernels.get(kind)
+        found = self.kernels.get(kind)
         if found is None:
             works = [self.items[i].work for i in self.kernel_ids]
             kernels = [work.kernel for work in works if isinstance(work, Compute)]
@@ -83,23 +109,23 @@ class ItemCosts:
             delay = self.runtime.jitter_seconds * latest(self.cluster.device_count)
             seconds = np.where(tensors > 0, 0.0, answer.seconds * self.runtime.kernel_pace)
             seconds += issued * self.runtime.host_seconds_per_kernel + (tensors > 0) * delay
-            seconds *= slowest(self.cluster.devices[kind].name, self.cluster.device_count)
+            seconds *= slowest(self.cluster.devices[kind].identity, self.cluster.device_count)
             answer = replace(answer, seconds=seconds)
             columns[0, self.kernel_ids] = answer.seconds
             columns[1, self.kernel_ids] = np.where(answer.measured, answer.seconds, 0.0)
             columns[2, self.kernel_ids] = answer.spread * answer.seconds
             self.notes.update(dict.fromkeys(answer.notes))
             self.sources.update(dict.fromkeys(answer.source))
-            found = self._kernels[kind] = (columns[0], columns[1], columns[2])
+            found = self.kernels[kind] = (columns[0], columns[1], columns[2])
         return found
 
     def seconds_of(self, rank_class: int) -> tuple[Floats, Floats, Floats]:
-        """Every item's seconds alone, their parts, and (measured seconds, spread seconds)."""
+        """Every item's seconds alone, their parts, and (measured, spread, curve-less) seconds."""
         seconds, measured, spread = self._device_kernels(int(self.devices[rank_class]))
         total = seconds.copy()
         parts = np.zeros((3, len(total)))
         parts[COMPUTE] = seconds
-        extra = np.stack([measured, spread])
+        extra = np.stack([measured, spread, np.zeros_like(total)])
         for index in self.other_ids:
             item = self.items[index]
             if not self.takes_part(item, rank_class):
@@ -119,9 +145,9 @@ class ItemCosts:
                 alone, is_network = self._communication(item.work, rank_class)
                 total[index] = alone
                 parts[NETWORK if is_network else INTERCONNECT, index] = alone
-                extra[0, index] = (
-                    alone if self.charge_of(item.work, rank_class).is_measured else 0.0
-                )
+                charged = self.charge_of(item.work, rank_class)
+                extra[0, index] = alone if charged.is_measured else 0.0
+                extra[2, index] = alone if charged.left else 0.0
             else:
                 total[index] = self._host_side(item, rank_class)
                 parts[INTERCONNECT, index] = total[index]
@@ -165,10 +191,17 @@ class ItemCosts:
     def charge_of(self, work: Communication, rank_class: int) -> Charge:
         fold = self.fold
         key = (work, fold.mover_class(work.group, work.collective, rank_class))
-        found = self._charges.get(key)
+        found = self.charges.get(key)
         if found is None:
-            found = charge(self.network, fold, self.routes, *key, self.runtime.library)
-            self._charges[key] = found
+            place = (work.group, work.collective, key[1])
+            who = self._movers.get(place)
+            if who is None:
+                who = movers(self.network, fold, self.routes, place[:2], key[1])
+                self._movers[place] = who
+            found = charge(self.network, who, self.routes, work, self.runtime.library)
+            self.charges[key] = found
+            if found.left:
+                self.notes[found.left] = None
         return found
 
     def exposed(self, work: Communication) -> float:
@@ -186,10 +219,11 @@ class ItemCosts:
                 raise Bug("a load without a data source.")
             return load_seconds(work, self.data, node.host, node.device_count)
         assert isinstance(work, Copy)
+        wiring = node.interconnect  # devices joined by PCIe copy over the same slots
+        slot = device.pcie_bandwidth * (wiring.scale if wiring.topology == "pcie_tree" else 1.0)
         if work.direction == "host_memory":
-            rate = node.host.memory_bandwidth or device.pcie_bandwidth
-            return work.bytes / (rate / node.device_count)
-        return work.bytes / device.pcie_bandwidth
+            return work.bytes / ((node.host.memory_bandwidth or slot) / node.device_count)
+        return work.bytes / slot
 
 
 def _tensors(kernels: Sequence[Kernel]) -> Floats:

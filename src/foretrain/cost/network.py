@@ -8,18 +8,15 @@ whole cluster. Links with equal capacity and equal loads are one constraint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.cluster.device import Device
-from foretrain.compile.execution import Communication, Communicator, Tokens, Vectors
-from foretrain.compile.passes.bucket import FromBuffer
+from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use
-from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collectives import Chosen, algorithms_for, name_of
 from foretrain.cost.collectives.base import Algorithm, Ints
 from foretrain.cost.collectives.selector import (
@@ -27,11 +24,10 @@ from foretrain.cost.collectives.selector import (
     Wiring,
     expect_able,
     link_efficiency,
-    protocols,
     reported_latency,
-    select,
 )
 from foretrain.cost.curves import OwnCurves, Table, shipped
+from foretrain.cost.joints import Joints
 from foretrain.cost.laying import Laying
 
 Floats = NDArray[np.float64]
@@ -86,15 +82,12 @@ class EngineRoutes:
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
-    """What one collective costs a group class: pay latency, then move volume over a route."""
+class Price:
+    """How a group's library carries a collective out, and what that rests on."""
 
     choice: Choice
-    route: int
-    seconds: float  # alone
-    crowd_seconds: float  # while all groups of its communicator do the same
-    is_network: bool
-    is_measured: bool = False  # the time alone is that of a measured curve
+    is_measured: bool  # a measured curve says how long it takes
+    left: str  # why curves that there are do not hold
 
 
 class Network:
@@ -125,7 +118,13 @@ class Network:
         self.reported = (
             reported_latency(cluster.network.kind) if library.startswith("nccl") else 0.0
         )
+        nics = nodes[0].nics
+        self.inside_latency = nodes[0].interconnect.latency_scale
+        self.between_latency = 1.0 if nics is None else nics.latency_scale
+        self.reported *= self.between_latency
         self.laying = Laying(cluster, capacity)
+        self.joints = Joints(cluster)
+        self.prices: dict[tuple[object, ...], Price] = {}  # what was asked before (`charging`)
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -306,100 +305,6 @@ def _distinct_rows(
     return chosen, times[np.argsort(first)]
 
 
-def charge(
-    network: Network,
-    fold: Fold,
-    routes: Routes,
-    work: Communication,
-    mover_class: int,
-    library: str,
-) -> Charge:
-    """What a collective costs the groups of one class, or the parties that move by themselves."""
-    found, movers = fold.groups[work.group], fold.movers(work.group, work.collective)
-    members = found.groups[found.group_of[movers.first[mover_class]]]
-    patterns = dict.fromkeys(a.pattern for a in network.algorithms(work.collective))
-    able = {p: routes.number[work.group, p, mover_class] for p in patterns}
-    rates = tuple((p, float(routes.crowd_rate[number])) for p, number in able.items())
-    delays = tuple((p, network.reported + float(routes.delay[n])) for p, n in able.items())
-    wiring = replace(wiring_of(network, members), rate=rates[0][1], rates=rates, delays=delays)
-    own = {p: float(routes.own_rate[number]) for p, number in able.items()}
-    moving = np.flatnonzero(movers.group_of == movers.examples[mover_class])
-    choice, is_measured = priced(network, work, members, wiring, own, library, moving)
-    route = able[choice.pattern]
-    rate = float(routes.rate[route])
-    if np.isinf(rate):  # a party that only hears
-        choice = replace(choice, volume=0.0)
-    crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
-    is_far = bool(routes.is_network[route])
-    return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_far, is_measured)
-
-
-def priced(
-    network: Network,
-    work: Communication,
-    members: Ints,
-    wiring: Wiring,
-    own_rate: Mapping[str, float],
-    library: str,
-    moving: Ints,
-) -> tuple[Choice, bool]:
-    """How a group's library carries a collective out, and whether a measured curve says how long that takes.
-
-    `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
-    """
-    collective = network.laying.named(work.collective)
-    summed = _summed(network, work, wiring) if isinstance(work, Vectors) else 0.0
-    if isinstance(work, Tokens | Vectors):
-        places = wiring.domains if wiring.domains > 1 else len(members)
-        work = Communication(work.collective, work.sent(places), work.group, work.purpose)
-    choice = select(collective, work.bytes, wiring, library, network.choose)
-    modelled = choice
-    for curves in network.curves(library, wiring.domains):
-        if choice is modelled:
-            choice = _measured(network, curves, work, members, choice, own_rate[choice.pattern])
-    is_measured = choice is not modelled
-    if is_measured:  # its sockets were measured with it
-        wiring = replace(wiring, domains=1)
-    waits = summed + _waits(network, work, choice, wiring, library, moving)
-    return replace(choice, latency=choice.latency + waits), is_measured
-
-
-def _summed(network: Network, work: Vectors, wiring: Wiring) -> float:
-    """Seconds in which partial sums of one node meet before they leave it, or gradients go round inside it."""
-    inside = network.capacity[~network.is_network]
-    ranks = wiring.ranks // wiring.domains
-    if wiring.domains == 1 or ranks == 1 or not len(inside):
-        return 0.0
-    return work.inside(wiring.domains, ranks) * (ranks - 1) / ranks / float(inside.min())
-
-
-def _waits(
-    network: Network, work: Communication, choice: Choice, wiring: Wiring, library: str, ranks: Ints
-) -> float:
-    """Seconds that a library's tuner does not know of when it chooses. Its latencies are those of network cards that
-    reach device memory; through the sockets of a host every hop takes a TCP message."""
-    seconds = 0.0
-    if isinstance(work, FromBuffer):  # those that move together begin when the slowest has copied
-        kinds = np.unique(np.asarray(network.cluster.device_kind)[ranks]).tolist()
-        seconds = max(_fusion(work, network.cluster.devices[kind]) for kind in kinds)
-    if network.transport == "tcp" and wiring.domains > 1:
-        known = next(p for p in protocols(library, choice.algorithm) if p.name == choice.protocol)
-        able = network.algorithms(work.collective)
-        algorithm = next(a for a in able if a.name == choice.algorithm)
-        steps = algorithm.steps(work.collective, wiring.ranks, wiring.domains)
-        seconds += steps.between * max(0.0, protocols("gloo")[0].between - known.between)
-    return seconds
-
-
-def _fusion(work: FromBuffer, device: Device) -> float:
-    """Until the coordinator is done, and copies of several tensors into the fusion buffer and out of it."""
-    if work.tensors < 2:
-        return work.delay
-    reached, _ = table().of(device)
-    moved = 2.0 * work.bytes / (device.memory_bandwidth * reached.memory)
-    return work.delay + 2.0 * (work.tensors * reached.start_seconds + moved)
-
-
 def wiring_of(network: Network, members: Ints) -> Wiring:
     """A group as far as the cluster alone says."""
     return Wiring(
@@ -410,6 +315,8 @@ def wiring_of(network: Network, members: Ints) -> Wiring:
         architecture=network.architecture,
         has_switch=network.has_switch,
         transport=network.transport,
+        inside_latency=network.inside_latency,
+        between_latency=network.between_latency,
     )
 
 
@@ -423,33 +330,6 @@ def _chosen_uses(network: Network, fold: Fold, uses: tuple[Use, ...]) -> list[tu
         for found in (fold.groups[communicator],)
         for example in found.examples.tolist()
     ]
-
-
-def _measured(
-    network: Network,
-    curves: Table,
-    work: Communication,
-    members: Ints,
-    choice: Choice,
-    rate: float,
-) -> Choice:
-    """The choice with the time a measured curve gives, where the group's devices have one.
-
-    The curve is of a group alone, so its time is turned into the volume that takes it at the group's own rate;
-    what else is on the links then slows it as it would any other flow.
-    """
-    cluster, first = network.cluster, int(members[0])
-    kinds = set(np.asarray(cluster.device_kind)[members].tolist())
-    if len(kinds) > 1:
-        return choice
-    wiring = cluster.node(int(cluster.node_of[first])).interconnect
-    seconds = curves.alone_seconds(
-        cluster.device(first), len(members), work.collective, work.bytes, wiring.kind
-    )
-    if seconds is None or wiring.scale != 1.0 or not np.isfinite(rate):
-        return choice
-    latency = min(choice.latency, 0.9 * seconds)
-    return replace(choice, latency=latency, volume=(seconds - latency) * rate, max_rate=None)
 
 
 def _efficiency(cluster: Cluster) -> Floats:

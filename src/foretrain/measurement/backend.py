@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, hint
 from foretrain.units import parse_bytes
 
 BACKENDS = ("cpu", "cuda")
@@ -137,9 +137,7 @@ class CudaBackend:
 def backend(name: str = "", threads: int | None = None) -> Backend:
     """A backend by name; without one CUDA where there is any, else the CPU."""
     if name not in ("", *BACKENDS):
-        raise InputError(
-            f"unknown device {name!r}.{did_you_mean(name, BACKENDS)} Known: {', '.join(BACKENDS)}."
-        )
+        raise InputError(f"unknown device {name!r}.{hint(name, BACKENDS)}")
     if name == "":
         name = "cuda" if torch_module().cuda.is_available() else "cpu"
     return CudaBackend() if name == "cuda" else CpuBackend(threads)

@@ -180,6 +180,9 @@ class Calibration:
             )
         Machine.from_dict(self.machine)
 
+    def __repr__(self) -> str:
+        return f"<Calibration {self.name}>"
+
     @property
     def name(self) -> str:
         """For people and provenance."""

@@ -52,7 +52,7 @@ class MeasuredCompute:
 
     def seconds(self, kernels: Sequence[Kernel], device: Device) -> KernelCosts:
         fitted = self.calibration.roofline
-        if fitted is None or device.name != self.calibration.device:
+        if fitted is None or device.identity != self.calibration.device:
             return self.otherwise.seconds(kernels, device)
         notes: dict[str, None] = {}
         known: dict[Kernel, tuple[float, float, bool, str] | None] = {}

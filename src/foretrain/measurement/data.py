@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from foretrain.analysis.answer import Answer
 from foretrain.errors import FileError, InputError
 from foretrain.measurement.backend import Backend, torch_module
 from foretrain.measurement.machine import Machine
@@ -46,6 +47,33 @@ class DataRow:
     def rate(self) -> float:
         """Bytes or samples a second."""
         return self.amount / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "detail": self.detail,
+            "amount": self.amount,
+            "seconds": self.seconds,
+            "per_second": self.rate,
+            "spread": self.spread,
+            "repeats": self.repeats,
+            "was_known": self.was_known,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DataReport(Answer):
+    """What `measure data` did."""
+
+    rows: tuple[DataRow, ...]
+    store: str = ""  # where the times are kept
+
+    @property
+    def measured(self) -> int:
+        return sum(not row.was_known for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"data": [row.to_dict() for row in self.rows], "store": self.store}
 
 
 @dataclass(frozen=True, slots=True)

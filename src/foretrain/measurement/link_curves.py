@@ -5,12 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foretrain.cost.curves import Curve, OwnCurves, Table, share
 from foretrain.measurement.calibration import LinkCurve
 from foretrain.measurement.records import Measurement
+
+if TYPE_CHECKING:
+    from foretrain.measurement.links import LinkReport
 
 
 def link_curves(rows: Iterable[Measurement]) -> tuple[LinkCurve, ...]:
@@ -89,3 +93,30 @@ def wire(links: Iterable[LinkCurve], nodes: int) -> tuple[float, float] | None:
     curve = Curve(np.array(best.bytes), np.array(best.seconds))
     steps = 1 if best.collective == "send" else 2 * (best.ranks - 1)
     return curve.floor / steps, curve.bandwidth * share(best.collective, best.ranks)
+
+
+def fitted(report: LinkReport) -> list[dict[str, Any]]:
+    """The curve through each group's sizes: pieces that are straight in logarithms, a floor below, a slope beyond."""
+    found: dict[tuple[str, int, int], dict[int, float]] = {}
+    for row in report.rows:
+        group = (row.collective, len(row.shape.ranks), row.shape.nodes)
+        found.setdefault(group, {})[row.bytes] = row.seconds
+    out = []
+    for (collective, ranks, nodes), by_size in found.items():
+        sizes = sorted(by_size)
+        if len(sizes) < 2:
+            continue
+        seconds = rising([by_size[size] for size in sizes])
+        curve = Curve(np.array(sizes, dtype=np.float64), np.array(seconds))
+        out.append(
+            {
+                "collective": collective,
+                "ranks": ranks,
+                "nodes": nodes,
+                "latency_seconds": curve.floor,
+                "bytes_per_second": curve.bandwidth,
+                "bytes": sizes,
+                "seconds": list(seconds),
+            }
+        )
+    return out

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.analysis.answer import Answer
+from foretrain.errors import InputError, hint
 from foretrain.measurement.drift import Crew, measure_drift
 from foretrain.measurement.launching import free_port
 from foretrain.measurement.machine import Machine
@@ -70,15 +71,62 @@ class LinkRow:
     repeats: int
     was_known: bool
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective,
+            "ranks": len(self.shape.ranks),
+            "nodes": self.shape.nodes,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "spread": self.spread,
+            "repeats": self.repeats,
+            "was_known": self.was_known,
+        }
 
-@dataclass(frozen=True, slots=True)
-class LinkReport:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LinkReport(Answer):
+    """What `measure links` did."""
+
     rows: tuple[LinkRow, ...]
     unable: tuple[str, ...]  # collectives that the backend has not
     unmeasured: int
     backend: str
     world: int
     nodes: int
+    store: str = ""  # where the times are kept
+
+    @property
+    def measured(self) -> int:
+        return sum(not row.was_known for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        from foretrain.measurement.link_curves import fitted
+
+        return {
+            "backend": self.backend,
+            "processes": self.world,
+            "nodes": self.nodes,
+            "measured": self.measured,
+            "unmeasured": self.unmeasured,
+            "unable": list(self.unable),
+            "links": [row.to_dict() for row in self.rows],
+            "fitted": fitted(self),
+            "store": self.store,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> LinkReport:
+        """Of one host, whose groups are ranks side by side."""
+        rows = tuple(
+            LinkRow(
+                row["collective"], row["bytes"], Shape(tuple(range(row["ranks"])), row["nodes"]),
+                row["seconds"], row["spread"], row["repeats"], row["was_known"],
+            )
+            for row in document["links"]
+        )  # fmt: skip
+        told = (document[key] for key in ("unmeasured", "backend", "processes", "nodes", "store"))
+        return cls(rows, tuple(document["unable"]), *told)
 
 
 def shapes(world: int, per_node: int) -> tuple[Shape, ...]:
@@ -100,10 +148,7 @@ def wanted(names: Sequence[str] | None) -> tuple[str, ...]:
     """Collectives by name; all where none is named."""
     for name in names or ():
         if name not in COLLECTIVES:
-            raise InputError(
-                f"unknown collective {name!r}.{did_you_mean(name, COLLECTIVES)} "
-                f"Known: {', '.join(COLLECTIVES)}."
-            )
+            raise InputError(f"unknown collective {name!r}.{hint(name, COLLECTIVES)}")
     return tuple(names or COLLECTIVES)
 
 
@@ -152,8 +197,9 @@ def measure_links(
     if not spending.is_spent:
         measure_drift(group, store, session.machine)
     nodes = -(-group.world // group.per_node)
+    path = "" if store is None else str(store.path)
     return LinkReport(
-        tuple(rows), tuple(unable), left_out, group.backend, group.world, nodes
+        tuple(rows), tuple(unable), left_out, group.backend, group.world, nodes, path
     )  # fmt: skip
 
 
@@ -221,8 +267,14 @@ def is_joined(environment: Mapping[str, str] = os.environ) -> bool:
     return all(name in environment for name in JOINED)
 
 
-def spawned(command: Sequence[str], processes: int, seconds: float | None = None) -> int:
-    """Run a command as so many processes of one job on this host; the first one's output is ours. The exit code."""
+def spawned(
+    command: Sequence[str],
+    processes: int,
+    seconds: float | None = None,
+    answer: int | None = None,
+) -> int:
+    """Run a command as so many processes of one job on this host; the first one's output is ours, or goes to the file
+    `answer`. The exit code."""
     port = free_port()
     running: list[subprocess.Popen[bytes]] = []
     try:
@@ -233,9 +285,10 @@ def spawned(command: Sequence[str], processes: int, seconds: float | None = None
             }  # fmt: skip
             environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
             quiet = None if rank == 0 else subprocess.DEVNULL
+            shown = answer if rank == 0 else subprocess.DEVNULL
             running.append(
                 subprocess.Popen(
-                    [sys.executable, *command], env=environment, stdout=quiet, stderr=quiet
+                    [sys.executable, *command], env=environment, stdout=shown, stderr=quiet
                 )
             )
         return _first_fault(running, seconds)

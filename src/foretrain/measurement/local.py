@@ -14,6 +14,7 @@ from foretrain.errors import InputError
 from foretrain.measurement.calibration import LOCAL, Calibration
 from foretrain.measurement.link_curves import wire
 from foretrain.measurement.machine import GIB, Machine
+from foretrain.units import counted
 
 MOST_PROCESSES = 1024
 _LOCAL = re.compile(r"\s*(?:(\d{1,6})\s*[x×*]\s*)?local\s*")
@@ -76,7 +77,7 @@ def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:
         device = device.scaled(compute=share, memory_bandwidth=share, memory=1.0 / processes)
     elif processes > len(machine.devices):
         raise InputError(
-            f"The calibration is of a machine with {len(machine.devices)} devices; {processes} asked for."
+            f"The calibration is of a machine with {counted(len(machine.devices), 'device')}; {processes} asked for."
         )
     node = Node(
         name=LOCAL,

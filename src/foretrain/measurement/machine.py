@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from foretrain.units import counted
+
 GIB = 2**30
 
 
@@ -44,7 +46,7 @@ class Machine:
     def title(self) -> str:
         """For people: `2 x AMD EPYC 7B13 cores, 8 GiB`."""
         gpus = f", {len(self.devices)} x {self.devices[0]}" if self.devices else ""
-        return f"{self.cores} cores of {self.cpu}, {self.memory_gib} GiB{gpus}"
+        return f"{counted(self.cores, 'core')} of {self.cpu}, {self.memory_gib} GiB{gpus}"
 
     @classmethod
     def here(cls) -> Machine:
@@ -79,8 +81,8 @@ class Machine:
             raise ValueError("machine: software must be a mapping and devices a list")
         return cls(
             cpu=_text(row["cpu"]),
-            cores=int(row["cores"]),
-            memory_gib=int(row["memory_gib"]),
+            cores=_count(row["cores"]),
+            memory_gib=_count(row["memory_gib"]),
             devices=tuple(_text(name) for name in row["devices"]),
             driver=_text(row["driver"]),
             host=_text(row["host"]),
@@ -92,6 +94,12 @@ class Machine:
 SPEED = ("torch",)
 """Packages whose version decides how fast kernels are."""
 TOLD = ("torch", "numpy", "foretrain")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2**40:
+        raise ValueError(f"machine: expected a whole number, got {str(value)[:60]!r}")
+    return value
 
 
 def _text(value: object) -> str:

@@ -12,10 +12,11 @@ import numpy as np
 
 from foretrain.compile.blocks import choices_of
 from foretrain.compile.execution import CHAIN, Compute, ExecutionGraph
-from foretrain.forecast import Question, compile_question
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel
+from foretrain.scenario import Scenario
+from foretrain.simulation import compile_scenario
 
 ACCUMULATE, UPDATE, STREAM = "accumulate", "update", "stream"
 CONTEXT = 8
@@ -60,7 +61,7 @@ class Need:
         return f"{self.what} {self.phase} {shape}".strip()
 
 
-def needs(questions: Iterable[Question]) -> tuple[Need, ...]:
+def needs(questions: Iterable[Scenario]) -> tuple[Need, ...]:
     """Everything these questions ask of a device, each once."""
     found: dict[tuple[Kernel, ...], Need] = {}
     for question in questions:
@@ -69,7 +70,7 @@ def needs(questions: Iterable[Question]) -> tuple[Need, ...]:
     return tuple(sorted(found.values(), key=lambda need: need.flops + 10 * need.bytes))
 
 
-def _of(question: Question) -> list[Need]:
+def _of(question: Scenario) -> list[Need]:
     """Each need of one question, in the place where it runs."""
     calls = _calls(question)
     places: dict[tuple[Kernel, ...], list[int]] = {}
@@ -83,9 +84,9 @@ def _of(question: Question) -> list[Need]:
     return out
 
 
-def _calls(question: Question) -> list[Need]:
+def _calls(question: Scenario) -> list[Need]:
     """What the framework calls in a step, in order; before the first comes the last of the step before."""
-    graph = compile_question(question)
+    graph = compile_scenario(question)
     ops = {f"{block.name}.{op.name}": op for block, op in question.workload.model.ops()}
     footprint = _footprint(question)
     works = _in_order(graph)
@@ -121,7 +122,7 @@ def _in_order(graph: ExecutionGraph) -> list[Compute]:
     return [work for _, work in sorted(found, key=lambda one: one[0])]
 
 
-def _need(work: Compute, ops: Mapping[str, Op], question: Question) -> Need:
+def _need(work: Compute, ops: Mapping[str, Op], question: Scenario) -> Need:
     kernel = work.kernel
     if kernel.phase == "update":
         return _update(work, question)
@@ -141,7 +142,7 @@ def _need(work: Compute, ops: Mapping[str, Op], question: Question) -> Need:
     return Need(STREAM, kernel.phase, (kernel,), op)
 
 
-def _siblings(op: Op, kernel: Kernel, question: Question) -> tuple[Kernel, ...]:
+def _siblings(op: Op, kernel: Kernel, question: Scenario) -> tuple[Kernel, ...]:
     """The op's kernels that one call of the framework runs together with this one."""
     precision, how = question.workload.precision, choices_of(question.runtime)
     formula = family(op)
@@ -154,7 +155,7 @@ def _siblings(op: Op, kernel: Kernel, question: Question) -> tuple[Kernel, ...]:
     return tuple(k for k in kernels if k.kind not in ALONE)
 
 
-def _update(work: Compute, question: Question) -> Need:
+def _update(work: Compute, question: Scenario) -> Need:
     """The optimizer's step over the weights a rank holds; where they are split, over equal parts of them."""
     tensors = weight_sizes(question.workload.model)
     per = question.workload.optimizer.flops_per_parameter
@@ -167,18 +168,17 @@ def _update(work: Compute, question: Question) -> Need:
 
 def weight_sizes(model: Model) -> tuple[int, ...]:
     """Elements of every weight tensor, blocks repeated."""
-    tied = {second for _, second in model.tied}
     return tuple(
         op.elements(weight)
         for block in model.blocks
         for _ in range(block.repeat)
         for op in block.ops
         for weight in op.weights
-        if f"{block.name}.{op.name}.{weight.name}" not in tied
+        if f"{block.name}.{op.name}.{weight.name}" not in model.origins
     )
 
 
-def _footprint(question: Question) -> float:
+def _footprint(question: Scenario) -> float:
     """Bytes a step goes through from one use of a tensor to the next: weights, gradients, states, activations."""
     workload = question.workload
     precision, how = workload.precision, choices_of(question.runtime)

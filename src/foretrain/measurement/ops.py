@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretrain.forecast import Question
+from foretrain.analysis.answer import Answer
 from foretrain.measurement.backend import Backend, Call, torch_module
 from foretrain.measurement.links import AgreedClock, Group
 from foretrain.measurement.machine import Machine
@@ -16,6 +16,7 @@ from foretrain.measurement.recipes import Rotations
 from foretrain.measurement.records import Key, Measurement, host_key, op_key
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Budget, Effort, is_tight, repeated
+from foretrain.scenario import Scenario
 
 IN_CONTEXT = Effort(sample_seconds=1e-2)
 EMPTY = 8  # elements: a kernel that is nothing but its dispatch
@@ -39,9 +40,19 @@ class Row:
     was_known: bool
     is_tight: bool
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kernel": self.need.title,
+            "seconds": self.seconds,
+            "spread": self.spread,
+            "repeats": self.repeats,
+            "was_known": self.was_known,
+            "is_tight": self.is_tight,
+        }
 
-@dataclass(frozen=True, slots=True)
-class Report:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpsReport(Answer):
     """What `measure ops` did."""
 
     rows: tuple[Row, ...]
@@ -49,10 +60,23 @@ class Report:
     host_seconds_per_kernel: float | None
     device: str
     threads: int | None
+    store: str = ""  # where the times are kept
 
     @property
     def measured(self) -> int:
         return sum(not row.was_known for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "threads": self.threads,
+            "measured": self.measured,
+            "known": len(self.rows),
+            "unmeasured": [need.title for need in self.unmeasured],
+            "host_seconds_per_kernel": self.host_seconds_per_kernel,
+            "kernels": [row.to_dict() for row in self.rows],
+            "store": self.store,
+        }
 
 
 class Pace:
@@ -84,7 +108,7 @@ class Pace:
 
 
 def measure_ops(
-    questions: Iterable[Question],
+    questions: Iterable[Scenario],
     store: Store | None,
     backend: Backend,
     *,
@@ -94,7 +118,7 @@ def measure_ops(
     machine: Machine | None = None,
     timer: Timer | None = None,
     group: Group | None = None,
-) -> Report:
+) -> OpsReport:
     """Time what the questions need and the store does not know yet, each kernel its own row.
 
     What takes longest is done first, so that a budget that ends early leaves out what matters least. All processes of
@@ -116,7 +140,8 @@ def measure_ops(
             left_out.append(need)
             continue
         rows.append(row or session.time(need, budgeted.share(len(todo) - done, effort), host))
-    return Report(tuple(rows), tuple(left_out), host, backend.device, backend.threads)
+    path = "" if store is None else str(store.path)
+    return OpsReport(tuple(rows), tuple(left_out), host, backend.device, backend.threads, path)
 
 
 def _timer(pace: Pace) -> Timer:

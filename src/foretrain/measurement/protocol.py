@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, hint
 from foretrain.measurement.launching import Launch
 from foretrain.measurement.stalls import breakdown, document
 from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, Orders
@@ -62,7 +62,7 @@ class Protocol:
             if getattr(self, name) < least
         ]
         faults += [
-            f"runs: unknown run {name!r}.{did_you_mean(name, RUNS)} Known: {', '.join(RUNS)}."
+            f"runs: unknown run {name!r}.{hint(name, RUNS)}"
             for name in self.runs
             if name not in RUNS
         ]
@@ -199,7 +199,7 @@ def _launched(
         return code, []
     raise InputError(
         f"{shlex.join(words)} ended before anything was measured. Does the script loop over "
-        f"foretrain.measurement.watch(loader, model, optimizer)?{_tail(log)}"
+        f"foretrain.measure.watch(loader, model, optimizer)?{_tail(log)}"
     )
 
 

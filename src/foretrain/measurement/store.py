@@ -24,6 +24,7 @@ from typing import Any
 
 from foretrain.database import Database, Form
 from foretrain.errors import FileError
+from foretrain.limits import shown
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import (
     KINDS,
@@ -53,6 +54,7 @@ FORM = Form(
     remedy="'foretrain measure' makes one; --store or FORETRAIN_STORE names another.",
     makes_folder=True,
 )
+MOST_TOLD = 5  # digests of altered rows
 COLUMNS = "digest, kind, key, about, seconds, spread, repeats, samples, at, machine"
 
 
@@ -125,7 +127,7 @@ class Store:
             "ORDER BY at DESC, digest LIMIT 1",
             (kind, canonical(key), _id(machine)),
         )
-        return self._measurement(found[0]) if found else None
+        return self._measurements(found)[0] if found else None
 
     def rows(
         self,
@@ -141,7 +143,7 @@ class Store:
         if newest:
             last = {(row[1], row[2], row[9]): row for row in found}
             found = [row for row in found if last[row[1], row[2], row[9]] is row]
-        return tuple(self._measurement(row) for row in found)
+        return self._measurements(found)
 
     def count(self) -> Mapping[tuple[str, str], int]:
         """How many measurements there are by (machine id, kind)."""
@@ -184,7 +186,22 @@ class Store:
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def _measurement(self, row: tuple[Any, ...]) -> Measurement:
+    def _measurements(self, found: list[tuple[Any, ...]]) -> tuple[Measurement, ...]:
+        """Every row is checked against its own digest; those that were altered since are named, all at once."""
+        made = [(row, self._measurement(row)) for row in found]
+        altered = [row for row, measurement in made if measurement is None]
+        if altered:
+            digests = ", ".join(f"'{row[0]}'" for row in altered[:MOST_TOLD])
+            raise FileError(
+                f"{self._file.form.what} {self.path}: {len(altered):,} of {len(found):,} rows are not what was written. "
+                f"Delete them (DELETE FROM measurements WHERE digest IN ({digests})) and measure again, or name "
+                "another store with --store.",
+                faults=[f"{row[1]} {shown(row[2], 120)} of {row[8]}" for row in altered],
+            )
+        return tuple(measurement for _, measurement in made if measurement is not None)
+
+    def _measurement(self, row: tuple[Any, ...]) -> Measurement | None:
+        """The measurement of a row; None where the row is not what was written."""
         digest, kind, key, about, seconds, spread, repeats, samples, at, machine = row
         with self._file.explained():
             measurement = Measurement(
@@ -198,10 +215,7 @@ class Store:
                 unpacked(samples),
                 json.loads(about),
             )
-            is_sound = measurement.digest == digest
-        if not is_sound:
-            raise self._file.damaged(f"what it says of {kind} {key[:80]} is not what was written")
-        return measurement
+            return measurement if measurement.digest == digest else None
 
     def _known_machine(self, name: str) -> Machine:
         if name not in self._machines:

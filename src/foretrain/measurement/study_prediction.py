@@ -13,13 +13,14 @@ from foretrain.cluster.node import Host, Node
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.compute.base import KernelCosts
 from foretrain.cost.curves import OwnCurves
-from foretrain.forecast import answer, ask
 from foretrain.measurement.calibration import LinkCurve
 from foretrain.measurement.link_curves import own_curves, rising, wire
 from foretrain.measurement.study import CLASSES, PIXELS, Net
 from foretrain.model.graph import Model
 from foretrain.model.ops.base import Kernel
 from foretrain.model.zoo.cnn import ConvSketch, carried, image
+from foretrain.resolving import ask
+from foretrain.simulation import answer
 
 __all__ = ["graph_of", "predicted_stalls"]
 
@@ -46,6 +47,11 @@ class _Measured:
     compute: ComputeModel
     curves: OwnCurves | None
     name: str = "study"
+
+    @property
+    def digest(self) -> str:
+        """Of one run of the study, which is not kept: no other has it."""
+        return str(id(self))
 
 
 def graph_of(net: Net) -> Model:

@@ -16,6 +16,7 @@ import numpy as np
 
 from foretrain.adapters.read.collective_calls import Call
 from foretrain.adapters.read.kineto import Trace, read_trace
+from foretrain.analysis.answer import Answer
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
 from foretrain.measurement.trace_ops import CollectiveRow, OpRow, collective_rows, op_rows
@@ -55,8 +56,8 @@ class RankReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class TraceReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class TraceReport(Answer):
     """The mean step of all ranks: `stalls` has the names of a prediction and sums to `step_seconds`."""
 
     step_seconds: float

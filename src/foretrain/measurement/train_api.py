@@ -1,6 +1,6 @@
 """Two lines in a training script, and `foretrain measure train` can find its stalls.
 
-    from foretrain.measurement import watch
+    from foretrain.measure import watch
 
     for batch in watch(loader, model, optimizer):
         …

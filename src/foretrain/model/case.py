@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, did_you_mean, hint
 from foretrain.model import zoo
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
@@ -32,11 +32,8 @@ FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
         "biases": "none",
     },
 }  # fmt: skip
-SQUAD_TOKENS = 384
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _FIELDS = tuple(field.name for field in fields(TransformerShape))
-# Fields a case need not give: their absence is a statement ("no experts"), not a gap.
-_OPTIONAL_WORDS = ("expert", "lora", "qk_", "v_head", "sliding", "head_dim", "first_dense")
 
 
 def model_from_case(
@@ -59,20 +56,6 @@ def model_from_case(
     ), assumptions
 
 
-def as_trained(
-    data: Mapping[str, Any], seq: int | None, predictions: int | None
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """A BERT as its task has it, with what that assumes: `predictions` are the masked tokens its head sees, None
-    where that is all positions. 384 tokens are SQuAD's (Devlin et al. 2018, run_squad), pre-training has 128 or 512."""
-    if not str(data.get("zoo", "")).startswith("bert") or "head" in data:
-        return data, ()
-    if seq == SQUAD_TOKENS:
-        return {**data, "head": "span"}, (
-            f"{seq} tokens: fine-tuned to find answers, as on SQuAD.",
-        )
-    return (data if predictions is None else {**data, "predicted_positions": predictions}), ()
-
-
 def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | None) -> Model:
     known = zoo.shape(name)
     if known is None:
@@ -90,9 +73,7 @@ def shape_from_case(data: Mapping[str, Any]) -> tuple[TransformerShape, tuple[st
     """The shape a case describes; nulls take the family's default and are listed."""
     family = data.get("family")
     if family not in FAMILY_DEFAULTS:
-        hint = did_you_mean(str(family), FAMILY_DEFAULTS)
-        known = ", ".join(FAMILY_DEFAULTS)
-        raise ModelError(f"family: {family!r} is not known.{hint} Known: {known}.")
+        raise ModelError(f"family: {family!r} is not known.{hint(str(family), FAMILY_DEFAULTS)}")
     given = {key: value for key, value in data.items() if key != "family" and value is not None}
     _refuse_unknown(given, where="model")
     missing = [f"{key}: missing." for key in _REQUIRED if key not in given]

@@ -14,5 +14,9 @@ def forward_flops(model: Model) -> float:
 
 
 def training_flops(model: Model) -> float:
-    """Forward and backward of one sample; backward is two products for each of forward's."""
-    return 3.0 * forward_flops(model)
+    """Forward and backward of one sample; backward is two products for each of forward's, but one for weights that are
+    frozen and so have no gradient."""
+    return sum(
+        block.repeat * (2.0 if op.is_frozen else 3.0) * family(op).flops(op)
+        for block, op in model.ops()
+    )

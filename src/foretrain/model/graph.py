@@ -14,10 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, prod
+from pathlib import Path
+from typing import Any
 
 from foretrain.errors import ModelError
+from foretrain.model.shape import TransformerShape
+from foretrain.units import counted, show_count
 
 Attr = str | int | float | bool
+FROZEN = "frozen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,9 @@ class Tensor:
 
     name: str
     dims: tuple[str, ...]
-    element: str = "activation"  # activation | weight | fp32 | index | mask
+    element: str = (
+        "activation"  # activation | weight | frozen (a weight not trained) | fp32 | index | mask
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,11 @@ class Op:
     def parameters(self) -> int:
         return sum(self.elements(weight) for weight in self.weights)
 
+    @cached_property
+    def is_frozen(self) -> bool:
+        """Whether it has weights and none of them is trained: then they have no gradients, and no states."""
+        return bool(self.weights) and all(weight.element == FROZEN for weight in self.weights)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -109,23 +121,78 @@ class Block:
 
 @dataclass(frozen=True)
 class Model:
-    """A sequence of blocks. `tied` names weights that share storage: `(block.op.weight, block.op.weight)`."""
+    """A sequence of blocks. `tied` names weights that share storage: `(block.op.weight, block.op.weight)`.
+
+    >>> from foretrain import Model
+    >>> "gpt2" in Model.names()
+    True
+    """
 
     name: str
     blocks: tuple[Block, ...]
     seq_len: int | None = None  # tokens per sample; None where samples are not sequences
     tied: tuple[tuple[str, str], ...] = ()
     source: str = ""
+    shape: TransformerShape | None = field(
+        default=None, compare=False
+    )  # of a transformer that its shape describes completely
+
+    @classmethod
+    def of(cls, spec: str | Path | Mapping[str, Any] | Model, seq: int | None = None) -> Model:
+        """From a zoo name, a Hugging Face `config.json`, our YAML, a mapping or itself; `seq`: tokens per sample.
+
+        >>> from foretrain import Model
+        >>> Model.of("llama3-8b", seq=4096)
+        <Model llama3-8b: 8.03 B parameters, 34 blocks, sequence 4,096>
+        """
+        from foretrain.model.load import load_model
+
+        return load_model(spec, seq)
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """What the zoo knows."""
+        from foretrain.model import zoo
+
+        return tuple(zoo.names())
+
+    def __repr__(self) -> str:
+        length = "" if self.seq_len is None else f", sequence {self.seq_len:,}"
+        blocks = counted(self.layers, "block")
+        return f"<Model {self.name}: {show_count(self.parameters)} parameters, {blocks}{length}>"
 
     @cached_property
     def parameters(self) -> int:
         total = sum(block.parameters * block.repeat for block in self.blocks)
-        return total - sum(self._weight_elements(second) for _, second in self.tied)
+        return total - sum(self._weight_elements(copy) for copy in self.origins)
+
+    @cached_property
+    def trained_parameters(self) -> int:
+        """Those that have gradients and optimizer states."""
+        frozen = sum(
+            op.parameters * block.repeat
+            - sum(op.elements(w) for w in op.weights if self._path(block, op, w) in self.origins)
+            for block, op in self.ops()
+            if op.is_frozen
+        )
+        return self.parameters - frozen
+
+    @staticmethod
+    def _path(block: Block, op: Op, weight: Tensor) -> str:
+        return f"{block.name}.{op.name}.{weight.name}"
+
+    @cached_property
+    def origins(self) -> Mapping[str, str]:
+        """Of every weight that shares another's storage: the first that has it."""
+        found: dict[str, str] = {}
+        for first, second in self.tied:
+            found[second] = found.get(first, first)
+        return found
 
     def _weight_elements(self, path: str) -> int:
         for block, op in self.ops():
             for weight in op.weights:
-                if f"{block.name}.{op.name}.{weight.name}" == path:
+                if self._path(block, op, weight) == path:
                     return op.elements(weight)
         raise ModelError(f"{self.name}: tied weight {path!r} does not exist.")
 

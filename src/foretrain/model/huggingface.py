@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, did_you_mean, hint
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
@@ -28,9 +28,8 @@ def model_from_config(config: Config, seq: int | None = None, name: str = "") ->
         return _OTHERS[kind](config, seq, label)
     if kind not in _SHAPES:
         known = (*_SHAPES, *_OTHERS)
-        hint = did_you_mean(kind, known)
         raise ModelError(
-            f"model_type {kind!r} is not known.{hint} Known: {', '.join(sorted(known))}. Other "
+            f"model_type {kind!r} is not known.{hint(kind, known)} Other "
             "transformers can be described by their shape in YAML."
         )
     shape = _SHAPES[kind](_Reader(config, kind))
@@ -174,6 +173,20 @@ def _deepseek(r: _Reader) -> TransformerShape:
         qk_nope_head_dim=r.number("qk_nope_head_dim"),
         qk_rope_head_dim=r.number("qk_rope_head_dim"),
         v_head_dim=r.number("v_head_dim"),
+        num_nextn_predict_layers=r.optional("num_nextn_predict_layers") or 0,
+    )
+
+
+def _glm4_moe(r: _Reader) -> TransformerShape:
+    return TransformerShape(
+        **_llama_fields(r) | {"sliding_window": None},
+        qk_norm=r.flag("use_qk_norm", False),
+        num_experts=r.number("n_routed_experts"),
+        num_experts_per_tok=r.number("num_experts_per_tok"),
+        moe_intermediate_size=r.number("moe_intermediate_size"),
+        num_shared_experts=r.optional("n_shared_experts"),
+        first_dense_layers=r.optional("first_k_dense_replace"),
+        num_nextn_predict_layers=r.optional("num_nextn_predict_layers") or 0,
     )
 
 
@@ -333,6 +346,7 @@ _SHAPES: dict[str, Callable[[_Reader], TransformerShape]] = {
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "glm4_moe": _glm4_moe,
     "gemma": _gemma,
     "phi3": _phi3,
     "bert": _bert,

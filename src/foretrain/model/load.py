@@ -1,7 +1,7 @@
 """Models from whatever the user has: a name, a file, a dict.
 
 - a zoo name;
-- a path to a Hugging Face `config.json` (has `model_type`);
+- a path to a Hugging Face `config.json` (has `model_type`), or the folder that holds it;
 - a path to our YAML or JSON (exactly one of `zoo`, `transformer`, `blocks`);
 - the same content as a dict, or the `model` key of a case (`zoo`, or `family` and a shape).
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import ModelError, did_you_mean
-from foretrain.loading import load_json, load_yaml
+from foretrain.limits import SEQUENCE
+from foretrain.loading import is_file, load_json, load_yaml
 from foretrain.model import zoo
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
@@ -24,35 +25,48 @@ _KINDS = ("zoo", "transformer", "blocks")
 _KEYS = ("name", "seq", "source", "overrides", "tied", *_KINDS)
 
 
-def load_model(spec: str | Path | Mapping[str, Any] | Model, seq: int | None = None) -> Model:
-    """A Model from any of the forms above; `seq` overrides the length the form gives."""
+def load_model(
+    spec: str | Path | Mapping[str, Any] | Model,
+    seq: int | None = None,
+    notes: list[str] | None = None,
+) -> Model:
+    """A Model from any of the forms above; `seq` overrides the length the form gives. What a shape leaves open and
+    had to be assumed is added to `notes`."""
+    if seq is not None and not SEQUENCE.allows(seq):
+        raise ModelError(f"sequence length: {SEQUENCE.fault(seq)}")
     if isinstance(spec, Model):
         return spec
     if isinstance(spec, Mapping):
-        return _from_mapping(spec, seq, "", "the given model")
+        return _from_mapping(spec, seq, "", "the given model", notes)
     if _is_file(spec):
-        return _from_file(Path(spec), seq)
+        return _from_file(Path(spec), seq, notes)
     return zoo.build(str(spec), seq)
 
 
 def _is_file(spec: str | Path) -> bool:
-    """A path is anything with a folder or a known ending; names never have either."""
+    """A path is anything with a folder or a known ending, which names never have, or a folder that holds a model."""
     if isinstance(spec, Path):
         return True
-    return Path(spec).suffix.lower() in (".json", ".yaml", ".yml") or "/" in spec or "\\" in spec
+    if Path(spec).suffix.lower() in (".json", ".yaml", ".yml") or "/" in spec or "\\" in spec:
+        return True
+    return is_file(Path(spec) / "config.json")
 
 
-def _from_file(path: Path, seq: int | None) -> Model:
+def _from_file(path: Path, seq: int | None, notes: list[str] | None) -> Model:
     what = "a model: a Hugging Face config.json or our YAML"
+    if is_file(path / "config.json"):  # as a model is saved and downloaded
+        path = path / "config.json"
     is_json = path.suffix.lower() == ".json"
     data = load_json(path, what) if is_json else load_yaml(path, what)
     if not isinstance(data, Mapping):
         raise ModelError(f"{path} holds {type(data).__name__}, not a mapping; expected {what}.")
-    name = path.parent.name if path.name == "config.json" else path.stem
-    return _from_mapping(data, seq, name, str(path))
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return _from_mapping(data, seq, name, str(path), notes)
 
 
-def _from_mapping(data: Mapping[str, Any], seq: int | None, name: str, where: str) -> Model:
+def _from_mapping(
+    data: Mapping[str, Any], seq: int | None, name: str, where: str, notes: list[str] | None
+) -> Model:
     if "model_type" in data:
         from foretrain.model.huggingface import model_from_config
 
@@ -60,7 +74,10 @@ def _from_mapping(data: Mapping[str, Any], seq: int | None, name: str, where: st
     if "family" in data:
         from foretrain.model.case import model_from_case
 
-        return model_from_case(data, seq, name)[0]
+        model, assumed = model_from_case(data, seq, name)
+        if notes is not None:
+            notes += assumed
+        return model
     kinds = [kind for kind in _KINDS if kind in data]
     if len(kinds) != 1:
         raise ModelError(
@@ -107,9 +124,9 @@ def _length(data: Mapping[str, Any], where: str) -> int | None:
     value = data.get("seq")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelError(f"{where}: seq is {value!r}, not a positive whole number.")
-    return value
+    if not SEQUENCE.allows(value):
+        raise ModelError(f"{where}: seq: {SEQUENCE.fault(value)}")
+    return int(value)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

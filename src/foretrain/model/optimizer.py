@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, hint
 from foretrain.loading import load_own_yaml
 from foretrain.model.precision import Precision
 
@@ -67,6 +67,5 @@ def optimizer(name: str | Optimizer) -> Optimizer:
         return name
     known = optimizers()
     if name not in known:
-        hint = did_you_mean(name, known)
-        raise ModelError(f"unknown optimizer {name!r}.{hint} Known: {', '.join(known)}.")
+        raise ModelError(f"unknown optimizer {name!r}.{hint(name, known)}")
     return known[name]

@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, hint
 from foretrain.loading import load_own_yaml
+
+_TABLE = Path(__file__).with_name("precisions.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,17 @@ class Precision:
     gradient_bytes: float
     has_master_weights: bool  # an fp32 copy beside the working weights
     cast_reads: float = 1.0  # passes over a tensor to bring it into the GEMM's format
+    frozen_bytes: float | None = None  # of frozen weights of products; None: as of others
 
     @property
     def quantises(self) -> bool:
         """Whether GEMMs read their operands in a narrower format than activations are kept in."""
         return self.gemm_input_bytes < self.activation_bytes
+
+    @property
+    def frozen_weight_bytes(self) -> float:
+        """Of weights of products that are not trained."""
+        return self.weight_bytes if self.frozen_bytes is None else self.frozen_bytes
 
     @property
     def wide(self) -> Precision:
@@ -42,7 +50,7 @@ class Precision:
                 return self.activation_bytes
             case "gemm_input":
                 return self.gemm_input_bytes
-            case "weight":
+            case "weight" | "frozen":
                 return self.weight_bytes
             case "fp32":
                 return 4.0
@@ -63,17 +71,24 @@ def _wide(precision: Precision) -> Precision:
 @cache
 def precisions() -> Mapping[str, Precision]:
     """The table of `precisions.yaml`."""
-    path = Path(__file__).with_name("precisions.yaml")
-    rows: dict[str, dict[str, Any]] = load_own_yaml(path)["precisions"]
+    rows: dict[str, dict[str, Any]] = load_own_yaml(_TABLE)["precisions"]
     return {name: Precision(name=name, **row) for name, row in rows.items()}
+
+
+def frozen_as(precision: Precision, stored: str) -> Precision:
+    """The precision of a run that keeps weights which are not trained in a format of their own."""
+    rows: dict[str, float] = load_own_yaml(_TABLE)["frozen"]
+    name = stored.lower().replace("_", "-")
+    name = name if name in rows else _spellings().get(name, name)
+    if name not in rows:
+        raise ModelError(f"unknown format {stored!r} of frozen weights.{hint(stored, rows)}")
+    return replace(precision, frozen_bytes=float(rows[name]))
 
 
 @cache
 def _spellings() -> Mapping[str, str]:
     """Every spelling, in small letters and with hyphens, and the name it stands for."""
-    rows: dict[str, list[str]] = load_own_yaml(Path(__file__).with_name("precisions.yaml"))[
-        "aliases"
-    ]
+    rows: dict[str, list[str]] = load_own_yaml(_TABLE)["aliases"]
     own = {name: name for name in precisions()}
     return own | {alias: name for name, aliases in rows.items() for alias in aliases}
 
@@ -84,6 +99,5 @@ def precision(name: str | Precision) -> Precision:
     known = precisions()
     name = _spellings().get(name.lower().replace("_", "-"), name)
     if name not in known:
-        hint = did_you_mean(name, known)
-        raise ModelError(f"unknown precision {name!r}.{hint} Known: {', '.join(known)}.")
+        raise ModelError(f"unknown precision {name!r}.{hint(name, known)}")
     return known[name]

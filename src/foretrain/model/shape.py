@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrain.errors import ModelError
+from foretrain.limits import DIMENSION, LAYERS, shown
 
 ACTIVATIONS = (
     "gelu", "gelu-tanh", "relu", "squared-relu", "silu", "silu-gated", "gelu-gated", "relu-gated",
@@ -24,6 +25,7 @@ class TransformerShape:
     (GPT-2), after it (BERT), or attention and MLP side by side (GPT-J, Falcon). `sliding_window_every` n: every
     n-th layer attends within the window, the others to everything. `capacity_factor` pads expert slots. `head`:
     next token, masked tokens, or the ends of an answer; `predicted_positions`: those a masked head sees, None all.
+    `num_nextn_predict_layers`: modules that predict tokens beyond the next one (DeepSeek-V3, arXiv 2412.19437, 2.2).
     """
 
     hidden_size: int
@@ -63,6 +65,7 @@ class TransformerShape:
     qk_nope_head_dim: int | None = None
     qk_rope_head_dim: int | None = None
     v_head_dim: int | None = None
+    num_nextn_predict_layers: int = 0
 
     def __post_init__(self) -> None:
         faults = _faults(self)
@@ -123,20 +126,32 @@ def _faults(shape: TransformerShape) -> list[str]:
     return faults + _number_faults(shape)
 
 
-_POSITIVE = (
+_COUNTS = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "num_key_value_heads",
     "intermediate_size", "head_dim", "moe_intermediate_size", "num_experts_per_tok",
     "sliding_window_every", "q_lora_rank", "kv_lora_rank", "max_position_embeddings",
     "predicted_positions",
 )  # fmt: skip
+_COUNTS_OR_NONE = (
+    "sliding_window", "parallel_norms", "type_vocab_size", "num_experts", "num_shared_experts",
+    "first_dense_layers", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "num_nextn_predict_layers",
+)  # fmt: skip
+_SHARES = {"dropout": (0.0, 1.0), "capacity_factor": (0.0, 1000.0)}
 
 
 def _number_faults(shape: TransformerShape) -> list[str]:
     faults = []
-    for name in _POSITIVE:
+    for name in (*_COUNTS, *_COUNTS_OR_NONE):
+        value, limit = getattr(shape, name), LAYERS if "layers" in name else DIMENSION
+        is_none = name in _COUNTS_OR_NONE and value == 0 and not isinstance(value, bool)
+        if value is not None and not is_none and not limit.allows(value):
+            faults.append(f"{name}: {limit.fault(value)}")
+    for name, (least, most) in _SHARES.items():
         value = getattr(shape, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
-            faults.append(f"{name}: {value!r} is not a positive whole number.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and least <= value <= most):
+            faults.append(f"{name}: {shown(value)} is not a number from {least:g} to {most:g}.")
     if faults:
         return faults
     heads, kv_heads = shape.num_attention_heads, shape.kv_heads
@@ -158,4 +173,8 @@ def _number_faults(shape: TransformerShape) -> list[str]:
         shape.v_head_dim,
     ):
         faults.append("kv_lora_rank needs qk_nope_head_dim, qk_rope_head_dim and v_head_dim too.")
+    if shape.num_nextn_predict_layers and not (shape.head == "lm" and shape.causal):
+        faults.append(
+            "num_nextn_predict_layers: only models that predict the next token have such modules."
+        )
     return faults

@@ -3,7 +3,7 @@
 Op names inside a layer (plans and recompute rules refer to them): ln1, qkv, rope, attention, proj, residual1,
 ln2, fc1, act, fc2, residual2; experts: router, route, dispatch, experts_fc1, experts_act, experts_fc2, combine,
 and shared_fc1, shared_act, shared_fc2, shared_add. Latent attention replaces qkv by q_down, q_norm, q_up, kv_down,
-kv_norm, kv_up.
+kv_norm, kv_up. Modules that predict tokens beyond the next one are two blocks each, mtp and mtp_head, before the head.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from foretrain.model.shape import TransformerShape
 from foretrain.model.sketch import Sketch, view, weight
 
 X = Tensor("x", ("batch", "seq", "hidden"))
+H = Tensor("h", ("batch", "seq", "hidden"))  # what a module of multi-token prediction gives
 TOKENS = ("batch", "seq", "hidden")
 SPAN_ENDS = 2  # where an answer starts and ends
 
@@ -26,19 +27,24 @@ def transformer(shape: TransformerShape, seq: int, name: str, source: str = "") 
         Block(label, block.ops, block.inputs, block.outputs, repeat, block.sizes)
         for label, block, repeat in _layers(shape, seq)
     ]
+    modules = [block for depth in _depths(shape) for block in _next_token(shape, seq, depth)]
+    blocks = (_embedding(shape, seq), *layers, *modules, _head(shape, seq))
+    return Model(name, blocks, seq, _tied(shape), source, shape)
+
+
+def _tied(shape: TransformerShape) -> tuple[tuple[str, str], ...]:
+    """Weights that share storage: the head's with the table where the shape says so, those of modules always."""
+    table, head = "embedding.tokens.weight", "head.logits.weight"
     is_tied = shape.tie_word_embeddings and shape.head != "span"
-    tied = (("embedding.tokens.weight", "head.logits.weight"),) if is_tied else ()
-    blocks = (_embedding(shape, seq), *layers, _head(shape, seq))
-    return Model(name, blocks, seq, tied, source)
+    pairs = [(table, head)] if is_tied else []
+    for block, ending in (_module_names(shape, depth) for depth in _depths(shape)):
+        pairs += [(table, f"{block}.tokens.weight"), (head, f"{ending}.logits.weight")]
+    return tuple(pairs)
 
 
 def _layers(shape: TransformerShape, seq: int) -> list[tuple[str, Block, int]]:
     """Runs of identical layers: (name, block, repetitions)."""
-    every = shape.sliding_window_every or 1
-    kinds = [
-        (index >= shape.dense_layers, bool(shape.sliding_window) and (index + 1) % every == 0)
-        for index in range(shape.num_hidden_layers)
-    ]
+    kinds = _kinds(shape)
     runs = [(kind, len(list(group))) for kind, group in groupby(kinds)]
     drawn = {kind: layer(shape, seq, *kind) for kind in dict.fromkeys(kinds)}
     named: list[tuple[str, Block, int]] = []
@@ -52,6 +58,15 @@ def _layers(shape: TransformerShape, seq: int) -> list[tuple[str, Block, int]]:
         named.append((label, drawn[kind], count))
         first += count
     return named
+
+
+def _kinds(shape: TransformerShape) -> list[tuple[bool, bool]]:
+    """Of every layer: whether it has experts, and whether it attends within a window."""
+    every = shape.sliding_window_every or 1
+    return [
+        (index >= shape.dense_layers, bool(shape.sliding_window) and (index + 1) % every == 0)
+        for index in range(shape.num_hidden_layers)
+    ]
 
 
 def sketch(shape: TransformerShape, seq: int) -> Sketch:
@@ -75,37 +90,49 @@ def layer(
 ) -> Block:
     """One transformer layer."""
     s = sketch(shape, seq)
+    return s.block("layers", [X], [_body(s, shape, X, has_experts, is_windowed)])
+
+
+def _body(
+    s: Sketch, shape: TransformerShape, x: Tensor, has_experts: bool, is_windowed: bool
+) -> Tensor:
+    """The ops of a layer that reads `x`."""
     window = (shape.sliding_window or 0) if is_windowed else 0
     body = {"pre": _pre_norm, "post": _post_norm, "parallel": _parallel}[shape.placement]
-    out = body(s, shape, window, has_experts)
-    return s.block("layers", [X], [out])
+    return body(s, shape, x, window, has_experts)
 
 
-def _pre_norm(s: Sketch, shape: TransformerShape, window: int, has_experts: bool) -> Tensor:
-    h = _norm(s, shape, "ln1", X, "ln1")
+def _pre_norm(
+    s: Sketch, shape: TransformerShape, x: Tensor, window: int, has_experts: bool
+) -> Tensor:
+    h = _norm(s, shape, "ln1", x, "ln1")
     h = attention(s, shape, h, window)
-    r = _residual(s, shape, "residual1", h, X, "r")
+    r = _residual(s, shape, "residual1", h, x, "r")
     h = _norm(s, shape, "ln2", r, "ln2")
     h = _experts(s, shape, h) if has_experts else mlp(s, shape, h)
     return _residual(s, shape, "residual2", h, r, "y")
 
 
-def _post_norm(s: Sketch, shape: TransformerShape, window: int, has_experts: bool) -> Tensor:
-    h = attention(s, shape, X, window)
-    h = _residual(s, shape, "residual1", h, X, "r1")
+def _post_norm(
+    s: Sketch, shape: TransformerShape, x: Tensor, window: int, has_experts: bool
+) -> Tensor:
+    h = attention(s, shape, x, window)
+    h = _residual(s, shape, "residual1", h, x, "r1")
     r = _norm(s, shape, "ln1", h, "ln1")
     h = _experts(s, shape, r) if has_experts else mlp(s, shape, r)
     h = _residual(s, shape, "residual2", h, r, "r2")
     return _norm(s, shape, "ln2", h, "y")
 
 
-def _parallel(s: Sketch, shape: TransformerShape, window: int, has_experts: bool) -> Tensor:
-    first = second = _norm(s, shape, "ln1", X, "ln1")
+def _parallel(
+    s: Sketch, shape: TransformerShape, x: Tensor, window: int, has_experts: bool
+) -> Tensor:
+    first = second = _norm(s, shape, "ln1", x, "ln1")
     if shape.parallel_norms == 2:
-        second = _norm(s, shape, "ln2", X, "ln2")
+        second = _norm(s, shape, "ln2", x, "ln2")
     a = attention(s, shape, first, window)
     m = _experts(s, shape, second) if has_experts else mlp(s, shape, second)
-    r = _residual(s, shape, "residual1", a, X, "r")
+    r = _residual(s, shape, "residual1", a, x, "r")
     return _residual(s, shape, "residual2", m, r, "y")
 
 
@@ -291,9 +318,48 @@ def _embedding(shape: TransformerShape, seq: int) -> Block:
     return s.block("embedding", [], [h])
 
 
+def _depths(shape: TransformerShape) -> range:
+    return range(1, shape.num_nextn_predict_layers + 1)
+
+
+def _module_names(shape: TransformerShape, depth: int) -> tuple[str, str]:
+    """The blocks of the module of a depth; one that is alone has no number."""
+    label = f"_{depth}" if shape.num_nextn_predict_layers > 1 else ""
+    return f"mtp{label}", f"mtp_head{label}"
+
+
+def _next_token(shape: TransformerShape, seq: int, depth: int) -> tuple[Block, Block]:
+    """A module of multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2): what the layers, or the module
+    before, give and the embedding of the token that follows are normalised, joined, projected and run through one more
+    layer, as the last one is; its own norm and the shared head give another loss. What the layers give is handed on."""
+    block, ending = _module_names(shape, depth)
+    s, before = sketch(shape, seq), X if depth == 1 else H
+    h = _norm(s, shape, "hnorm", before, "hnorm")
+    ids = Tensor("ids", ("batch", "seq"), "index")
+    table = weight("weight", "vocab", "hidden")
+    e = s.op("tokens", "embedding", [ids], [Tensor("tokens", TOKENS)], [table])
+    e = _norm(s, shape, "enorm", e, "enorm")
+    both = Tensor("joined", ("batch", "seq", "joined"))
+    s.op("join", "memory", [e, h], [both], (), {"joined": 2 * shape.hidden_size}, reduces=False)
+    # a column-parallel product (Megatron Core, multi_token_prediction.py), so its columns have the name of those
+    wide = {"joined": 2 * shape.hidden_size, "ffn": shape.hidden_size}
+    x = s.linear("eh_proj", both, "projected", ("batch", "seq", "ffn"), False, wide)
+    out = _body(s, shape, view(x, *TOKENS), *_kinds(shape)[-1])
+    ends = _norm_and_loss(shape, seq, H)
+    is_last = depth == shape.num_nextn_predict_layers
+    return (
+        s.block(block, [X] if depth == 1 else [X, H], [X, out]),
+        ends.block(ending, [X, H], [X] if is_last else [X, H]),
+    )
+
+
 def _head(shape: TransformerShape, seq: int) -> Block:
+    return _norm_and_loss(shape, seq, X).block("head", [X], [])
+
+
+def _norm_and_loss(shape: TransformerShape, seq: int, h: Tensor) -> Sketch:
+    """The ops that end a model: from what the layers give to the loss."""
     s = sketch(shape, seq)
-    h = X
     if shape.final_norm:
         h = _norm(s, shape, "final_norm", h, "final_norm")
     if shape.head == "mlm":
@@ -303,7 +369,7 @@ def _head(shape: TransformerShape, seq: int) -> Block:
     logits = s.linear("logits", h, "logits", (*places, "vocab"), shape.head != "lm", sizes)
     labels = Tensor("labels", places, "index")
     s.op("loss", "cross_entropy", [logits, labels], [Tensor("loss", places, "fp32")], (), sizes)
-    return s.block("head", [X], [])
+    return s
 
 
 def _masked_head(s: Sketch, shape: TransformerShape, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import isclose, prod
 
 from foretrain.errors import did_you_mean
+from foretrain.limits import DIMENSION, LAYERS
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.ops import FAMILIES
 
@@ -34,8 +35,8 @@ def _repeated(names: list[str], where: str) -> list[str]:
 
 def _block_faults(block: Block) -> list[str]:
     faults = _repeated([op.name for op in block.ops], block.name)
-    if block.repeat < 1:
-        faults.append(f"{block.name}: repeat is {block.repeat}, not a positive whole number.")
+    if not LAYERS.allows(block.repeat):
+        faults.append(f"{block.name}: repeat: {LAYERS.fault(block.repeat)}")
     for op in block.ops:
         faults += _op_faults(block, op)
     sizes = dict(block.sizes)
@@ -52,9 +53,9 @@ def _op_faults(block: Block, op: Op) -> list[str]:
     if op.kind not in FAMILIES:
         faults.append(f"{where}: unknown kind {op.kind!r}.{did_you_mean(op.kind, FAMILIES)}")
     faults += [
-        f"{where}: size of {dim} is {size}, not a positive whole number."
+        f"{where}: size of {dim}: {DIMENSION.fault(size)}"
         for dim, size in op.sizes
-        if size < 1
+        if not DIMENSION.allows(size)
     ]
     for tensor in (*op.inputs, *op.outputs, *op.weights):
         missing = [dim for dim in tensor.dims if dim not in op.size]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import InputError, ModelError
+from foretrain.limits import BATCH
 from foretrain.model import optimizer as optimizers
 from foretrain.model import precision as precisions
 from foretrain.model.graph import Model
@@ -18,7 +19,13 @@ from foretrain.model.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """Where samples come from. `prep_seconds_per_sample` is time on one CPU worker."""
+    """Where samples come from. `prep_seconds_per_sample` is time on one CPU worker.
+
+    >>> from foretrain import DataSource, predict
+    >>> slow = DataSource(bytes_per_sample=110e3, prep_seconds_per_sample=0.05, workers=4)
+    >>> predict("resnet50", on="1 x dgx-h100", plan="dp8", batch=512, data=slow).bottleneck
+    'prep'
+    """
 
     bytes_per_sample: float
     prep_seconds_per_sample: float = 0.0
@@ -38,7 +45,12 @@ class DataSource:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One optimizer step over `global_batch` samples. `seq_len` is None where samples are not sequences."""
+    """One optimizer step over `global_batch` samples. `seq_len` is None where samples are not sequences.
+
+    >>> from foretrain import Workload
+    >>> Workload.of("llama3-8b", batch=256, seq=8192)
+    <Workload llama3-8b: batch 256, sequence 8,192, bf16, adam>
+    """
 
     model: Model
     global_batch: int
@@ -48,13 +60,18 @@ class Workload:
     data: DataSource | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.global_batch, bool) or self.global_batch < 1:
-            raise ModelError(f"global batch {self.global_batch} is not a positive whole number.")
+        if not BATCH.allows(self.global_batch):
+            raise ModelError(f"global batch: {BATCH.fault(self.global_batch)}")
         if self.seq_len != self.model.seq_len:
             raise ModelError(
                 f"sequence length {self.seq_len} is not the {self.model.seq_len} that "
                 f"{self.model.name} was built for. Build both with Workload.of(model, seq=…)."
             )
+
+    def __repr__(self) -> str:
+        length = "" if self.seq_len is None else f", sequence {self.seq_len:,}"
+        how = f"{self.precision.name}, {self.optimizer.name}"
+        return f"<Workload {self.model.name}: batch {self.global_batch:,}{length}, {how}>"
 
     @property
     def tokens(self) -> int | None:
@@ -73,8 +90,6 @@ class Workload:
     ) -> Workload:
         """A workload from names: `Workload.of("llama3-8b", batch=256, seq=8192)`."""
         built = load_model(model, seq)
-        if isinstance(batch, bool) or not isinstance(batch, int):
-            raise ModelError(f"global batch {batch!r} is not a positive whole number.")
         return cls(
             built,
             batch,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from foretrain.errors import PlanError, did_you_mean
+from foretrain.errors import PlanError, did_you_mean, hint
+from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH, Limit
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import (
@@ -81,15 +82,17 @@ class _Reader:
         self.fault(where, f"expected a name or a list of names, found {value!r:.60}.")
         return ()
 
-    def whole(self, where: str, value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    def whole(self, where: str, value: object, limit: Limit) -> int:
+        if isinstance(value, int) and limit.allows(value):
             return value
-        self.fault(where, f"{value!r:.60} is not a whole number of at least 1.")
+        self.fault(where, limit.fault(value))
         return 1
 
     def mesh(self, data: Mapping[str, Any]) -> Mesh:
         axes = self.mapping("mesh", data.get("mesh", {}))
-        sizes = tuple((str(name), self.whole(f"mesh.{name}", size)) for name, size in axes.items())
+        sizes = tuple(
+            (str(name), self.whole(f"mesh.{name}", size, DEVICES)) for name, size in axes.items()
+        )
         if not sizes:
             self.fault("mesh", "a plan needs at least one axis, for example {dp: 8}.")
         names = self.mapping("names", data.get("names", {}))
@@ -135,15 +138,24 @@ class _Reader:
             hint = did_you_mean(kind, SCHEDULES)
             self.fault(f"{where}.kind", f"unknown schedule {kind!r}.{hint}")
         numbers = {
-            key: self.whole(f"{where}.{key}", data[key])
-            for key in ("micro_batch", "stages", "chunks")
+            key: self.whole(f"{where}.{key}", data[key], limit)
+            for key, limit in (
+                ("micro_batch", MICRO_BATCH),
+                ("stages", DEVICES),
+                ("chunks", LAYERS),
+            )
             if key in data
         }
         layers = data.get("layers")
         if layers is not None and not (isinstance(layers, list) and layers):
             self.fault(f"{where}.layers", "expected a list of whole numbers.")
             layers = None
-        counts = tuple(self.whole(f"{where}.layers[{i}]", n) for i, n in enumerate(layers or ()))
+        counts = tuple(
+            0
+            if n == 0 and not isinstance(n, bool)
+            else self.whole(f"{where}.layers[{i}]", n, LAYERS)
+            for i, n in enumerate(layers or ())
+        )
         return Schedule(kind=kind, layers=counts or None, **numbers)
 
     def node(self, where: str, value: object, mesh: Mesh, select: str = "*") -> Node:
@@ -206,8 +218,7 @@ class _Reader:
 
     def choice(self, where: str, value: str, known: tuple[str, ...]) -> str:
         if value not in known:
-            hint = did_you_mean(value, known)
-            self.fault(where, f"{value!r} is unknown.{hint} Known: {', '.join(known)}.")
+            self.fault(where, f"{value!r} is unknown.{hint(value, known)}")
         return value
 
 

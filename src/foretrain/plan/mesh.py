@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.errors import PlanError, did_you_mean
+from foretrain.errors import PlanError, hint
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Mesh:
         if any(axis == name for axis, _ in self.axes):
             return (name,)
         known_names = [n for n, _ in self.names] + [a for a, _ in self.axes]
-        hint = did_you_mean(name, known_names)
-        raise PlanError(f"mesh has no axis {name!r}.{hint} Known: {', '.join(known_names)}.")
+        raise PlanError(f"mesh has no axis {name!r}.{hint(name, known_names)}")
 
     def size(self, *names: str) -> int:
         """Product of the sizes of the axes the names stand for."""

@@ -8,19 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import PlanError
+from foretrain.limits import shown
+from foretrain.loading import is_file
+from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build, parse
 from foretrain.plan.strategy import Node, Schedule
 from foretrain.runtime import Runtime
+from foretrain.units import counted
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`text` is how the user would say it; equal trees with other texts are other spellings, not other plans."""
+    """`text` is how the user would say it; equal trees with other texts are other spellings, not other plans.
+
+    >>> from foretrain import Plan, Runtime
+    >>> Plan.of("tp2 pp2 zero1", devices=8, runtime=Runtime.of("megatron"))
+    <Plan tp2 pp2 dp2 zero1: 8 ranks, micro-batch 1>
+    """
 
     mesh: Mesh
     root: Node
     text: str = ""
+
+    def __repr__(self) -> str:
+        name, ranks = self.text or _shown(self.mesh), counted(self.ranks, "rank")
+        return f"<Plan {name}: {ranks}, micro-batch {self.schedule.micro_batch}>"
 
     @property
     def schedule(self) -> Schedule:
@@ -47,36 +60,44 @@ class Plan:
         *,
         devices: int,
         runtime: Runtime,
+        defaults: PlanDefaults = PLAIN,
         micro_batch: int | None = None,
     ) -> Plan:
-        """From a short form, a YAML file or its content; data parallelism fills the devices left over."""
+        """From a short form, a YAML file or its content; data parallelism fills the devices left over.
+
+        What a text leaves open is as `defaults` have it (`plan.defaults.plan_defaults` of the stack and the model).
+        """
         if isinstance(spec, Plan):
             plan = spec
         elif isinstance(spec, Words):
-            plan = cls._from_words(spec, devices, runtime)
+            plan = cls._from_words(spec, devices, runtime, defaults)
         elif isinstance(spec, Mapping):
             plan = cls.from_dict(spec)
-        elif spec.endswith((".yaml", ".yml")) or Path(spec).is_file():
+        elif not isinstance(spec, str):
+            raise PlanError(f"a plan is a mapping or words such as 'tp8 dp2', found {shown(spec)}.")
+        elif spec.endswith((".yaml", ".yml")) or is_file(spec):
             from foretrain.loading import load_yaml
 
             plan = cls.from_dict(load_yaml(Path(spec), "a plan"))
         else:
-            plan = cls._from_words(parse(spec), devices, runtime)
+            plan = cls._from_words(parse(spec, defaults, devices), devices, runtime, defaults)
         if micro_batch is not None:
             schedule = replace(plan.schedule, micro_batch=micro_batch)
             plan = replace(plan, root=replace(plan.root, schedule=schedule))
         if plan.ranks != devices:
             raise PlanError(
-                f"the plan is for {plan.ranks:,} ranks ({_shown(plan.mesh)}) but the cluster has"
-                f" {devices:,} devices. Change a degree, or the number of nodes."
+                f"the plan is for {counted(plan.ranks, 'rank')} ({_shown(plan.mesh)}) but the cluster has"
+                f" {counted(devices, 'device')}. Change a degree, or the number of nodes."
             )
         return plan
 
     @classmethod
-    def _from_words(cls, words: Words, devices: int, runtime: Runtime) -> Plan:
+    def _from_words(
+        cls, words: Words, devices: int, runtime: Runtime, defaults: PlanDefaults
+    ) -> Plan:
         words = words.with_devices(devices)
         mesh, root = build(words, runtime)
-        return cls(mesh, root, words.text())
+        return cls(mesh, root, words.text(defaults))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:

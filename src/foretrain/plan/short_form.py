@@ -1,23 +1,29 @@
 """The short form: `tp8 pp16 vpp2 dp8 cp2 ep8 zero1 sp 1f1b recompute=selective`.
 
-It is only a way to say a tree: `parse` reads words, `build` lets each parallelism add its nodes.
+It is only a way to say a tree: `parse` reads words, `build` lets each parallelism add its nodes. What a text leaves open
+is as its stack has it (`plan.defaults`); `zero0`, `no-sp` and `recompute=none` say that it is not.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from foretrain.errors import PlanError, did_you_mean
+from foretrain.errors import PlanError, hint
+from foretrain.limits import DEVICES, shown
+from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import Node, Schedule
 from foretrain.runtime import Runtime
-from foretrain.units import parse_bytes
+from foretrain.units import counted, parse_bytes
 
+LONGEST_WORD = 4_000  # characters; layers= and recompute= of many stages and ops have hundreds
 _DEGREES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")
-_FLAGS = ("sp",)
+_FLAGS = {"sp": True, "no-sp": False, "nosp": False}
+_SWITCHED = {"on": True, "true": True, "off": False, "false": False}
 _OPTIONS = (
     "recompute",
     "schedule",
@@ -31,6 +37,14 @@ _OPTIONS = (
     "micro",
 )
 _CHOICES = {"cp": ("ring", "all-gather"), "tables": ("replicated", "rows")}
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Words to choose from, for people who type: degrees without their number, options with their values."""
+    choices = {**_CHOICES, "recompute": ("none", "selective", "full"), "schedule": tuple(SCHEDULES)}
+    valued = [f"{name}={value}" for name, values in choices.items() for value in values]
+    open_ = [f"{name}=" for name in _OPTIONS if name not in choices]
+    return (*_DEGREES, *_FLAGS, "zero1", "zero2", "zero3", *SCHEDULES, *valued, *open_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +78,13 @@ class Words:
             return self
         if devices % model_ranks:
             raise PlanError(
-                f"tp {self.tp} x pp {self.pp} x cp {self.cp} = {model_ranks} ranks do not divide"
-                f" {devices:,} devices. Change a degree, or the number of nodes."
+                f"tp {self.tp} x pp {self.pp} x cp {self.cp} = {counted(model_ranks, 'rank')} do not divide"
+                f" {counted(devices, 'device')}. Change a degree, or the number of nodes."
             )
         return replace(self, dp=devices // model_ranks)
 
-    def text(self) -> str:
-        """The canonical spelling."""
+    def text(self, defaults: PlanDefaults = PLAIN) -> str:
+        """The canonical spelling; what the stack would do by itself and the plan does not is said too."""
         words = [f"{name}{getattr(self, name)}" for name in ("tp", "pp", "dp", "cp", "ep")]
         default = {"tp1", "pp1", "dp1", "cp1", "ep1"}
         words = [word for word in words if word not in default]
@@ -78,21 +92,23 @@ class Words:
             words.append(f"vpp{self.vpp}")
         if self.etp is not None:
             words.append(f"etp{self.etp}")
-        if self.zero:
+        if self.zero or defaults.zero_of(self):
             words.append(f"zero{self.zero}")
         if self.shard:
             words.append(f"shard={self.shard}")
-        if self.sp:
-            words.append("sp")
-        if self.schedule and self.pp > 1:
-            words.append(self.schedule)
-        if self.recompute not in (None, "none"):
-            words.append(f"recompute={self.recompute}")
+        if self.sp or defaults.sp_of(self):
+            words.append("sp" if self.sp else "no-sp")
+        schedule = self.schedule or ("1f1b" if defaults.schedule_of(self) else None)
+        if schedule and self.pp > 1:
+            words.append(schedule)
+        recompute = self.recompute or "none"
+        if recompute != "none" or defaults.recompute != "none":
+            words.append(f"recompute={recompute}")
         if self.offload:
             words.append(f"offload={'+'.join(self.offload)}")
         if self.exchange != "all-gather":
             words.append(f"cp={self.exchange}")
-        if self.tables != "replicated":
+        if self.tables != "replicated" or defaults.tables_of(self) != "replicated":
             words.append(f"tables={self.tables}")
         if self.buckets is not None:
             words.append(f"buckets={self.buckets / 1e6:g}MB")
@@ -105,8 +121,30 @@ class Words:
         return " ".join(words) or "dp1"
 
 
-def parse(text: str) -> Words:
-    """Words from text; every fault is named at once."""
+def parse(text: str, defaults: PlanDefaults = PLAIN, devices: int | None = None) -> Words:
+    """Words from text, what it leaves open as the defaults have it; every fault is named at once."""
+    return filled(said(text), defaults, devices)
+
+
+def filled(
+    said: Mapping[str, object], defaults: PlanDefaults = PLAIN, devices: int | None = None
+) -> Words:
+    """Words of which only some were said. Data parallelism takes the devices that the other degrees leave."""
+    words = Words(**said)  # type: ignore[arg-type]
+    if devices is not None:
+        words = words.with_devices(devices)
+    opened = {
+        "zero": defaults.zero_of(words),
+        "sp": defaults.sp_of(words),
+        "recompute": defaults.recompute,
+        "schedule": defaults.schedule_of(words),
+        "tables": defaults.tables_of(words),
+    }
+    return replace(words, **{name: value for name, value in opened.items() if name not in said})  # type: ignore[arg-type]
+
+
+def said(text: str) -> dict[str, object]:
+    """The choices that a text makes."""
     found: dict[str, object] = {}
     faults: list[str] = []
     for word in text.replace(";", " ").split():
@@ -118,20 +156,22 @@ def parse(text: str) -> Words:
         except PlanError as error:
             faults.append(str(error))
     if faults:
-        raise PlanError(f"plan {text!r} cannot be read:", faults=faults)
-    return Words(**found)  # type: ignore[arg-type]
+        raise PlanError(f"plan {shown(text, 120)} cannot be read:", faults=faults)
+    return found
 
 
 def _read(word: str) -> dict[str, object]:
+    if len(word) > LONGEST_WORD:
+        raise PlanError(f"{shown(word)}: too long for a word of a plan.")
     lowered = word.lower()
     if "=" in lowered:
         name, _, value = lowered.partition("=")
         return _option(word, name, value)
     if lowered in _FLAGS:
-        return {lowered: True}
+        return {"sp": _FLAGS[lowered]}
     if lowered in SCHEDULES:
         return {"schedule": lowered}
-    match = re.fullmatch(r"([a-z]+)[-:]?(\d+)", lowered)
+    match = re.fullmatch(r"([a-z]+)[-:]?(\d{1,19})", lowered, re.ASCII)
     if match and match[1] in (*_DEGREES, "zero"):
         return {match[1]: _degree(word, match[1], int(match[2]))}
     known = [
@@ -143,32 +183,37 @@ def _read(word: str) -> dict[str, object]:
         "zero3",
         *(f"{o}=" for o in _OPTIONS),
     ]
-    raise PlanError(
-        f"{word}: unknown word.{did_you_mean(lowered, known)} Known: {' '.join(known)}."
-    )
+    raise PlanError(f"{word}: unknown word.{hint(lowered, known)}")
+
+
+def _is_number(text: str) -> bool:
+    return (
+        text.isdecimal() and len(text) < 20
+    )  # longer ones cannot be counts, and take long to read
 
 
 def _degree(word: str, name: str, value: int) -> int:
     if name == "zero" and value > 3:
         raise PlanError(f"{word}: ZeRO has stages 0 to 3.")
-    if name != "zero" and value < 1:
-        raise PlanError(f"{word}: a degree is at least 1.")
+    if name != "zero" and not DEVICES.allows(value):
+        raise PlanError(f"{shown(word)}: {DEVICES.fault(value)}")
     return value
 
 
 def _option(word: str, name: str, value: str) -> dict[str, object]:
-    if name in _DEGREES and value.isdigit():
+    if name in _DEGREES and _is_number(value):
         return {name: _degree(word, name, int(value))}
-    if name == "zero" and value.isdigit():
+    if name == "zero" and _is_number(value):
         return {"zero": _degree(word, "zero", int(value))}
     match name:
+        case "sp" if value in _SWITCHED:
+            return {"sp": _SWITCHED[value]}
         case "recompute":
             return {"recompute": value}
         case "schedule" if value in SCHEDULES:
             return {"schedule": value}
         case "schedule":
-            hint = did_you_mean(value, SCHEDULES)
-            raise PlanError(f"{word}: unknown schedule.{hint} Known: {', '.join(SCHEDULES)}.")
+            raise PlanError(f"{word}: unknown schedule.{hint(value, SCHEDULES)}")
         case "offload":
             parts = tuple(value.replace("+", ",").split(","))
             unknown = [part for part in parts if part not in ("optimizer", "activations")]
@@ -188,17 +233,20 @@ def _option(word: str, name: str, value: str) -> dict[str, object]:
         case "shard" | "micro":
             return {name: _whole(word, value)}
         case "layers":
-            return {"layers": tuple(_whole(word, part) for part in value.split(","))}
+            parts = tuple(
+                value.split(",")
+            )  # the first and the last may hold none beside their ends
+            return {"layers": tuple(0 if n == "0" else _whole(word, n) for n in parts)}
         case "order":
             return {"order": tuple(value.split("-"))}
-    raise PlanError(
-        f"{word}: unknown option.{did_you_mean(name, _OPTIONS)} Known: {', '.join(_OPTIONS)}."
-    )
+    raise PlanError(f"{word}: unknown option.{hint(name, _OPTIONS)}")
 
 
 def _whole(word: str, value: str) -> int:
-    if not value.isdigit() or int(value) < 1:
-        raise PlanError(f"{word}: {value!r} is not a whole number of at least 1.")
+    if not (value.isdecimal() and len(value) < 20 and DEVICES.allows(int(value))):
+        raise PlanError(
+            f"{shown(word)}: {shown(value)} is not a whole number from 1 to {DEVICES.most:,}."
+        )
     return int(value)
 
 

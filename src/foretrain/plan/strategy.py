@@ -17,12 +17,12 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from foretrain.errors import PlanError
+from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.model.graph import Op
 
 STATE_ROLES = ("optimizer", "gradient", "weight")
 OFFLOADS = ("optimizer", "activations")
 EXCHANGES = ("all-gather", "ring")
-MOST_LAYERS = 2**31
 _RANGED = re.compile(
     r"(?P<block>[^\[\].]+)\[(?P<low>\d*)(?P<colon>:?)(?P<high>\d*)\](\.(?P<op>.+))?"
 )
@@ -45,6 +45,16 @@ class Schedule:
     stages: int = 1
     chunks: int = 1
     layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        limits = {"micro_batch": MICRO_BATCH, "stages": DEVICES, "chunks": LAYERS}
+        faults = [
+            f"{name}: {limit.fault(getattr(self, name))}"
+            for name, limit in limits.items()
+            if not limit.allows(getattr(self, name))
+        ]
+        if faults:
+            raise PlanError("the schedule cannot be followed:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,7 @@ def ranged(select: str) -> tuple[str, range, str | None]:
             f"{select!r} selects nothing: a range is written layers[0:8], layers[3] or layers[8:].fc1."
         )
     low = int(found["low"] or 0)
-    high = int(found["high"]) if found["high"] else (MOST_LAYERS if found["colon"] else low + 1)
+    high = int(found["high"]) if found["high"] else (LAYERS.most if found["colon"] else low + 1)
     return found["block"], range(low, high), found["op"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.short_form import Words
 from foretrain.planning.layers import State
 
@@ -25,6 +26,7 @@ class Palette:
     offload: tuple[tuple[str, ...], ...] = ((),)
     buckets: tuple[float | None, ...] = (None,)
     exchange: tuple[str, ...] = ("all-gather",)
+    defaults: PlanDefaults = PLAIN  # of the stack, which texts leave open
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -91,6 +93,9 @@ class Choices:
             buckets=p.buckets[self.buckets[row]],
             exchange=p.exchange[self.exchange[row]],
         )
+
+    def text(self, row: int) -> str:
+        return self.words(row).text(self.palette.defaults)
 
     def state(self, row: int) -> State:
         """The state that the plan's blocks are in."""

@@ -84,10 +84,14 @@ def timed(f: Fleet) -> Timed:
 
 
 def _making(f: Fleet, puts_off: Bools) -> Floats:
-    """[plans, parts] seconds of kernels that make gradients, by the clock of a thread that fuses those."""
-    backward, weight = (f.seconds_by_part(c[f.rows]) for c in (f.layers.backward, f.layers.weight))
-    backward = np.maximum(backward - f.by_part(f.layers.wire_backward.sum(axis=2)), 0.0)
-    return np.where(puts_off[:, None], weight, backward)
+    """[plans, parts] seconds of kernels that make gradients, by the clock of a thread that fuses those; no less than
+    hosts need to issue them."""
+    layers = f.layers
+    backward, weight = (f.seconds_by_part(c[f.rows]) for c in (layers.backward, layers.weight))
+    backward = np.maximum(backward - f.by_part(layers.wire_backward.sum(axis=2)), 0.0)
+    kernels = np.where(puts_off[:, None], weight, backward)
+    host = np.where(puts_off[:, None], f.by_part(layers.host_weight), f.by_part(layers.host_backward))  # fmt: skip
+    return np.maximum(kernels, host)
 
 
 def _interference(task: Task) -> tuple[Floats, Floats]:

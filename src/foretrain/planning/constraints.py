@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretrain.errors import PlanError, did_you_mean
+from foretrain.errors import PlanError, hint
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.units import parse_bytes
 
@@ -83,15 +83,13 @@ def _read(word: str) -> Constraint:
 def _known(word: str, name: str) -> str:
     known = (*NUMBERS, *NAMES, *FLAGS)
     if name not in known:
-        raise PlanError(
-            f"{word}: unknown name {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
-        )
+        raise PlanError(f"{word}: unknown name {name!r}.{hint(name, known)}")
     return name
 
 
 def _value(word: str, name: str, text: str) -> Any:
     if name in NUMBERS:
-        if not text.isdigit():
+        if not (text.isdecimal() and len(text) < 20):
             raise PlanError(f"{word}: {text!r} is not a whole number.")
         return int(text)
     if name in FLAGS:
@@ -99,9 +97,7 @@ def _value(word: str, name: str, text: str) -> Any:
             raise PlanError(f"{word}: {name} takes true or false.")
         return text in ("true", "1", "yes", "on")
     if name == "schedule" and text not in SCHEDULES:
-        raise PlanError(
-            f"{word}: unknown schedule.{did_you_mean(text, SCHEDULES)} Known: {', '.join(SCHEDULES)}."
-        )
+        raise PlanError(f"{word}: unknown schedule.{hint(text, SCHEDULES)}")
     if name == "buckets" and text != "default":
         return parse_bytes(text.upper())
     return text

@@ -22,7 +22,7 @@ class Fusion:
 
     buffers: Floats
     last: Floats  # those of the last cycle …
-    delay: Floats  # … and seconds after the end of the work before each of them can go
+    delay: Floats  # … and seconds after the end of the work before the first of them can go
 
 
 def fused(

@@ -16,7 +16,6 @@ def document(
     result: SearchResult, told: Sequence[Explanation], with_more: Larger | None
 ) -> dict[str, Any]:
     """What `foretrain search --json` gives."""
-    context = result.task.runtime.context_bytes
     return {
         "objective": result.objective,
         "question": question(result),
@@ -25,18 +24,49 @@ def document(
         "plans_pruned": pruned(result.plans_pruned),
         "seconds": result.seconds,
         "best": ranked_rows(result.best),
-        "pareto": [seen_row(row, context) for row in result.pareto],
+        "pareto": [seen_row(row) for row in result.pareto],
         "explanations": [one.to_dict() for one in told],
-        "nearest": None if result.nearest is None else seen_row(result.nearest, context),
+        "nearest": None if result.nearest is None else seen_row(result.nearest),
         "with_more_nodes": None
         if with_more is None
         else {
             "factor": with_more.factor,
             "nodes": with_more.nodes,
-            **seen_row(with_more.best, context),
+            **seen_row(with_more.best),
         },
         "notes": list(result.notes),
     }
+
+
+def flat_rows(result: SearchResult) -> list[dict[str, Any]]:
+    """One row per plan: the best, then the front, whose figures are estimates."""
+    best = [
+        {
+            "list": "best",
+            "rank": number,
+            "plan": described(row.plan),
+            "step_seconds": row.prediction.step_seconds,
+            "peak_bytes": row.prediction.memory.peak_bytes,
+            "usable_bytes": row.prediction.memory.usable_bytes,
+            "mfu": row.prediction.mfu,
+            "usd_per_step": row.prediction.cost.usd_per_step,
+        }
+        for number, row in enumerate(result.best, 1)
+    ]
+    front = [
+        {
+            "list": "pareto",
+            "rank": number,
+            "plan": seen.plan,
+            "step_seconds": seen.seconds,
+            "peak_bytes": seen.memory,
+            "usable_bytes": seen.usable,
+            "mfu": None,
+            "usd_per_step": None,
+        }
+        for number, seen in enumerate(result.pareto, 1)
+    ]
+    return [*best, *front]
 
 
 def question(result: SearchResult) -> dict[str, Any]:
@@ -53,6 +83,7 @@ def question(result: SearchResult) -> dict[str, Any]:
         "devices": task.devices,
         "nodes": task.cluster.node_count,
         "runtime": task.runtime.name,
+        "headroom": task.headroom,
     }
 
 
@@ -79,13 +110,13 @@ def ranked_rows(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
     ]
 
 
-def seen_row(row: Seen, context: float) -> dict[str, Any]:
-    """An estimated plan. `peak_bytes` is without the driver's context, as in a prediction."""
+def seen_row(row: Seen) -> dict[str, Any]:
+    """An estimated plan."""
     return {
         "plan": row.plan,
         "step_seconds": row.seconds,
-        "peak_bytes": row.memory - context,
-        "capacity_bytes": row.capacity,
+        "peak_bytes": row.memory,
+        "usable_bytes": row.usable,
         "lacks_bytes": row.lacks,
         "work_seconds": row.work,
         "pipeline_seconds": row.pipeline,

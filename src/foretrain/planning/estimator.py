@@ -33,8 +33,8 @@ class Estimates:
     that do were asked for."""
 
     seconds: Floats
-    memory: Floats
-    capacity: Floats
+    memory: Floats  # what the allocator holds at its fullest …
+    usable: Floats  # … and what it may take there
     # what the seconds are made of
     work: Floats  # of the slowest stage, all micro-batches
     pipeline: Floats  # what fills and drains the pipeline besides
@@ -45,10 +45,10 @@ class Estimates:
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        return np.asarray((self.memory <= self.capacity) & (self.refused < 0))
+        return np.asarray((self.memory <= self.usable) & (self.refused < 0))
 
 
-_COLUMNS = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
+_COLUMNS = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
 
 
 class Estimator:
@@ -88,10 +88,10 @@ class Estimator:
     @staticmethod
     def _held(fleets: Sequence[tuple[Ints, Fleet]], columns: dict[str, Floats]) -> None:
         for mine, ships in fleets:
-            columns["memory"][mine], columns["capacity"][mine] = peak_bytes(ships)
+            columns["memory"][mine], columns["usable"][mine] = peak_bytes(ships)
 
     def _wanted(self, columns: dict[str, Floats]) -> NDArray[np.bool_]:
-        fits = columns["memory"] <= columns["capacity"]
+        fits = columns["memory"] <= columns["usable"]
         return np.asarray(fits & np.isfinite(columns["memory"]) | (not self.only_fitting))
 
     def _fill(self, known: Layers, rows: Ints) -> bool:

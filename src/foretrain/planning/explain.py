@@ -11,8 +11,7 @@ import numpy as np
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
-from foretrain.forecast import compile_question
-from foretrain.plan.short_form import Words, parse
+from foretrain.plan.short_form import Words
 from foretrain.planning import constraints
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.estimator import Estimator
@@ -20,6 +19,7 @@ from foretrain.planning.planner import Ranked, SearchResult, simulate
 from foretrain.planning.space import space
 from foretrain.planning.survey import Seen, Survey, Told, merged, survey
 from foretrain.planning.task import Task
+from foretrain.simulation import compile_scenario
 from foretrain.units import show_bytes, show_seconds
 
 PARTS = {
@@ -63,13 +63,13 @@ def explanations(result: SearchResult) -> tuple[Explanation, ...]:
     winner = winning(result)
     if winner is None:
         return _none(result)
-    seen, words = estimated(result, winner), parse(winner.plan.text)
+    seen, words = estimated(result, winner), result.task.words(winner.plan.text)
     simulated = {row.plan.text: row.prediction.step_seconds for row in result.best}
     found: dict[str, list[Explanation]] = {}
     for row in result.told:
-        if row.best is None or value_of(parse(row.best.plan), row.choice) == value_of(
-            words, row.choice
-        ):
+        if row.best is None:
+            continue
+        if value_of(result.task.words(row.best.plan), row.choice) == value_of(words, row.choice):
             continue
         told = _missing(row)
         if row.fitting:
@@ -127,7 +127,7 @@ def why(result: SearchResult, text: str, where: tuple[str, ...] = ()) -> Explana
     winner = winning(result)
     if row.best is None or not row.fitting or winner is None:
         return _missing(row)
-    if all(_holds(one, parse(winner.plan.text)) for one in asked):
+    if all(_holds(one, result.task.words(winner.plan.text)) for one in asked):
         sentence = f"{_label(row)}: the best plan has it ({winner.plan.text})."
         return Explanation(row.choice, row.value, winner.plan.text, sentence, fits=True)
     told = against(result.objective, estimated(result, winner), row.best, row)
@@ -227,7 +227,7 @@ def estimated(result: SearchResult, winner: Ranked) -> Seen:
     for seen in (*known, *result.pareto):
         if seen.plan == winner.plan.text:
             return seen
-    return estimate(result.task, parse(winner.plan.text))
+    return estimate(result.task, result.task.words(winner.plan.text))
 
 
 def estimate(task: Task, words: Words) -> Seen:
@@ -249,8 +249,8 @@ def estimate(task: Task, words: Words) -> Seen:
     }
     columns = (np.array([numbers.get(name, 0)], dtype=np.int32) for name in COLUMNS)
     found = Estimator(task, only_fitting=False).estimate(Choices(palette, *columns))
-    names = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
-    return Seen(words.text(), *(float(getattr(found, name)[0]) for name in names))
+    names = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
+    return Seen(task.text(words), *(float(getattr(found, name)[0]) for name in names))
 
 
 # --- values of choices ----------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def _refusal(task: Task, asked: tuple[constraints.Constraint, ...]) -> str:
     if len(degrees) < len(asked):
         return ""
     try:
-        compile_question(task.question(task.plan(Words(**degrees))))
+        compile_scenario(task.scenario(task.plan(Words(**degrees))))
     except InputError as error:
         faults = error.faults or (str(error),)
         told = "; ".join(" ".join(fault.split()) for fault in faults[:MOST_FAULTS])
@@ -336,7 +336,7 @@ def _confirmed(task: Task, told: Explanation, rival: Seen, winner: Ranked) -> Ex
     """The same with the rival simulated in full."""
     one, best = simulate(task, rival).prediction, winner.prediction
     if not one.fits:
-        missing = show_bytes(one.memory.total_bytes - one.memory.capacity_bytes)
+        missing = show_bytes(one.memory.peak_bytes - one.memory.usable_bytes)
         more = f" Simulated, it does not fit: {missing} per device are missing."
         return _with(told, more)
     grew = {name: one.stalls[name] - best.stalls[name] for name in one.stalls}

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from foretrain.compile.columns import first_of
 from foretrain.compile.execution import Communicator
-from foretrain.compile.passes.place import place
+from foretrain.compile.passes.place import place, stored_before
+from foretrain.model.graph import Model
 from foretrain.model.ops.base import Kernel
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build
@@ -32,8 +33,19 @@ _LEAST_TRAFFIC = 1e6  # bytes: below, starting the kernel is all
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Ties:
+    """Columns over the weights that share another's storage, in the order of `Model.origins`."""
+
+    is_stored_before: NDArray[np.bool_]  # on its stage there is another one of them
+    block: Floats  # [copies, blocks] 1.0 where it is
+    origin: Ints  # equal for copies of one weight
+    is_trained: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Fleet:
-    """`rows`: the plans' states in `layers`. `share[part, block]`: repetitions of a block in a part."""
+    """`rows`: the plans' states in `layers`. `share[part, block]`: repetitions of a block in a part. `ties`: of every
+    weight that shares another's storage, see `Ties`."""
 
     task: Task
     choices: Choices
@@ -42,6 +54,7 @@ class Fleet:
     mesh: Mesh
     exchanges: Exchanges
     share: Floats
+    ties: Ties
     kinds: NDArray[np.bool_]  # [stages, kinds of devices]: which a stage runs on
     _axes: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     _asked: dict[tuple[tuple[str, ...], str, bool], Exchange] = field(default_factory=dict)
@@ -70,6 +83,7 @@ class Fleet:
             self.mesh,
             self.exchanges,
             self.share,
+            self.ties,
             self.kinds,
             self._axes,
             self._asked,
@@ -123,11 +137,22 @@ class Fleet:
         return found
 
     def elements(self, name: str, kind: int) -> Floats:
-        """[states, blocks] a column of weights; tied ones are one where there is one stage."""
+        """[states, blocks] a column of weights; of tied ones each stage has one."""
         column = getattr(self.layers, name)[:, :, kind]
-        if self.stages > 1 or kind != DENSE:
+        if kind != DENSE or not self.ties.is_stored_before.any():
             return np.asarray(column)
-        return np.asarray(np.maximum(column - self.layers.tied, 0.0))
+        twice = self.layers.tied * self.ties.is_stored_before
+        return np.asarray(np.maximum(column - twice @ self.ties.block, 0.0))
+
+    def tied_between(self) -> Floats:
+        """[plans] elements of trained weights that several stages have copies of."""
+        exchanged = self.ties.is_trained & ~self.ties.is_stored_before
+        apart = self.layers.tied[self.rows] * exchanged
+        origins = [np.flatnonzero(self.ties.origin == n) for n in np.unique(self.ties.origin)]
+        total = np.zeros(len(self.rows))
+        for copies in origins:
+            total += apart[:, copies].max(axis=1)
+        return total
 
     def axes_of(self, kind: int) -> tuple[str, ...]:
         """The axes along which copies of a kind of weights lie."""
@@ -173,20 +198,38 @@ class Shares:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._known: dict[tuple[int, int], Floats] = {}
+        self._known: dict[tuple[int, int], tuple[Floats, Ties]] = {}
 
-    def of(self, pp: int, vpp: int) -> Floats:
-        """[parts, blocks] repetitions."""
+    def of(self, pp: int, vpp: int) -> tuple[Floats, Ties]:
+        """[parts, blocks] repetitions, and how tied weights lie."""
         found = self._known.get((pp, vpp))
         if found is None:
-            model = self.task.workload.model
+            model, by_products = self.task.workload.model, self.task.runtime.places_by_products
             schedule = Schedule("interleaved" if vpp > 1 else "1f1b", 1, pp, vpp)
-            found = self._known[pp, vpp] = np.zeros((pp * vpp, len(model.blocks)))
-            placed = place(model, schedule, self.task.runtime.places_by_products)
-            for part, instances in enumerate(placed):
+            share = np.zeros((pp * vpp, len(model.blocks)))
+            for part, instances in enumerate(place(model, schedule, by_products)):
                 for block, _ in instances:
-                    found[part, block] += 1.0
+                    share[part, block] += 1.0
+            ties = _ties(model, stored_before(model, schedule, by_products))
+            found = self._known[pp, vpp] = share, ties
         return found
+
+
+def _ties(model: Model, doubled: frozenset[str]) -> Ties:
+    names = [block.name for block in model.blocks]
+    frozen = {f"{block.name}.{op.name}" for block, op in model.ops() if op.is_frozen}
+    block = np.zeros((len(model.origins), len(names)))
+    for copy, path in enumerate(model.origins):
+        block[copy, names.index(path.split(".")[0])] = 1.0
+    origins = list(dict.fromkeys(model.origins.values()))
+    return Ties(
+        is_stored_before=np.array([path in doubled for path in model.origins], dtype=np.bool_),
+        block=block,
+        origin=np.array([origins.index(o) for o in model.origins.values()], dtype=np.int64),
+        is_trained=np.array(
+            [path.rpartition(".")[0] not in frozen for path in model.origins], dtype=np.bool_
+        ),
+    )
 
 
 def fleet(
@@ -200,8 +243,8 @@ def fleet(
     if kinds.shape[1] > 1:
         kinds[:] = False
         kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
-    share = shares.of(words.pp, words.vpp)
-    return Fleet(task, choices, layers, rows, mesh, exchanges, share, kinds)
+    share, ties = shares.of(words.pp, words.vpp)
+    return Fleet(task, choices, layers, rows, mesh, exchanges, share, ties, kinds)
 
 
 def mesh_of(task: Task, words: Words) -> Mesh:

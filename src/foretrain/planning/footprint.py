@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.cluster.headroom import fill
 from foretrain.model.optimizer import MASTER_BYTES
 from foretrain.plan.schedules.interleaved import warm_up
 from foretrain.planning.fleet import KINDS, Fleet
@@ -19,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
-    """(bytes of the stage with the least room, bytes its devices have), the driver's context included."""
+    """(bytes that the allocator holds on the stage with the least room, bytes that are usable there)."""
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
     static, gradients, unsplit = (each[holds] for each in (*_static(lean), _unsplit(lean)))
@@ -34,10 +35,8 @@ def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
         held = static + np.where(work.refills[runs], alive + gradients, first)
     else:
         held = static + alive + gradients
-    held += runtime.context_bytes
-    sizes = np.array([device.memory_bytes for device in fleet.task.cluster.devices])
-    room = np.where(fleet.kinds, sizes[None, :], np.inf).min(axis=1)
-    fullest = np.argmax(held / room[None, :], axis=1)
+    room = np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1)
+    fullest = np.argmax(fill(held, room[None, :]), axis=1)
     return held[np.arange(len(held)), fullest], room[fullest]
 
 
@@ -52,20 +51,25 @@ def _static(fleet: Fleet) -> tuple[Floats, Floats]:
     total = np.zeros((len(fleet.choices), fleet.stages))
     gradients = np.zeros_like(total)
     for kind in KINDS:
-        elements = fleet.by_stage(fleet.elements("elements", kind))
-        if not elements.any():
+        everything = fleet.by_stage(fleet.elements("elements", kind))
+        if not everything.any():
             continue
+        elements = fleet.by_stage(fleet.elements("trained", kind))
+        sent, refreshed = (
+            fleet.by_stage(fleet.elements(name, kind)) for name in ("sent", "refreshed")
+        )
         optimizer_parts, gradient_parts, weight_parts = (
             fleet.parts_of(kind, role)[:, None] for role in (1, 2, 3)
         )
         is_master = (weight_parts > 1) & has_master & runtime.shards_master
         kept = elements
         if has_master and not runtime.keeps_transposed:
-            kept = np.where(is_master, elements, fleet.by_stage(fleet.elements("sent", kind)))
+            kept = np.where(is_master, elements, refreshed)
         weight = np.where(is_master, MASTER_BYTES, precision.weight_bytes)
         state = optimizer.state_bytes + np.where(has_master & ~is_master, MASTER_BYTES, 0.0)
         states = elements * np.where(keeps_states, state, 0.0) / optimizer_parts
-        total += kept * weight / weight_parts + states
+        frozen = (sent - refreshed) * precision.weight_bytes
+        total += (kept * weight + frozen) / weight_parts + states
         total += np.where(optimizer_parts > 1, runtime.update_copies * states, 0.0)
         total += _buffers(fleet, kind, elements, gradient)
         reached = fleet.by_stage(fleet.elements("touched", kind))
@@ -82,7 +86,7 @@ def _buffers(fleet: Fleet, kind: int, elements: Floats, gradient: float) -> Floa
     if runtime.overlaps_gradients:
         made = precision.gradient_bytes
         formats = made + (gradient if gradient != made else 0.0)
-        largest = _largest(fleet, fleet.elements("elements", kind), 1)
+        largest = _largest(fleet, fleet.elements("trained", kind), 1)
         held += np.where((fleet.parts_of(kind, 2) > 1)[:, None], largest * formats, 0.0)
     if fleet.axes_of(kind):
         held += runtime.reducer_copies * elements * precision.gradient_bytes
@@ -112,7 +116,7 @@ def _unsplit(fleet: Fleet) -> Floats:
     size = runtime.gradient_bytes or fleet.task.workload.precision.gradient_bytes
     for kind in KINDS:
         lost = 1.0 - 1.0 / fleet.parts_of(kind, 2)
-        total += fleet.by_stage(fleet.elements("elements", kind)) * lost[:, None] * size
+        total += fleet.by_stage(fleet.elements("trained", kind)) * lost[:, None] * size
     return np.minimum(total, _bucket_limits(fleet)[:, None])
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 import foretrain
-from foretrain.errors import Bug
 from foretrain.planning.space import Space
 from foretrain.planning.task import Task
+from foretrain.scenario import plain
 
 SOURCES = (".py", ".yaml")
 APART = ("cli", "report", "testing")
@@ -42,6 +39,7 @@ def key(task: Task, plans: Space, objective: str, keep: int) -> Key:
         "cluster": task.cluster.name,
         "devices": str(task.devices),
         "runtime": task.runtime.name,
+        "headroom": f"{100 * task.headroom:g} %",
         "calibration": "none" if task.measured is None else task.measured.name,
         "constraints": ", ".join(one.text for one in plans.constraints) or "none",
         "objective": objective,
@@ -63,25 +61,3 @@ def sources() -> str:
             total.update(path.relative_to(home).as_posix().encode())
             total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
-
-
-def plain(value: Any) -> Any:
-    """Values all the way down, such that equal things come out equal; floats keep every bit."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value.hex()
-    if isinstance(value, np.ndarray):
-        return [str(value.dtype), list(value.shape), value.tobytes().hex()]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if is_dataclass(value) and not isinstance(value, type):
-        named = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-        return {"": type(value).__qualname__, **named}
-    if isinstance(value, Mapping):
-        return sorted(([plain(k), plain(v)] for k, v in value.items()), key=json.dumps)
-    if isinstance(value, frozenset | set):
-        return sorted((plain(one) for one in value), key=json.dumps)
-    if isinstance(value, Sequence):
-        return [plain(one) for one in value]
-    raise Bug(f"{type(value).__qualname__} cannot be part of a search's key.")

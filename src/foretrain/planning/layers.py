@@ -93,12 +93,14 @@ class Layers:
     elements: Floats  # [states, blocks, 2] of weights a rank holds, dense and expert …
     touched: Floats  # … those an update reaches …
     sent: Floats  # … and as many of full width as are moved when weights are gathered
-    tensors: Floats  # [states, blocks] weights …
-    large: Floats  # … those large enough to be split
+    trained: Floats  # [states, blocks, 2] of the elements, those with gradients and states …
+    refreshed: Floats  # … and as many of full width as are moved when they were updated
+    tensors: Floats  # [states, blocks] weights that are trained …
+    large: Floats  # … all weights large enough to be split
     squares: Floats  # … the squares of their elements, summed up …
     oversize: Floats  # … and elements that make some of them larger than a bucket
     rerun: Floats  # [states, blocks, 2] elements moved once more for ops that run again
-    tied: Floats  # [states, blocks] elements that are another block's where one rank runs both
+    tied: Floats  # [states, copies] elements of every weight that shares another's storage
     copied: Floats  # [states, kinds of devices, blocks, 2] seconds of copies of weights and of gradients, if split
     wire_forward: Floats  # [states, blocks, 2] seconds in which collectives in it load links, inside a domain and beyond
     wire_backward: Floats
@@ -119,7 +121,9 @@ class Layers:
         return is_new
 
 
-_WEIGHTS = ("elements", "touched", "sent", "tensors", "large", "squares", "oversize", "tied")
+_WEIGHTS = (
+    "elements", "touched", "sent", "trained", "refreshed", "tensors", "large", "squares", "oversize", "tied",
+)  # fmt: skip
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
 _COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("number", "refused"))
 
@@ -223,19 +227,19 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         leads[mine] = lead.reshape(shape)[:, :, 0]
         wires[:, mine] = np.moveaxis(wire.reshape(*shape, 2), 2, 0)
     held = [[_weights(p, one.mesh) for p in one.passes] for one in compiled]
-    shaped = np.array(held, dtype=np.float64).reshape(rows, blocks, 2, 3)
+    shaped = np.array(held, dtype=np.float64).reshape(rows, blocks, 2, 5)
 
     def column(name: str) -> Floats:
         found = [[getattr(p, name) for p in one.passes] for one in compiled]
         return np.array(found, dtype=np.float64).reshape(rows, blocks)
 
     tensors, large = (
-        _tensors(compiled, least).reshape(rows, blocks) for least in (0.0, task.runtime.splits_from)
+        column.reshape(rows, blocks) for column in _tensors(compiled, task.runtime.splits_from)
     )
     squares, oversize = (
         column.reshape(rows, blocks) for column in _sizes(compiled, _bucket_elements(task))
     )
-    tied = _tied(task, compiled).reshape(rows, blocks)
+    tied = _tied(task, compiled)
     return Layers(
         number={one.state: row for row, one in enumerate(compiled)},
         refused=refused,
@@ -256,6 +260,8 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         elements=shaped[..., 0],
         touched=shaped[..., 1],
         sent=shaped[..., 2],
+        trained=shaped[..., 3],
+        refreshed=shaped[..., 4],
         tensors=tensors,
         large=large,
         squares=squares,
@@ -295,13 +301,11 @@ def _alike(*columns: Floats) -> Ints:
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
 
 
-def _tensors(compiled: Sequence[CompiledState], least: float) -> Floats:
-    """Weights of so many elements at least."""
-    counts = [
-        [sum(w.elements >= least for _, ws in p.ready for w in ws) for p in one.passes]
-        for one in compiled
-    ]
-    return np.array(counts, dtype=np.float64)
+def _tensors(compiled: Sequence[CompiledState], least: float) -> tuple[Floats, Floats]:
+    """Weights that are trained, and those of so many elements at least, trained or not."""
+    trained = [[sum(len(ws) for _, ws in p.ready) for p in one.passes] for one in compiled]
+    large = [[sum(w.elements >= least for w in p.weights) for p in one.passes] for one in compiled]
+    return np.array(trained, dtype=np.float64), np.array(large, dtype=np.float64)
 
 
 def _bucket_elements(task: Task) -> float:
@@ -319,21 +323,20 @@ def _sizes(compiled: Sequence[CompiledState], bucket: float) -> tuple[Floats, Fl
 
 
 def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
-    """Elements of weights that are copies of another block's."""
-    copies = {second for _, second in task.workload.model.tied}
-    if not copies:
-        return np.zeros((len(compiled), len(task.workload.model.blocks)))
-    sizes = [
-        [sum(w.elements for _, ws in p.ready for w in ws if w.path in copies) for p in one.passes]
-        for one in compiled
-    ]
-    return np.array(sizes, dtype=np.float64)
+    """Elements of weights that are copies of another's, in the order of `Model.origins`."""
+    copies = task.workload.model.origins
+    found = np.zeros((len(compiled), len(copies)))
+    if copies:
+        for row, one in enumerate(compiled):
+            sizes = {w.path: w.elements for p in one.passes for w in p.weights}
+            found[row] = [sizes[path] for path in copies]
+    return found
 
 
 def _rerun(compiled: Sequence[CompiledState]) -> Floats:
     """Elements of dense and expert weights that ops which run again read."""
     found = [
-        [[w for _, _, w in _sorted(p.rerun, one.mesh)] for p in one.passes] for one in compiled
+        [[kind[2] for kind in _sorted(p.rerun, one.mesh)] for p in one.passes] for one in compiled
     ]
     return np.array(found, dtype=np.float64)
 
@@ -405,16 +408,20 @@ def _folded(task: Task, mesh: Mesh, items: Sequence[Item]) -> Fold:
     return fold(task.network, mesh, uses_of(items), frozenset(), True)
 
 
-def _weights(block: BlockPass, mesh: Mesh) -> list[tuple[float, float, float]]:
-    """Elements of dense and expert weights: held, reached by an update, moved by a gather."""
+def _weights(block: BlockPass, mesh: Mesh) -> list[list[float]]:
+    """Elements of dense and expert weights: held, reached by an update, moved by a gather; those that are trained, and
+    moved once they were updated."""
     return _sorted(block.pooled, mesh)
 
 
-def _sorted(shards: Iterable[WeightShard], mesh: Mesh) -> list[tuple[float, float, float]]:
+def _sorted(shards: Iterable[WeightShard], mesh: Mesh) -> list[list[float]]:
     replicas = {*mesh.expand("dp"), *mesh.expand("cp")} & {a for a, n in mesh.axes if n > 1}
-    found = np.zeros((2, 3))
+    found = np.zeros((2, 5))
     for shard in shards:
         kind = DENSE if replicas <= set(shard.reduce_axes) else EXPERT
         reached = shard.elements if shard.touched is None else shard.touched
-        found[kind] += (shard.elements, reached, shard.elements * shard.sent)
-    return [(held, reached, sent) for held, reached, sent in found.tolist()]
+        trained = 0.0 if shard.is_frozen else shard.elements
+        sent = shard.sent
+        found[kind] += (shard.elements, reached, shard.elements * sent, trained, trained * sent)
+    rows: list[list[float]] = found.tolist()
+    return rows

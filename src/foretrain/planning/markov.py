@@ -201,9 +201,10 @@ class _Walker:
         each = (precision.weight_bytes, gradient, optimizer.state_bytes + master)
         total = 0.0
         for shard in block.pooled:
+            sizes_of = (shard.sent * precision.weight_bytes, 0.0, 0.0) if shard.is_frozen else each
             pieces = float(np.prod([sizes[a] for a in shard.reduce_axes if a in self.batch_axes]))
             split = [pieces if self.ground.zero >= role else 1.0 for role in (3, 2, 1)]
-            total += shard.elements * sum(b / s for b, s in zip(each, split, strict=True))
+            total += shard.elements * sum(b / s for b, s in zip(sizes_of, split, strict=True))
         return total
 
     def _plan(self, choices: Sequence[Choice], counts: Sequence[int]) -> Plan:
@@ -273,10 +274,8 @@ class _Paths:
 
     def _costs(self, number: int, blocks: Sequence[int]) -> tuple[Ints, int] | None:
         """[blocks, states] memory in steps, rounded up so that no path slips through, and how many there are."""
-        runtime, devices = self.w.task.runtime, self.w.task.cluster.devices
         flight = self.w.ground.stages - number
-        capacity = min(devices[k].memory_bytes for k in self.kinds[number])
-        room = capacity - runtime.context_bytes
+        room = float(self.w.task.usable_bytes[list(self.kinds[number])].min())
         room -= self.loose * float(self.t.work[list(blocks)].min(axis=1).max())
         if room <= 0:
             return None

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
-from foretrain.plan.short_form import parse
 from foretrain.planning.planner import simulate
 from foretrain.planning.space import Part, space
 from foretrain.planning.survey import Seen, survey
@@ -28,7 +27,7 @@ class Larger:
 
 def larger(task: Task, nearest: Seen, where: tuple[str, ...] = ()) -> Larger | None:
     """The fewest times more nodes on which plans that split blocks as the nearest one does fit, when simulated."""
-    words = parse(nearest.plan)
+    words = task.words(nearest.plan)
     for factor in FACTORS:
         cluster = times(task.cluster, factor)
         if cluster is None:

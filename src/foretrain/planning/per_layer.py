@@ -7,7 +7,7 @@ from itertools import groupby
 
 from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
-from foretrain.plan.short_form import Words, parse
+from foretrain.plan.short_form import Words
 from foretrain.planning.markov import Ground, Walk, walk
 from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
@@ -19,7 +19,7 @@ def grounds(task: Task, rows: Sequence[Seen]) -> tuple[Ground, ...]:
     """The grounds that plans stand on, and those with fewer ranks tied to tensor parallelism."""
     found: dict[Ground, None] = {}
     for row in rows:
-        for ground in _under(task, parse(row.plan)):
+        for ground in _under(task, task.words(row.plan)):
             found[ground] = None
     return tuple(found)[:MOST_GROUNDS]
 

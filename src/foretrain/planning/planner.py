@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
-from foretrain.forecast import Simulation, simulate_question
 from foretrain.plan.plan import Plan
-from foretrain.plan.short_form import parse
 from foretrain.planning.executors import Executor, InOrder
 from foretrain.planning.inputs import Key, key
 from foretrain.planning.space import Part, Space, space
 from foretrain.planning.survey import OBJECTIVES, Seen, Survey, Told, merged, survey
 from foretrain.planning.task import Task
+from foretrain.simulation import Simulation, simulate_scenario
+from foretrain.units import counted
 
 if TYPE_CHECKING:
     from foretrain.planning.journal import Journal
@@ -151,7 +151,7 @@ def _expect_parts(plans: Space) -> None:
     if not plans.parts():
         told = ", ".join(c.text for c in plans.constraints if c.name in ("tp", "cp", "ep"))
         raise InputError(
-            f"{told}: {plans.devices} devices cannot be split so. Ask for divisors of {plans.devices}."
+            f"{told}: {counted(plans.devices, 'device')} cannot be split so. Ask for divisors of {plans.devices}."
         )
 
 
@@ -248,5 +248,5 @@ def _simulated(
 
 
 def simulate(task: Task, row: Seen) -> Ranked:
-    plan = task.plan(parse(row.plan))
-    return Ranked(plan, simulate_question(task.question(plan)), row.seconds)
+    plan = task.plan(task.words(row.plan))
+    return Ranked(plan, simulate_scenario(task.scenario(plan)), row.seconds)

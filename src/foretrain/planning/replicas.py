@@ -166,7 +166,7 @@ class Replicas:
             shares, of = f.share, np.arange(len(f.share))
         total = [np.zeros((len(f.choices), len(shares))) for _ in (None, *WAYS)]
         for kind in KINDS:
-            size = f.elements("elements", kind)[f.rows] @ shares.T * self.gradient_bytes
+            size = f.elements("trained", kind)[f.rows] @ shares.T * self.gradient_bytes
             if not f.owners_of(kind) or not size.any():
                 continue
             found = self._in_pieces(kind, size, shares, alone)
@@ -195,7 +195,7 @@ class Replicas:
         f = self.f
         if not f.axes_of(kind):
             return None
-        size = f.by_stage(f.elements("elements", kind)) * self.gradient_bytes
+        size = f.by_stage(f.elements("trained", kind)) * self.gradient_bytes
         if not size.any():
             return None
         share = f.share.reshape(f.chunks, f.stages, -1).sum(axis=0)
@@ -231,14 +231,14 @@ class Replicas:
         pieces = fusion.buffers * chunks
         each = self._reduced(kind, size / pieces, alone)
         each += np.where(tensors > pieces, self._fused(tensors, size) / pieces, 0.0)
-        last = fusion.last * (each + fusion.delay)
-        each += fusion.last * fusion.delay / fusion.buffers
+        last = fusion.last * each + fusion.delay
+        each += fusion.delay / fusion.buffers
         return Buckets(*(np.where(size > 0, column, 0.0) for column in (each, pieces, last)))
 
     def _filling(self, share: Floats) -> Floats:
         """[plans, columns] bytes of gradients, of those larger than a bucket no more than fill one."""
         layers, rows = self.f.layers, self.f.rows
-        elements = layers.elements.sum(axis=2) - layers.oversize
+        elements = layers.trained.sum(axis=2) - layers.oversize
         return np.asarray(elements[rows] @ share.T * self.gradient_bytes)
 
     def _limits(self) -> Floats:
@@ -254,7 +254,7 @@ class Replicas:
         f, runtime = self.f, self.runtime
         if not runtime.overlaps_gradients:
             return np.ones_like(size)
-        elements = f.layers.elements.sum(axis=2)[f.rows] @ share.T
+        elements = f.layers.trained.sum(axis=2)[f.rows] @ share.T
         beyond = f.layers.squares[f.rows] @ share.T / np.maximum(2.0 * elements, 1.0)
         found = np.ceil(size / (self._limits() + beyond * self.gradient_bytes))
         found = np.minimum(found, f.layers.tensors[f.rows] @ share.T)
@@ -301,7 +301,7 @@ class Replicas:
         is_due = (f.choices.zero >= 1) & (f.choices.zero < 3)
         for kind in KINDS:
             owners = f.owners_of(kind)
-            size = f.by_stage(f.elements("sent", kind)) * self.precision.weight_bytes
+            size = f.by_stage(f.elements("refreshed", kind)) * self.precision.weight_bytes
             if not owners or not size.any() or not f.task.workload.optimizer.has_update:
                 continue
             found = f.exchange(owners, "all_gather").seconds(size.ravel()).reshape(size.shape)
@@ -320,7 +320,7 @@ class Replicas:
         """[plans] tied weights between the ends of a pipeline, and the norm that joins all ranks before the update."""
         f, total = self.f, np.zeros(len(self.f.choices))
         axes = tuple(axis for axis, size in f.mesh.axes if size > 1)
-        tied = f.layers.tied[f.rows].sum(axis=1)
+        tied = f.tied_between()
         if f.stages > 1 and tied.any():
             ends = f.exchanges.between(f.mesh, Communicator(("pp",), "ends"), "all_reduce")
             total += ends.seconds(tied * self.gradient_bytes)

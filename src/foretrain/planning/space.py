@@ -162,6 +162,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     dims = {dim for _, op in model.ops() for dim in op.size}
     experts = max((op.size.get("expert", 1) for _, op in model.ops()), default=1)
     domain, layers = _domain(task), _repeated(task)
+    _expect_meaning(wanted, dims, model.name)
 
     def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
         found = kept(name, values, wanted)
@@ -194,6 +195,33 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     )
 
 
+_NEEDS = {
+    "ep": ("expert",),
+    "tp": ("heads", "ffn"),
+    "cp": ("kv_seq",),
+    "sp": ("seq",),
+}
+"""Choices that mean something only where a model has one of these dims."""
+
+
+def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> None:
+    """Refuse constraints that no plan of this model could heed."""
+    faults = []
+    for one in wanted:
+        needs = _NEEDS.get(one.name, ())
+        is_split = one.sign in ("=", ">", ">=") and any(
+            value not in (0, 1, False) for value in one.values
+        )
+        if needs and is_split and not dims & {*needs}:
+            faults.append(f"{one.text}: {name} has no {' or '.join(needs)} to split. Leave it out.")
+        if one.name == "layers" and one.values != ("even",):
+            faults.append(
+                f"{one.text}: search shares layers out evenly. Give uneven stages to predict, as layers=24,8 in a plan."
+            )
+    if faults:
+        raise PlanError("these constraints cannot be met:", faults=faults)
+
+
 def _palette(option: Any, task: Task, domain: int) -> Palette:
     has_sequence = any("seq" in op.size for _, op in task.workload.model.ops())
     orders: dict[str, tuple[str, ...] | None] = {"default": None}
@@ -213,6 +241,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
         buckets=tuple(None if size == "default" else size for size in buckets),
         exchange=option("cp-exchange", ["all-gather"]),
+        defaults=task.defaults,
     )
 
 

@@ -28,12 +28,12 @@ TOO_LARGE = "does not fit in memory"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A plan as estimated."""
+    """A plan as estimated: `memory` is what the allocator holds on the fullest device, `usable` what it may take."""
 
     plan: str
     seconds: float
     memory: float
-    capacity: float
+    usable: float
     work: float
     pipeline: float
     data: float
@@ -42,7 +42,7 @@ class Seen:
     @property
     def lacks(self) -> float:
         """Bytes too few."""
-        return max(0.0, self.memory - self.capacity)
+        return max(0.0, self.memory - self.usable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,8 @@ def score(found: Estimates, objective: str) -> NDArray[np.float64]:
 
 
 def _seen(choices: Choices, found: Estimates, row: int) -> Seen:
-    columns = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
-    return Seen(
-        choices.words(row).text(), **{name: float(getattr(found, name)[row]) for name in columns}
-    )
+    columns = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
+    return Seen(choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns})
 
 
 def _front(found: Estimates, rows: Ints) -> Ints:
@@ -177,7 +175,7 @@ def _word(choices: Choices, name: str, value: int) -> str:
 def _nearest(choices: Choices, found: Estimates, rows: Ints) -> Seen | None:
     if not len(rows):
         return None
-    lack = found.memory[rows] - found.capacity[rows]
+    lack = found.memory[rows] - found.usable[rows]
     return _seen(choices, found, int(rows[np.argmin(lack)]))
 
 

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.headroom import usable_bytes
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.network import Network
-from foretrain.forecast import Measured, Question, compute_of, network_on
 from foretrain.model.workload import Workload
+from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
-from foretrain.plan.short_form import Words
+from foretrain.plan.short_form import Words, parse
 from foretrain.runtime import Runtime
+from foretrain.scenario import Measured, Scenario
+from foretrain.simulation import compute_of, network_on
 
 
 @dataclass(frozen=True)
 class Task:
-    """A question whose plan is open."""
+    """A scenario whose plan is open."""
 
     workload: Workload
     cluster: Cluster
     runtime: Runtime
     measured: Measured | None = None
+    headroom: float = 0.0  # share of a device's memory that is kept free
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Task:
+        return cls(
+            scenario.workload,
+            scenario.cluster,
+            scenario.runtime,
+            scenario.measured,
+            scenario.headroom,
+        )
+
+    @cached_property
+    def defaults(self) -> PlanDefaults:
+        """What a plan's text leaves open is as the stack has it."""
+        return plan_defaults(self.runtime, self.workload.model)
 
     @property
     def compute(self) -> ComputeModel:
@@ -36,8 +59,28 @@ class Task:
     def network(self) -> Network:
         return network_on(self.cluster, self.runtime, self.measured)
 
-    def plan(self, words: Words) -> Plan:
-        return Plan.of(words, devices=self.devices, runtime=self.runtime)
+    @property
+    def usable_bytes(self) -> NDArray[np.float64]:
+        """Of every kind of device: what the allocator may take."""
+        sizes = np.array([device.memory_bytes for device in self.cluster.devices])
+        return usable_bytes(sizes, self.runtime.context_bytes, self.headroom)
 
-    def question(self, plan: Plan) -> Question:
-        return Question(self.workload, self.cluster, plan, self.runtime, measured=self.measured)
+    def plan(self, words: Words) -> Plan:
+        return Plan.of(words, devices=self.devices, runtime=self.runtime, defaults=self.defaults)
+
+    def words(self, text: str) -> Words:
+        """The words of a plan's text."""
+        return parse(text, self.defaults, self.devices)
+
+    def text(self, words: Words) -> str:
+        return words.text(self.defaults)
+
+    def scenario(self, plan: Plan) -> Scenario:
+        return Scenario(
+            self.workload,
+            self.cluster,
+            plan,
+            self.runtime,
+            measured=self.measured,
+            headroom=self.headroom,
+        )

@@ -23,7 +23,7 @@ def update(f: Fleet, seconds_of: Curve) -> Floats:
     owned, buffer = np.zeros_like(out), np.zeros_like(out)
     for kind in KINDS:
         owned += f.by_stage(f.elements("touched", kind)) / f.parts_of(kind, 1)[:, None]
-        held = f.by_stage(f.elements("elements", kind))
+        held = f.by_stage(f.elements("trained", kind))
         buffer += held / f.parts_of(kind, 2)[:, None] * gradient_bytes
     traffic = owned * optimizer.update_bytes(1.0, precision) * runtime.update_passes
     if runtime.gradient_bytes is not None and runtime.adds_gradients:
@@ -62,7 +62,7 @@ def _copies(f: Fleet, gradient_bytes: float, seconds_of: Curve) -> Floats:
     if not f.task.runtime.copies_gathered:
         return out
     each = 6.0 * f.task.workload.precision.weight_bytes + 4.0 * gradient_bytes
-    held = sum(f.by_stage(f.elements("elements", kind)) for kind in KINDS)
+    held = sum(f.by_stage(f.elements("trained", kind)) for kind in KINDS)
     pieces = f.parts_of(0, 1)[:, None]
     count = f.by_stage(f.layers.tensors) * pieces
     found = seconds_of(held * each / np.maximum(count, 1.0)) * count

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretrain.forecast import simulate_question
 from foretrain.planning.constraints import Constraint
 from foretrain.planning.markov import Ground, Walk
 from foretrain.planning.per_layer import best_walk, described, grounds
 from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
+from foretrain.simulation import simulate_scenario
 
 FIXED: dict[str, Any] = {
     "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": "1f1b", "offload": "none",
@@ -36,7 +36,7 @@ def with_walks(
         walk = _walk(task, ground, pinned)
         is_new = walk is not None and _higher(task, walk, ground) not in stood
         if walk is not None and is_new and described(walk.plan) not in found:
-            simulated = simulate_question(task.question(walk.plan))
+            simulated = simulate_scenario(task.scenario(walk.plan))
             if simulated.memory.fits:
                 estimate = _seconds(task, walk, ground)
                 found[described(walk.plan)] = Ranked(walk.plan, simulated, estimate)

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.analysis.answer import Table
+from foretrain.analysis.goodput import Risk
+from foretrain.cluster.headroom import headroom_share
+from foretrain.errors import InputError, hint
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.planning.constraints import parse
 from foretrain.recommendation.figures import figure
-from foretrain.recommendation.goodput import Risk
 from foretrain.recommendation.job import Dataset, Job
 from foretrain.recommendation.job import job as job_of
 from foretrain.recommendation.looking import Look, Miss, nearest
 from foretrain.recommendation.offers import Candidate, Offer, Terms, front
-from foretrain.recommendation.plans import Planner
 from foretrain.recommendation.prices import (
     BUYING,
     OwnPrice,
@@ -29,8 +30,8 @@ from foretrain.recommendation.prices import (
     tariffs,
 )
 from foretrain.recommendation.reasons import days, unfit, why
+from foretrain.recommendation.stacks import Stacks
 from foretrain.runtime import Runtime
-from foretrain.runtime import runtime as runtime_of
 
 MOST_DEVICES = 2**17
 SIMULATED = 24
@@ -45,8 +46,8 @@ class Infeasible:
     why: str
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Table):
     """`offers` best first; `nearest` says in words what comes closest where there is none."""
 
     job: Job
@@ -62,6 +63,10 @@ class Recommendation:
         """Offers that nothing beats in both time and money, cheapest first."""
         return tuple(front(self.offers))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Offers, best first."""
+        return [_flat(one) for one in self.offers]
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "job": {**self.job.to_dict(), "buying": self.buying},
@@ -73,10 +78,23 @@ class Recommendation:
         }
 
 
+_COLUMNS = (
+    "instance", "count", "devices", "device", "plan", "hours", "low_hours", "high_hours", "usd", "usd_per_hour",
+    "price_date", "steps", "step_seconds", "goodput", "pareto", "simulated", "why",
+)  # fmt: skip
+
+
+def _flat(one: Offer) -> dict[str, Any]:
+    low, high = one.interval_hours
+    row = {**one.to_dict(), "low_hours": low, "high_hours": high, "goodput": one.goodput}
+    return {name: row[name] for name in _COLUMNS}
+
+
 def recommend(
     model: str | Path | Mapping[str, Any] | Model,
     *,
     tokens: float | str | None = None,
+    samples: float | str | None = None,
     steps: float | str | None = None,
     epochs: float | str | None = None,
     deadline: float | str | None = None,
@@ -84,8 +102,8 @@ def recommend(
     batch: int | None = None,
     batch_per_device: int | None = None,
     seq: int | None = None,
-    precision: str | Precision = "bf16",
-    optimizer: str | Optimizer = "adam",
+    precision: str | Precision | None = None,
+    optimizer: str | Optimizer | None = None,
     runtime: str | Runtime | None = None,
     data: str | Mapping[str, Any] | Dataset | None = None,
     storage: float | None = None,
@@ -96,19 +114,51 @@ def recommend(
     max_devices: int | None = None,
     where: Sequence[str] = (),
     risk: Risk | None = None,
+    headroom: float | str | None = None,
     simulated: int = SIMULATED,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recommendation:
-    """Cloud offers for a job: `recommend("llama3-8b", tokens=1e12, deadline="14d")`."""
+    """Cloud offers for a training job: plan, time, cost and the reason, best first.
+
+    Args:
+        model: as for `predict`.
+        tokens: train on so many tokens, such as `1e12`; or give `steps` or `epochs`.
+        samples: train on so many samples.
+        steps: train for so many steps.
+        epochs: train so often over `data`.
+        deadline: time at most, in seconds or such as `"14d"`.
+        budget_usd: money at most, in USD.
+        batch: global batch in samples.
+        batch_per_device: batch of a device instead: the global one grows with them.
+        seq: tokens per sample.
+        precision: `bf16`, `fp16`, `fp32`, `fp8` …
+        optimizer: `adam`, `sgd` …
+        runtime: the software stack; left out, the usual one on each cluster, as for `predict`.
+        data: samples: `"imagenet-1k"`, or `"samples=1.3M,sample=110kB,prep=5ms,workers=8"`.
+        storage: bytes per second that a machine reads from storage.
+        buying: `on-demand`, `spot` or `reserved`.
+        prices: own prices and quotas, a CSV or YAML file, over the catalogue's.
+        instances: these only, `*` for any: `["aws:p*", "gcp:a3*"]`.
+        quota: machines at most: `["16", "aws:p4*=8"]`.
+        max_devices: of the largest cluster.
+        where: plans to look at, as for `search`.
+        risk: failures, checkpoints and restarts.
+        headroom: how much of a device's memory is kept free: a share or a size.
+        simulated: how many offers are simulated besides the front of time against money.
+        progress: told how many instances of how many are done.
+
+    >>> from foretrain import recommend
+    >>> found = recommend("gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8)
+    >>> found.offers[0].name, found.rows()[0]["usd"] > 0
+    ('1 x aws:p4d.24xlarge', True)
+    """
     job = job_of(
-        model, tokens=tokens, steps=steps, epochs=epochs, batch=batch, batch_per_device=batch_per_device,
+        model, tokens=tokens, samples=samples, steps=steps, epochs=epochs, batch=batch, batch_per_device=batch_per_device,
         seq=seq, precision=precision, optimizer=optimizer, data=data, deadline=deadline,
         budget_usd=budget_usd,
     )  # fmt: skip
     if buying not in BUYING:
-        raise InputError(
-            f"buying: {buying!r} is unknown.{did_you_mean(buying, BUYING)} Known: {', '.join(BUYING)}."
-        )
+        raise InputError(f"buying: {buying!r} is unknown.{hint(buying, BUYING)}")
     most = int(figure("limits", "devices")) if max_devices is None else max_devices
     if not 1 <= most <= MOST_DEVICES:
         raise InputError(f"max_devices: {most:,} is not a whole number from 1 to {MOST_DEVICES:,}.")
@@ -116,10 +166,14 @@ def recommend(
     own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
     machines = int(figure("limits", "machines"))
     terms = Terms(buying, quotas(quota), most, machines, storage, risk or Risk())
-    stack = runtime_of(runtime or ("megatron" if job.model.seq_len is not None else "ddp"))
-    planner = Planner(stack, tuple(where), figure("limits", "memory_share"))
+    stacks = Stacks(job, runtime, tuple(where), figure("limits", "memory_share"), headroom)
     market = {name: (node, tariffs(own)[name]) for name, node in chosen(instances).items()}
-    return _Round(job, terms, Look(job, terms, planner), progress).run(market, simulated)
+    if (
+        headroom is not None
+    ):  # what even the largest device cannot keep free is a fault of the question
+        every = [device for node, _ in market.values() for device in node.devices]
+        headroom_share(headroom, [max(every, key=lambda device: device.memory_bytes)])
+    return _Round(job, terms, Look(job, terms, stacks), progress).run(market, simulated)
 
 
 class _Round:
@@ -214,7 +268,7 @@ class _Round:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        notes = list(self.job.assumptions)
+        notes = [*self.job.assumptions, *self.look.stacks.notes()]
         if self.job.deadline is None:
             notes.append(f"no deadline given: offers of up to {days(self.look.most_hours)}.")
         return tuple(notes)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, inf, isfinite
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.analysis.goodput import checkpoint_bytes
+from foretrain.analysis.job import length_of
+from foretrain.errors import InputError, did_you_mean, hint
 from foretrain.loading import Quantity, validated
 from foretrain.model.graph import Model
+from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
 from foretrain.recommendation.figures import figure, figures
-from foretrain.recommendation.goodput import checkpoint_bytes
-from foretrain.units import parse_bytes, parse_count, parse_seconds
+from foretrain.resolving.defaults import optimizer_for
+from foretrain.units import parse_amount, parse_bytes, parse_seconds
 
 MOST_BATCH = 2**24
 """Samples of a step: beyond any in use; keeps a slip of the finger from taking hours."""
-Count = Annotated[float, Quantity(parse_count)]
+Count = Annotated[float, Quantity(parse_amount)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def dataset(spec: str | Mapping[str, Any] | Dataset | None) -> Dataset | None:
         return validated(Dataset, dict(known[spec]), f"data {spec}")
     if "=" not in spec:
         raise InputError(
-            f"unknown dataset {spec!r}.{did_you_mean(spec, known)} Known: {', '.join(known)}. "
+            f"unknown dataset {spec!r}.{hint(spec, known)} "
             "Or describe it: samples=1.3M,sample=110kB,prep=5ms."
         )
     return validated(Dataset, _described(spec), f"data {spec!r}")
@@ -86,7 +89,7 @@ def _described(spec: str) -> dict[str, Any]:
     if "size" in told:
         size = parse_bytes(told.pop("size"))
         if "samples" in told and "sample" not in told:
-            told["sample"] = size / max(1, parse_count(told["samples"]))
+            told["sample"] = size / max(1.0, parse_amount(told["samples"]))
         elif "sample" in told and "samples" not in told:
             told["samples"] = float(round(size / (parse_bytes(told["sample"]) or 1.0)))
     return {_KEYS[key]: value for key, value in told.items()}
@@ -100,8 +103,8 @@ class Job:
     samples: float
     batch: int | None  # global; None: `batch_per_device`
     batch_per_device: int | None
-    precision: str | Precision
-    optimizer: str | Optimizer
+    precision: str | Precision | None  # None: as usual on the devices
+    optimizer: str | Optimizer | None
     data: Dataset | None
     deadline: float | None  # seconds
     budget_usd: float | None
@@ -120,10 +123,6 @@ class Job:
             return None
         return self.data.samples / self.batch_on(devices)
 
-    def workload(self, devices: int) -> Workload:
-        batch = self.batch_on(devices)
-        return Workload.of(self.model, batch, None, self.precision, self.optimizer)
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.name,
@@ -141,20 +140,22 @@ def job(
     model: str | Path | Mapping[str, Any] | Model,
     *,
     tokens: float | str | None = None,
+    samples: float | str | None = None,
     steps: float | str | None = None,
     epochs: float | str | None = None,
     batch: int | None = None,
     batch_per_device: int | None = None,
     seq: int | None = None,
-    precision: str | Precision = "bf16",
-    optimizer: str | Optimizer = "adam",
+    precision: str | Precision | None = None,
+    optimizer: str | Optimizer | None = None,
     data: str | Mapping[str, Any] | Dataset | None = None,
     deadline: float | str | None = None,
     budget_usd: float | None = None,
 ) -> Job:
     """Resolve what is asked; everything that is wrong with it is told at once."""
-    one = Workload.of(model, 1, seq, precision, optimizer)
-    built = one.model
+    built = load_model(model, seq)
+    # checkpoints hold the same whatever 16-bit format is trained in
+    one = Workload.of(built, 1, None, precision or "bf16", optimizer or optimizer_for(built))
     described = dataset(data)
     faults: list[str] = []
     if batch is not None and batch_per_device is not None:
@@ -166,14 +167,16 @@ def job(
     if batch is None and batch_per_device is None:
         batch, told = _usual_batch(built)
         assumed.append(told)
-    amount = {"tokens": tokens, "steps": steps, "epochs": epochs}
-    samples, asked = _samples(amount, built, batch, described, faults)
+    amounts = {"tokens": tokens, "samples": samples, "steps": steps, "epochs": epochs}
+    known = None if described is None else described.samples
+    remedy = "give data with samples, such as imagenet-1k"
+    length = length_of(amounts, one, batch, known, faults, remedy)
     until = _limit("deadline", None if deadline is None else parse_seconds(deadline), faults)
     money = _limit("budget_usd", budget_usd, faults)
-    if faults:
+    if faults or length is None:
         raise InputError("this job cannot be planned:", faults=faults)
     return Job(
-        built, samples, batch, batch_per_device, precision, optimizer, described, until, money, asked,
+        built, length.samples, batch, batch_per_device, precision, optimizer, described, until, money, length.asked,
         checkpoint_bytes(one), tuple(assumed),
     )  # fmt: skip
 
@@ -191,54 +194,3 @@ def _usual_batch(model: Model) -> tuple[int, str]:
     batch = max(1, int(figure("batch", "tokens") // model.seq_len))
     told = f"global batch not given: {batch} sequences of {model.seq_len:,} tokens"
     return batch, f"{told} ({figures()['batch']['tokens_source']})."
-
-
-def _samples(
-    amount: Mapping[str, float | str | None],
-    model: Model,
-    batch: int | None,
-    data: Dataset | None,
-    faults: list[str],
-) -> tuple[float, str]:
-    """All samples of the job, and how the user said it."""
-    given = {name: value for name, value in amount.items() if value is not None}
-    if len(given) != 1:
-        faults.append(
-            f"length: give one of tokens, steps or epochs ({', '.join(given) or 'none'} given)."
-        )
-        return 1.0, ""
-    ((name, text),) = given.items()
-    value = float(parse_count(text)) if name != "epochs" else _number(text)
-    if not value > 0:
-        faults.append(f"{name}: {text} must be positive.")
-        return 1.0, ""
-    asked = f"{text} {name}"
-    if name == "tokens":
-        if model.seq_len is None:
-            faults.append(
-                f"tokens: samples of {model.name} are not sequences; give steps or epochs."
-            )
-            return 1.0, asked
-        return value / model.seq_len, asked
-    if name == "steps":
-        if batch is None:
-            faults.append(
-                "steps: with a batch per device a step is other work on every cluster; give tokens or epochs."
-            )
-        return value * (batch or 1), asked
-    if data is None or data.samples is None:
-        faults.append(
-            "epochs: the number of samples is not known; give data with samples, such as imagenet-1k."
-        )
-        return 1.0, asked
-    return value * data.samples, asked
-
-
-def _number(text: float | str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = inf
-    if not isfinite(value):
-        raise InputError(f"epochs: {text!r} is not a number.")
-    return value

@@ -8,15 +8,14 @@ from math import inf, sqrt
 from typing import Any
 
 from foretrain.analysis.prediction import STALLS
-from foretrain.forecast import answer
-from foretrain.model.workload import Workload
-from foretrain.plan.short_form import parse
+from foretrain.cluster.headroom import fill
 from foretrain.planning.survey import Seen
-from foretrain.planning.task import Task
 from foretrain.recommendation.figures import figure
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.offers import Candidate, Offer, Terms, Timed, least_hours, offer
-from foretrain.recommendation.plans import Found, Planner
+from foretrain.recommendation.plans import Found
+from foretrain.recommendation.stacks import Stacks
+from foretrain.simulation import answer
 
 _AS_GOOD = 1.02
 """Plans estimated this near to the best simulated one are simulated too."""
@@ -40,10 +39,9 @@ class Look:
 
     job: Job
     terms: Terms
-    planner: Planner
+    stacks: Stacks
     _found: dict[tuple[Any, ...], Found] = field(default_factory=dict)
     _near: dict[tuple[Any, ...], tuple[Seen, ...]] = field(default_factory=dict)
-    _workloads: dict[int, Workload] = field(default_factory=dict)
     _whole: set[tuple[Any, ...]] = field(default_factory=set)
     _simulated: dict[tuple[Any, ...], tuple[Timed | None, Seen | None]] = field(
         default_factory=dict
@@ -110,19 +108,21 @@ class Look:
 
     def _simulate(self, candidate: Candidate) -> tuple[Timed | None, Seen | None]:
         """The fastest of the best plans in full; where none fits, the first of them."""
-        task = Task(self._workload(candidate.devices), candidate.cluster, self.planner.runtime)
+        planner = self.stacks.on(candidate.cluster)
+        workload = planner.workload(self.job.batch_on(candidate.devices))
+        task = planner.task(workload, candidate.cluster)
         best: Timed | None = None
         nearest: Seen | None = None
         for seen in self._plans(candidate, is_whole=True).best:
             if best is not None and seen.seconds > _AS_GOOD * best.step_seconds:
                 break
-            found = answer(task.question(task.plan(parse(seen.plan))))
+            found = answer(task.scenario(task.plan(task.words(seen.plan))))
             memory = found.memory
             if not found.fits:
-                told = replace(seen, memory=memory.total_bytes, capacity=memory.capacity_bytes)
+                told = replace(seen, memory=memory.peak_bytes, usable=memory.usable_bytes)
                 nearest = nearest or told
             elif best is None or found.step_seconds < best.step_seconds:
-                used = (memory.total_bytes, memory.capacity_bytes)
+                used = (memory.peak_bytes, memory.usable_bytes)
                 best = Timed(
                     seen.plan, found.step_seconds, found.interval, found.stalls, *used, True
                 )
@@ -136,8 +136,8 @@ class Look:
             _compute(one),
             (low, high),
             _own(one),
-            one.memory_bytes,
-            one.capacity_bytes,
+            one.peak_bytes,
+            one.usable_bytes,
             False,
         )
         return offer(self.job, one.candidate, timed, self.terms)
@@ -149,24 +149,21 @@ class Look:
         key = (*candidate.hardware, candidate.count)
         if key in self._found and (not is_whole or key in self._whole):
             return self._found[key]
-        kind = (candidate.node.devices, candidate.node.interconnect, candidate.node.nics)
-        workload, cluster = self._workload(candidate.devices), candidate.cluster
+        cluster = candidate.cluster
+        planner = self.stacks.on(cluster)
+        workload = planner.workload(self.job.batch_on(candidate.devices))
+        node = candidate.node
+        kind = (planner.runtime.name, node.devices, node.interconnect, node.nics)
         near = () if is_whole else self._near.get(kind, ())
-        found = self.planner.best(workload, cluster, near)
+        found = planner.best(workload, cluster, near)
         if near and not found.best:
-            found, near = self.planner.best(workload, cluster), ()
+            found, near = planner.best(workload, cluster), ()
         if not near:
             self._whole.add(key)
         if found.best:
             self._near[kind] = found.best[:2]
         self._found[key] = found
         return found
-
-    def _workload(self, devices: int) -> Workload:
-        batch = self.job.batch_on(devices)
-        if batch not in self._workloads:
-            self._workloads[batch] = self.job.workload(devices)
-        return self._workloads[batch]
 
     def _timed(self, candidate: Candidate, seen: Seen) -> Timed:
         return Timed(
@@ -175,7 +172,7 @@ class Look:
             self._interval(candidate, seen.seconds),
             stalls_of(seen, candidate.count > 1),
             seen.memory,
-            seen.capacity,
+            seen.usable,
             False,
         )
 
@@ -230,4 +227,4 @@ def nearest(misses: Sequence[Miss], job: Job) -> Miss | None:
 
 def _fill(miss: Miss) -> float:
     seen = miss.nearest
-    return inf if seen is None else seen.memory / seen.capacity
+    return inf if seen is None else float(fill(seen.memory, seen.usable))

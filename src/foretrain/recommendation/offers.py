@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foretrain.analysis.goodput import HOUR, Interruptions, Risk
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
-from foretrain.model.ops import family
+from foretrain.model.flops import training_flops
 from foretrain.model.precision import precision as precision_of
 from foretrain.recommendation.data import Epochs, Feeding, epochs, feeding, with_loading
-from foretrain.recommendation.goodput import HOUR, Interruptions, Risk
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.prices import Quota, Tariff, matches
+from foretrain.resolving.defaults import precision_for
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Offer:
     interval_hours: tuple[float, float]
     usd: float
     stalls: Mapping[str, float]
-    memory_bytes: float
-    capacity_bytes: float
+    peak_bytes: float
+    usable_bytes: float
     is_simulated: bool
     goodput: float
     interruptions: Interruptions
@@ -121,7 +122,7 @@ class Offer:
             "why": self.why,
             "pareto": self.is_best,
             "simulated": self.is_simulated,
-            "memory": {"peak_bytes": self.memory_bytes, "capacity_bytes": self.capacity_bytes},
+            "memory": {"peak_bytes": self.peak_bytes, "usable_bytes": self.usable_bytes},
             "data": {
                 "cold_steps": self.passed.cold_steps,
                 "cold_step_seconds": self.passed.cold_seconds,
@@ -146,8 +147,8 @@ class Timed:
     step_seconds: float
     interval: tuple[float, float]
     stalls: Mapping[str, float]
-    memory_bytes: float
-    capacity_bytes: float
+    peak_bytes: float
+    usable_bytes: float
     is_simulated: bool
 
 
@@ -157,7 +158,7 @@ def offer(job: Job, candidate: Candidate, timed: Timed, terms: Terms) -> Offer:
     steps = job.steps_on(devices)
     feed = feeding(job.data, node, count, job.batch_on(devices), terms.storage)
     per_epoch = job.steps_per_epoch(devices)
-    risk = terms.risk.interruptions(job.state_bytes, node, count, is_spot=candidate.is_spot)
+    risk = terms.risk.interruptions(job.state_bytes, [(node, count)], is_spot=candidate.is_spot)
 
     def hours(step: float) -> float:
         moved = feed.scaled(step / timed.step_seconds)
@@ -175,8 +176,8 @@ def offer(job: Job, candidate: Candidate, timed: Timed, terms: Terms) -> Offer:
         interval_hours=(hours(low), hours(high)),
         usd=taken * candidate.usd_per_hour,
         stalls=with_loading(timed.stalls, feed, passed, timed.step_seconds),
-        memory_bytes=timed.memory_bytes,
-        capacity_bytes=timed.capacity_bytes,
+        peak_bytes=timed.peak_bytes,
+        usable_bytes=timed.usable_bytes,
         is_simulated=timed.is_simulated,
         goodput=risk.goodput(passed.seconds),
         interruptions=risk,
@@ -188,7 +189,7 @@ def offer(job: Job, candidate: Candidate, timed: Timed, terms: Terms) -> Offer:
 
 def least_hours(job: Job, candidate: Candidate) -> float:
     """Hours at the peak rates of the data sheets: what no plan can beat."""
-    matmul = precision_of(job.precision).matmul
+    matmul = precision_of(job.precision or precision_for(candidate.node.devices)).matmul
     formats = (matmul, "tf32", "fp32") if matmul == "fp32" else (matmul, "fp32")
     rates = [
         max((device.peak(name) or 0.0) for name in formats) for device in candidate.node.devices
@@ -199,9 +200,8 @@ def least_hours(job: Job, candidate: Candidate) -> float:
 
 
 def flops(job: Job) -> float:
-    """Of the whole job: forward and twice as much backward."""
-    forward = sum(family(op).flops(op) * block.repeat for block, op in job.model.ops())
-    return 3.0 * forward * job.samples
+    """Of the whole job, forward and backward."""
+    return training_flops(job.model) * job.samples
 
 
 def front(offers: Iterable[Offer]) -> list[Offer]:

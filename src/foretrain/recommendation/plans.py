@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.headroom import fill, headroom_share
 from foretrain.errors import InputError, PlanError
+from foretrain.model.graph import Model
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
-from foretrain.plan.short_form import parse as read
 from foretrain.planning.choices import Choices, joined
 from foretrain.planning.constraints import parse
 from foretrain.planning.estimator import Estimates, Estimator, row_keys
@@ -58,18 +61,33 @@ class Planner:
     """Estimates plans of one job; what blocks compile to is shared by all clusters with as many devices."""
 
     runtime: Runtime
+    model: Model
+    precision: Precision
+    optimizer: Optimizer
     where: tuple[str, ...] = ()
     margin: float = 1.0
-    """Share of a device's memory that an estimate may fill."""
+    """Share of what is usable of a device that an estimate may fill."""
+    headroom: float | str | None = None
+    """How much of a device is kept free, as the user says it; None: as the software stack keeps it."""
     _shared: dict[tuple[int, int], SharedBlocks] = field(default_factory=dict)
     _compiled: dict[tuple[int, int, State], CompiledState | str] = field(default_factory=dict)
 
+    def workload(self, batch: int) -> Workload:
+        return Workload(self.model, batch, self.model.seq_len, self.precision, self.optimizer)
+
+    def task(self, workload: Workload, cluster: Cluster) -> Task:
+        free = headroom_share(self.headroom, cluster.devices, self.runtime.headroom)
+        return Task(workload, cluster, self.runtime, headroom=free)
+
     def best(self, workload: Workload, cluster: Cluster, near: Sequence[Seen] = ()) -> Found:
         """The fastest plans that fit, estimated: of all, or of those that split blocks as plans `near` do."""
-        task = Task(workload, cluster, self.runtime)
+        try:
+            task = self.task(workload, cluster)
+        except InputError as error:  # so much free that such a device has nothing left
+            return Found((), None, str(error))
         if not near or workload.seq_len is None:
             return self._best(task, {})
-        words = [read(seen.plan) for seen in near]
+        words = [task.words(seen.plan) for seen in near]
         values = {
             name: sorted({getattr(one, name) or 1 for one in words})
             for name in ("tp", "pp", "micro")
@@ -182,18 +200,16 @@ def _found(choices: Choices, estimates: Estimates, margin: float) -> Found:
     able = np.flatnonzero(estimates.refused < 0)
     if not len(able):
         return Found((), None, estimates.refusal[0] if estimates.refusal else "")
-    fill = estimates.memory[able] / estimates.capacity[able]
-    fits = able[(fill <= margin) & np.isfinite(estimates.seconds[able])]
+    full = fill(estimates.memory[able], estimates.usable[able])
+    fits = able[(full <= margin) & np.isfinite(estimates.seconds[able])]
     order = fits[np.argsort(estimates.seconds[fits], kind="stable")][:KEPT]
-    nearest = None if len(fits) else _seen(choices, estimates, int(able[np.argmin(fill)]))
+    nearest = None if len(fits) else _seen(choices, estimates, int(able[np.argmin(full)]))
     return Found(tuple(_seen(choices, estimates, row) for row in order.tolist()), nearest)
 
 
 def _seen(choices: Choices, found: Estimates, row: int) -> Seen:
-    columns = ("seconds", "memory", "capacity", "work", "pipeline", "data", "update")
-    return Seen(
-        choices.words(row).text(), **{name: float(getattr(found, name)[row]) for name in columns}
-    )
+    columns = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
+    return Seen(choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns})
 
 
 def _most(losses: Sequence[dict[str, int]]) -> str:

@@ -164,15 +164,25 @@ class Quota:
     most: int
 
 
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) < 10
+
+
 def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
     """`16` (of any), `aws:p4*=8`; all faults at once."""
     found, faults = [], []
     for text in texts:
         pattern, equals, number = text.rpartition("=")
-        if not number.strip().isdigit() or (equals and not pattern.strip()):
+        if not _is_count(number.strip()) or (equals and not pattern.strip()):
             faults.append(f"{text!r}: write a number of machines, or NAME=NUMBER with * for any.")
             continue
-        found.append(Quota(pattern.strip() or "*", int(number)))
+        quota = Quota(pattern.strip() or "*", int(number.strip()))
+        if not any(matches(name, quota.pattern) for name in _offers()):
+            near = did_you_mean(quota.pattern, _offers())
+            faults.append(
+                f"{text!r}: no instance is called so.{near} Use * for any, as in aws:p5*=4."
+            )
+        found.append(quota)
     if faults:
         raise InputError("these quotas cannot be read:", faults=faults)
     return tuple(found)

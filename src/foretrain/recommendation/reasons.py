@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretrain.cluster.headroom import fill
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.looking import Miss
 from foretrain.recommendation.offers import Offer, Terms
@@ -154,13 +155,15 @@ def _late(late: Sequence[Miss], job: Job, terms: Terms) -> str:
 
 
 def _lacking(lacking: Sequence[Miss]) -> str:
-    def fill(miss: Miss) -> float:
-        return 0.0 if miss.nearest is None else miss.nearest.memory / miss.nearest.capacity
+    def full(miss: Miss) -> float:
+        return (
+            0.0 if miss.nearest is None else float(fill(miss.nearest.memory, miss.nearest.usable))
+        )
 
-    best = min(lacking, key=fill)
+    best = min(lacking, key=full)
     seen = best.nearest
     assert seen is not None
     return (
         f"does not fit: on {best.candidate.count} x the leanest plan, '{seen.plan}', needs "
-        f"{show_bytes(seen.memory)} of {show_bytes(seen.capacity)} on a device."
+        f"{show_bytes(seen.memory)}, {show_bytes(seen.usable)} are usable on a device."
     )

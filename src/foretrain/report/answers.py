@@ -1,59 +1,55 @@
-"""Pages for the answers of fit, compare, explain, whatif and sweep."""
+"""Pages for the answers of fit, explain and whatif."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
+from foretrain.analysis.explain import Explanation
 from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.report import words
-from foretrain.report.page import Page, Section
+from foretrain.report.comparison import signed
+from foretrain.report.page import Late, Page, Section
+from foretrain.report.rates import rates
 from foretrain.units import show_bytes
 
 
-def fit_page(answer: Any) -> Page:
-    """`answer` is a FitAnswer: prediction, fits, changes."""
-    prediction: Prediction = answer.prediction
-    changes = [_change(change) for change in answer.changes]
-    document = {
-        "fits": bool(answer.fits),
-        "memory": prediction.to_dict()["memory"],
-        "changes": changes,
-        "prediction": prediction.to_dict(),
-    }
-    memory = prediction.memory
-    verdict = "Fits" if answer.fits else "Does not fit"
-    headline = f"{verdict}: {words.of_memory(prediction)} on stage {memory.peak_stage}"
+def fit_page(answer: FitAnswer) -> Page:
+    prediction, changes = answer.prediction, answer.changes
+    said = words.verdict(prediction)
+    headline = f"{said[0].upper()}{said[1:]}; fullest on stage {prediction.memory.peak_stage}"
     if not answer.fits:
         headline += _smallest(changes)
+    names = (*words.names(prediction), *(change.change for change in changes))
     return Page(
-        headline, document, (*_memory_sections(prediction), _changes(changes)), not answer.fits
+        headline,
+        Late(answer.to_dict),
+        (*_memory_sections(prediction), _changes(changes)),
+        not answer.fits,
+        asked=words.asked(prediction),
+        whole=names,
     )
 
 
-def _change(change: Any) -> dict[str, Any]:
-    names = ("change", "peak_bytes", "fits", "step_seconds")
-    return {name: getattr(change, name, None) for name in names}
-
-
-def _smallest(changes: Sequence[Mapping[str, Any]]) -> str:
-    fitting = next((change for change in changes if change["fits"]), None)
+def _smallest(changes: Sequence[FitChange]) -> str:
+    fitting = next((change for change in changes if change.fits), None)
     if fitting is None:
         return "; no single change that was tried makes it fit"
-    return f"; smallest change that fits: {fitting['change']}"
+    return f"; smallest change that fits: {fitting.change}"
 
 
-def _changes(changes: Sequence[Mapping[str, Any]]) -> Section:
+def _changes(changes: Sequence[FitChange]) -> Section:
     rows = tuple(
         (
-            str(change["change"]),
-            "yes" if change["fits"] else "no",
-            "" if change["peak_bytes"] is None else show_bytes(change["peak_bytes"]),
-            "" if change["step_seconds"] is None else words.seconds(change["step_seconds"]),
+            change.change,
+            "yes" if change.fits else "no",
+            show_bytes(change.peak_bytes),
+            words.seconds(change.step_seconds),
         )
         for change in changes
     )
-    return Section("What would change it", ("change", "fits", "peak", "step"), rows, left=2)
+    return Section("What would change it", ("change", "fits", "peak", "step"), rows, columns="nlrr")
 
 
 def _memory_sections(prediction: Prediction) -> tuple[Section, ...]:
@@ -84,60 +80,14 @@ def _memory_sections(prediction: Prediction) -> tuple[Section, ...]:
     )
 
 
-def compare_page(comparison: Any, names: tuple[str, str]) -> Page:
-    """`comparison` has rows (name, a, b, delta in seconds) and a summary."""
-    rows = [tuple(row) for row in comparison.rows]
-    document = {
-        "summary": comparison.summary,
-        "a": names[0],
-        "b": names[1],
-        "rows": [
-            dict(zip(("name", "a_seconds", "b_seconds", "delta"), row, strict=True)) for row in rows
-        ],
-    }
-    shown = tuple(
-        (str(name), words.seconds(a), words.seconds(b), signed(delta)) for name, a, b, delta in rows
-    )
-    return Page(
-        comparison.summary,
-        document,
-        (Section("Where they differ", ("", "A", "B", "B − A"), shown),),
-    )
-
-
-def signed(delta: float) -> str:
-    """`+1.20 s`, `−340 ms`."""
-    if delta == 0:
-        return "0 s"
-    return ("+" if delta > 0 else "−") + words.seconds(abs(delta))
-
-
-def explain_page(explanation: Any) -> Page:
-    """`explanation` has headline, paragraphs, critical_path rows and remedies."""
-    path = [_row(step) for step in explanation.critical_path]
-    remedies = [_row(remedy) for remedy in explanation.remedies]
-    document = {
-        "headline": explanation.headline,
-        "paragraphs": list(explanation.paragraphs),
-        "critical_path": path,
-        "what_would_help": remedies,
-    }
+def explain_page(explanation: Explanation) -> Page:
+    document = explanation.to_dict()
     sections = (
-        Section("Why", lines=tuple(explanation.paragraphs)),
-        _mapping_table("Critical path", path),
-        _mapping_table("What would help", remedies),
+        Section("Why", lines=explanation.paragraphs),
+        _mapping_table("Critical path", document["critical_path"]),
+        _mapping_table("What would help", document["what_would_help"]),
     )
     return Page(explanation.headline, document, sections)
-
-
-def _row(value: Any) -> dict[str, Any]:
-    """A dataclass, mapping or plain tuple as named values."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    names = getattr(value, "__dataclass_fields__", None)
-    if names is not None:
-        return {name: getattr(value, name) for name in names}
-    return {str(index): item for index, item in enumerate(value)}
 
 
 def _mapping_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Section:
@@ -169,16 +119,10 @@ def _cell(name: str, value: Any) -> str:
     return str(value)
 
 
-def whatif_page(base: Prediction, changed: Prediction, changes: Mapping[str, Any]) -> Page:
+def whatif_page(answer: WhatIf) -> Page:
     """Before and after, cause by cause."""
-    ratio = base.step_seconds / changed.step_seconds if changed.step_seconds else 1.0
-    asked = ", ".join(f"{key}={value}" for key, value in changes.items())
-    document = {
-        "changes": dict(changes),
-        "speedup": ratio,
-        "base": base.to_dict(),
-        "changed": changed.to_dict(),
-    }
+    base, changed, ratio = answer.base, answer.changed, answer.speedup
+    asked = ", ".join(f"{key}={value}" for key, value in answer.changes.items())
     headline = (
         f"{words.seconds(changed.step_seconds)} per step instead of {words.seconds(base.step_seconds)} "
         f"({_faster(ratio)}) with {asked}"
@@ -187,13 +131,20 @@ def whatif_page(base: Prediction, changed: Prediction, changes: Mapping[str, Any
         headline += f"; DOES NOT FIT: {words.of_memory(changed)}"
     elif not base.fits:
         headline += f"; now fits: {words.of_memory(changed)}"
-    return Page(headline, document, _before_after(base, changed), not changed.fits)
+    return Page(
+        headline,
+        Late(answer.to_dict),
+        _before_after(base, changed),
+        not changed.fits,
+        asked=words.asked(base),
+        whole=(*words.names(base), *words.names(changed), *map(str, answer.changes.values())),
+    )
 
 
 def _faster(ratio: float) -> str:
     if abs(ratio - 1.0) < 5e-4:
         return "no difference"
-    return f"{ratio:.2f}× as fast"
+    return f"{ratio:.{2 if abs(ratio - 1.0) >= 0.01 else 3}f}× as fast per sample"
 
 
 def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
@@ -204,45 +155,25 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
         )
         if a > 0 or b > 0
     )
-    peaks = (base.memory.peak_bytes, changed.memory.peak_bytes)
-    memory = (("peak", show_bytes(peaks[0]), show_bytes(peaks[1])),)
+    memory = tuple(
+        (name, show_bytes(a), show_bytes(b))
+        for name, a, b in (
+            ("peak", base.memory.peak_bytes, changed.memory.peak_bytes),
+            ("usable", base.memory.usable_bytes, changed.memory.usable_bytes),
+        )
+    )
+    both = zip(rates(base), rates(changed), strict=True)
     new = tuple(line for line in changed.warnings if line not in base.warnings)
     return (
-        Section("Where the time goes", ("", "before", "after", "difference"), causes),
-        Section("Memory", ("", "before", "after"), memory),
+        Section(
+            "Where the time goes", ("", "before", "after", "difference"), causes, columns="lrrr"
+        ),
+        Section(
+            "Speed and cost",
+            ("", "before", "after"),
+            tuple((name, a, b) for (name, a), (_, b) in both if a or b),
+            columns="lrr",
+        ),
+        Section("Memory", ("", "before", "after"), memory, columns="lrr"),
         Section("Warnings", lines=new),
     )
-
-
-def sweep_page(varied: Sequence[str], points: Iterable[Mapping[str, Any]]) -> Page:
-    """`points`: one mapping per grid point with `values` and either `prediction` or `error`."""
-    rows, entries = [], []
-    best: tuple[float, str] | None = None
-    for point in points:
-        shown = tuple(str(point["values"][name]) for name in varied)
-        prediction: Prediction | None = point.get("prediction")
-        if prediction is None:
-            entries.append({"values": dict(point["values"]), "error": point["error"]})
-            message = str(point["error"]["message"]).splitlines()[0]
-            rows.append((*shown, "", "", "", words.clean(message, 160)))
-            continue
-        entries.append({"values": dict(point["values"]), "prediction": prediction.to_dict()})
-        rate = prediction.samples_per_second
-        if prediction.fits and (best is None or rate > best[0]):
-            best = (rate, " ".join(f"{n}={v}" for n, v in zip(varied, shown, strict=True)))
-        rows.append((*shown, *_sweep_cells(prediction)))
-    head = (*varied, "step", "rate", "MFU", "memory")
-    headline = f"Best of {len(rows)}: {best[1]}" if best else f"None of {len(rows)} fits"
-    document = {
-        "varied": list(varied),
-        "points": entries,
-        "best": None if best is None else best[1],
-    }
-    section = Section("Sweep", head, tuple(rows), left=len(varied))
-    return Page(headline, document, (section,), best is None)
-
-
-def _sweep_cells(prediction: Prediction) -> tuple[str, ...]:
-    fits = words.of_memory(prediction) + ("" if prediction.fits else " DOES NOT FIT")
-    mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
-    return words.seconds(prediction.step_seconds), words.rate(prediction), mfu, fits

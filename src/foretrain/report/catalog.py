@@ -14,7 +14,7 @@ from foretrain.model import zoo
 from foretrain.report.page import Page, Section
 from foretrain.report.words import usd
 from foretrain.runtime import Runtime, presets
-from foretrain.units import show_bandwidth, show_bytes, show_count, show_seconds
+from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
     from foretrain.measurement.records import Measurement
@@ -24,8 +24,21 @@ def list_page(kinds: Iterable[str]) -> Page:
     """Tables of the wanted kinds."""
     sections = tuple(_TABLES[kind]() for kind in kinds)
     document = {kind: list(_DOCUMENTS[kind]()) for kind in kinds}
-    count = sum(len(section.rows) for section in sections)
-    return Page(f"{count:,} rows", document, sections)
+    rows = [{"kind": kind, **_flat(row)} for kind, found in document.items() for row in found]
+    counts = (counted(len(found), kind[:-1], kind) for kind, found in document.items())
+    return Page(", ".join(counts), document, sections, rows=rows)
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`peak_flops.bf16` and the like; what is a list becomes one text."""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            is_list = isinstance(value, list | tuple)
+            found[prefix + key] = "; ".join(map(str, value)) if is_list else value
+    return found
 
 
 def _devices() -> Section:
@@ -202,7 +215,8 @@ def cluster_page(cluster: Cluster) -> Page:
         title = f"Network: {network['topology']}, {network['kind']}"
         sections.append(Section(title, lines=tuple(drawn_network(cluster, facts))))
         sections.append(Section("Reach", ("", ""), tuple(_reach(network)), left=2))
-    headline = f"{cluster.name}: {cluster.device_count:,} devices in {cluster.node_count:,} nodes"
+    devices, nodes = counted(cluster.device_count, "device"), counted(cluster.node_count, "node")
+    headline = f"{cluster.name}: {devices} in {nodes}"
     return Page(headline, {"cluster": facts}, tuple(sections))
 
 
@@ -217,7 +231,7 @@ def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
         share = f"{cut / full:.0%} of what half of the cards carry"
         yield "bisection bandwidth", f"{show_bandwidth(cut)} each way, {share}"
     far = network["diameter"]
-    yield "longest way", "not worked out" if far is None else f"{far:,} links"
+    yield "longest way", "not worked out" if far is None else counted(far, "link")
 
 
 def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -305,7 +319,9 @@ def check_page() -> Page:
                 faults.append(f"{path}: names no source.")
         except (ForetrainError, ValueError, KeyError, TypeError) as error:
             faults.append(f"{path}: {error}")
-    headline = f"{count:,} rows, {len(faults)} faults" if faults else f"{count:,} rows, no faults"
+    headline = (
+        f"{counted(count, 'row')}, {counted(len(faults), 'fault') if faults else 'no faults'}"
+    )
     document = {"rows": count, "faults": faults}
     return Page(headline, document, (Section("Faults", lines=tuple(faults)),), bool(faults))
 

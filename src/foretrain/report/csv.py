@@ -1,10 +1,10 @@
-"""The prediction document as two columns, `path,value`, for spreadsheets."""
+"""Answers for spreadsheets: a line for each row, or two columns, `path,value`, for each figure of a document."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from foretrain.analysis.prediction import Prediction
@@ -12,11 +12,25 @@ from foretrain.report.words import clean, plain
 
 
 def render(prediction: Prediction) -> str:
+    return leaves(prediction.to_dict())
+
+
+def leaves(document: Mapping[str, Any]) -> str:
+    """Every figure of a document with its path."""
+    return _written((("path", "value"), *_leaves(plain(document), "")))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each row; columns in the order in which they first appear."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = ([plain(row.get(name)) for name in names] for row in rows)
+    return _written((names, *values)) if names else ""
+
+
+def _written(rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("path", "value"))
-    for path, value in _leaves(plain(prediction.to_dict()), ""):
-        writer.writerow((_cell(path), _cell(value)))
+    writer.writerows([_cell(value) for value in row] for row in rows)
     return out.getvalue()
 
 

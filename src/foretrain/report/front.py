@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from foretrain.planning.facade import Found
 from foretrain.planning.per_layer import described
 from foretrain.report import words
+from foretrain.searching import Found
 from foretrain.units import show_bytes
 
 WIDTH, HEIGHT = 900, 400
@@ -41,7 +41,7 @@ class Drawing:
     best: tuple[Point, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    capacity: Tick | None
+    usable: Tick | None
     hidden: int
     x_title: str
     far: str = f"{FAR:g}"
@@ -55,27 +55,26 @@ class Drawing:
 
 def drawing(found: Found) -> Drawing | None:
     """None where there is nothing to draw."""
-    context = found.task.runtime.context_bytes
     best = [
         (row.prediction.step_seconds, row.prediction.memory.peak_bytes, described(row.plan))
         for row in found.best
     ]
-    front = [(row.seconds, row.memory - context, row.plan) for row in found.pareto]
+    front = [(row.seconds, row.memory, row.plan) for row in found.pareto]
     fastest = min((row[0] for row in (*front, *best)), default=math.inf)
     near = [row for row in front if row[0] <= FAR * fastest]
     drawn_best = [row for row in best if row[0] <= FAR * fastest]
     every = [*near, *drawn_best]
     if not every:
         return None
-    capacity = min(row.capacity for row in found.pareto) - context if found.pareto else None
-    scale = _Scale(every, capacity)
+    usable = min(row.usable for row in found.pareto) if found.pareto else None
+    scale = _Scale(every, usable)
     return Drawing(
         line=_stairs([scale.place(s, m) for s, m, _ in near]),
         front=tuple(scale.point(*row) for row in near),
         best=_labelled([scale.point(*row, str(n)) for n, row in enumerate(drawn_best, 1)]),
         x_ticks=scale.x_ticks(),
         y_ticks=scale.y_ticks(),
-        capacity=scale.limit(capacity),
+        usable=scale.limit(usable),
         hidden=len(front) - len(near),
         x_title=f"step time ({scale.unit})",
     )
@@ -84,13 +83,13 @@ def drawing(found: Found) -> Drawing | None:
 class _Scale:
     """From seconds and bytes to pixels, both linear; memory starts at nothing."""
 
-    def __init__(self, rows: Sequence[tuple[float, float, str]], capacity: float | None) -> None:
+    def __init__(self, rows: Sequence[tuple[float, float, str]], usable: float | None) -> None:
         times, sizes = [row[0] for row in rows], [row[1] for row in rows]
         margin = 0.05 * (max(times) - min(times)) or 0.05 * max(times)
         self.low, self.high = max(0.0, min(times) - margin), max(times) + margin
         top = 1.08 * max(sizes)
-        self.has_limit = capacity is not None and capacity <= 2.0 * top
-        self.most = max(top, 1.04 * capacity) if self.has_limit and capacity else top
+        self.has_limit = usable is not None and usable <= 2.0 * top
+        self.most = max(top, 1.04 * usable) if self.has_limit and usable else top
         factor, self.unit = (1.0, "s") if self.high >= 1.0 else (1e3, "ms")
         self.factor = factor
 
@@ -119,10 +118,10 @@ class _Scale:
             Tick(self.place(self.low, v * gib)[1], f"{_number(v, step)} GiB") for v in values
         )
 
-    def limit(self, capacity: float | None) -> Tick | None:
-        if capacity is None or not self.has_limit:
+    def limit(self, usable: float | None) -> Tick | None:
+        if usable is None or not self.has_limit:
             return None
-        return Tick(self.place(self.low, capacity)[1], f"{show_bytes(capacity)} usable")
+        return Tick(self.place(self.low, usable)[1], f"{show_bytes(usable)} usable")
 
 
 def _labelled(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -20,7 +20,7 @@ from foretrain.compile.execution import (
     Work,
 )
 from foretrain.report.page import Page, Section
-from foretrain.units import show_bytes, show_count
+from foretrain.units import counted, show_bytes, show_count
 
 T = TypeVar("T")
 
@@ -32,8 +32,9 @@ def graph_page(graph: ExecutionGraph, dump: bool = False) -> Page:
     """A summary; with `dump` every shape and every task too."""
     fold = graph.fold
     headline = (
-        f"{graph.tasks:,} tasks of {len(graph.shape_ptr) - 1:,} shapes on {len(graph.streams):,} streams; "
-        f"{int(fold.counts.sum()):,} ranks in {fold.classes:,} classes"
+        f"{counted(graph.tasks, 'task')} of {counted(len(graph.shape_ptr) - 1, 'shape')} on "
+        f"{counted(len(graph.streams), 'stream')}; {counted(int(fold.counts.sum()), 'rank')} in "
+        f"{counted(fold.classes, 'class', 'classes')}"
     )
     sections = [_classes(graph), _communicators(graph), _stages(graph), _streams(graph)]
     if dump:
@@ -160,7 +161,7 @@ def _shapes(graph: ExecutionGraph) -> Iterator[Section]:
             if times > 1:
                 lines.append(f"{times} times:")
             lines += [("· " if times > 1 else "") + _item(graph.items[i]) for i in block]
-        title = f"Shape {index}: {high - low:,} items, run by {int(uses[index]):,} tasks"
+        title = f"Shape {index}: {counted(int(high - low), 'item')}, run by {counted(int(uses[index]), 'task')}"
         yield Section(title, lines=tuple(lines) or ("nothing to do",))
 
 

@@ -14,7 +14,7 @@ from foretrain.report import links, network, words
 from foretrain.report.templates import template
 from foretrain.report.timeline import bars
 from foretrain.report.trace import process_name
-from foretrain.units import show_bytes
+from foretrain.units import counted, show_bytes
 
 TICKS = 10_000_000
 """Times are whole ticks of the step in the page: short to write, finer than any pixel at any useful zoom."""
@@ -33,6 +33,7 @@ def render(prediction: Prediction) -> str:
             (name, words.seconds(value), words.percent(share), words.STALL_MEANING[name])
             for name, value, share in words.stall_rows(prediction)
         ],
+        job=words.job_rows(prediction),
         memory=_memory_table(prediction),
         network=network.drawing(prediction),
         link_rows=_link_rows(prediction),
@@ -71,7 +72,7 @@ def _tiles(prediction: Prediction) -> list[dict[str, str]]:
         {
             "name": "Memory" if prediction.fits else "Memory: does not fit",
             "value": show_bytes(prediction.memory.peak_bytes),
-            "note": f"of {show_bytes(prediction.memory.capacity_bytes)}",
+            "note": words.memory_note(prediction.memory),
             "tone": "" if prediction.fits else "bad",
         }
     )
@@ -86,10 +87,24 @@ def _tiles(prediction: Prediction) -> list[dict[str, str]]:
         tiles.append(
             {"name": "Cost per step", "value": words.usd(cost.usd_per_step), "note": hourly + dated}
         )
+    tiles += _job_tiles(prediction)
     share = words.percent(prediction.measured_share)
     tiles.append(
         {"name": "Measured share", "value": share, "note": "of the time rests on measured tables"}
     )
+    return tiles
+
+
+def _job_tiles(prediction: Prediction) -> list[dict[str, str]]:
+    """How long the whole job takes and what it costs; the rest stands in its table."""
+    job = prediction.job
+    if job is None:
+        return []
+    alone = f"{words.duration(job.compute_seconds)} of steps alone"
+    tiles = [{"name": "Job", "value": words.duration(job.expected_seconds), "note": alone}]
+    if job.usd is not None:
+        hours = f"{job.device_hours:,.0f} device hours"
+        tiles.append({"name": "Job cost", "value": words.usd(job.usd), "note": hours})
     return tiles
 
 
@@ -98,7 +113,7 @@ def _throughput(prediction: Prediction, count: int) -> dict[str, str]:
         value, unit = prediction.samples_per_second, "Samples per second"
     else:
         value, unit = prediction.tokens_per_second, "Tokens per second"
-    note = f"{value / count:,.0f} per device, {count:,} device{'' if count == 1 else 's'}"
+    note = f"{value / count:,.0f} per device, {counted(count, 'device')}"
     return {"name": unit, "value": f"{value:,.0f}" if value >= 10 else f"{value:.3g}", "note": note}
 
 
@@ -135,7 +150,7 @@ def _link_rows(prediction: Prediction) -> list[dict[str, str]]:
     return [
         {
             "name": row.name,
-            "where": row.where + (f" · {row.count:,} links" if row.count else ""),
+            "where": row.where + (f" · {counted(row.count, 'link')}" if row.count else ""),
             "share": words.percent(row.link.share),
             "width": f"{100 * max(0.0, min(1.0, row.link.share)):.2f}",
             "cls": network.use_class(row.link.share),
@@ -178,7 +193,7 @@ def _data(prediction: Prediction) -> dict[str, Any]:
             [stage.get(name, 0.0) for name in used] for stage in prediction.stalls_by_stage
         ],
         "memory": {
-            "capacity": memory.capacity_bytes,
+            "usable": memory.usable_bytes,
             "kinds": [words.clean(kind, 30) for kind in kinds],
             "stages": [stage.stage for stage in memory.by_stage],
             "rows": [[stage.by_kind.get(kind, 0.0) for kind in kinds] for stage in memory.by_stage],

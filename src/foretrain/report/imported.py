@@ -11,7 +11,7 @@ from foretrain.analysis.prediction import STALLS
 from foretrain.measurement.traces import RankReport, TraceReport
 from foretrain.report import words
 from foretrain.report.page import Page, Section
-from foretrain.units import show_bandwidth, show_bytes
+from foretrain.units import counted, show_bandwidth, show_bytes
 
 MOST_ROWS = 15
 MOST_ROWS_IN_DETAIL = 60
@@ -31,7 +31,11 @@ STRETCHES = {
 def trace_page(report: TraceReport, kept: Mapping[str, Any] | None = None) -> Page:
     """`kept`: how many measurements went into which store, where that was asked for."""
     document = report.to_dict() | ({} if kept is None else {"kept": dict(kept)})
-    said = () if kept is None else (f"{kept['measurements']:,} measurements in {kept['store']}",)
+    said = (
+        ()
+        if kept is None
+        else (f"{counted(kept['measurements'], 'measurement')} in {kept['store']}",)
+    )
     sections = (
         Section("Warnings", lines=report.warnings),
         _stalls(report),
@@ -54,7 +58,7 @@ def headline(report: TraceReport) -> str:
     share = report.stalls[report.bottleneck] / report.step_seconds
     spread = f" ({low} – {high})" if report.steps > 1 or len(report.ranks) > 1 else ""
     steps = f"{report.steps} step{'' if report.steps == 1 else 's'}"
-    ranks = f"{len(report.ranks)} of {report.world} ranks"
+    ranks = f"{len(report.ranks)} of {counted(report.world, 'rank')}"
     return (
         f"{words.seconds(report.step_seconds)} per step{spread}, "
         f"{words.percent(share)} {report.bottleneck}; {steps}, {ranks}"
@@ -249,7 +253,7 @@ def links_page(tables: Sequence[LinkTable], kept: Mapping[str, Any] | None = Non
     said: tuple[str, ...] = ()
     if kept is not None:
         document["kept"] = dict(kept)
-        said = (f"{kept['measurements']:,} measurements in {kept['store']}",)
+        said = (f"{counted(kept['measurements'], 'measurement')} in {kept['store']}",)
     names = ", ".join(dict.fromkeys(f"{row.collective} on {row.ranks}" for row in rows))
     best = max(row.bus_bandwidth for row in rows)
     sections = (

@@ -17,6 +17,7 @@ def render(prediction: Prediction) -> str:
         f"# {text(words.asked(prediction))}",
         f"**{text(words.headline(prediction))}**",
         _facts(prediction),
+        *_job(prediction),
         "## Where the time goes",
         table(
             ("", "per step", "share", "what it is"),
@@ -74,6 +75,11 @@ def _facts(prediction: Prediction) -> str:
     return " ".join(facts)
 
 
+def _job(prediction: Prediction) -> tuple[str, ...]:
+    rows = words.job_rows(prediction)
+    return ("## The job", table(("", ""), rows)) if rows else ()
+
+
 def _memory(prediction: Prediction) -> str:
     kinds = words.kinds(prediction)
     rows = [
@@ -85,8 +91,9 @@ def _memory(prediction: Prediction) -> str:
         )
         for stage in prediction.memory.by_stage
     ]
+    said = words.verdict(prediction)
     peak = (
-        f"Peak {text(words.of_memory(prediction))} on stage {prediction.memory.peak_stage}, "
+        f"{text(said[0].upper() + said[1:])}; fullest on stage {prediction.memory.peak_stage}, "
         f"{text(prediction.memory.moment)}."
     )
     return peak + "\n\n" + table(("stage", "peak", *kinds, "when"), rows)

@@ -11,7 +11,7 @@ from foretrain.measurement.feeding import Feeding
 from foretrain.report import words
 from foretrain.report.outline import bar
 from foretrain.report.page import Page, Section
-from foretrain.units import show_bytes
+from foretrain.units import counted, show_bytes
 
 RUN_MEANING = {
     "T0": "one device, replayed",
@@ -97,8 +97,8 @@ def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
     now = found["now"]["step_seconds"]
     rows = [("as it is (cold cache)", found["now"])]
     rows += [(f"{x['cached']:.0%} of the data cached", x) for x in found["cached_fraction"][1:]]
-    rows += [(f"{x['workers']} workers, cold cache", x) for x in found["workers"]]
-    rows += [(f"{x['workers']} workers, warm cache", x) for x in found["workers_warm"]]
+    rows += [(f"{counted(x['workers'], 'worker')}, cold cache", x) for x in found["workers"]]
+    rows += [(f"{counted(x['workers'], 'worker')}, warm cache", x) for x in found["workers_warm"]]
     rows += [(f"{x['cores']:g} cores per rank, warm cache", x) for x in found["cores"][1:]]
     rows += [(f"disk {x['factor']:g} times as fast", x) for x in found["disk"]]
     if found["communication_seconds_alone"] > 0:
@@ -125,7 +125,7 @@ def _remedies(found: Mapping[str, Any]) -> Sequence[str]:
     for name, state in (("fewest_workers_cold", "cold"), ("fewest_workers_warm", "warm")):
         count = found[name]
         told.append(
-            f"With a {state} cache: {count} workers per rank, given cores for them."
+            f"With a {state} cache: {counted(count, 'worker')} per rank, given cores for them."
             if count is not None
             else f"With a {state} cache: no number of workers, something else is as slow."
         )

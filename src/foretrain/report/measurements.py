@@ -11,7 +11,7 @@ from foretrain.measurement.exchange import plain
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement
 from foretrain.report.page import Page, Section
-from foretrain.units import show_bandwidth, show_seconds
+from foretrain.units import counted, show_bandwidth, show_seconds
 
 
 def measurements_section(rows: Sequence[Measurement]) -> Section:
@@ -49,8 +49,8 @@ def calibration_page(calibration: Calibration) -> Page:
     machine = Machine.from_dict(calibration.machine)
     known = calibration.provenance
     headline = (
-        f"{machine.title}: {len(calibration.ops):,} kernels and {len(calibration.links):,} link curves "
-        f"from {known.measurements:,} measurements"
+        f"{machine.title}: {counted(len(calibration.ops), 'kernel')} and {counted(len(calibration.links), 'link curve')} "
+        f"from {counted(known.measurements, 'measurement')}"
     )
     sections = tuple(
         section
@@ -73,7 +73,11 @@ def _kernels(calibration: Calibration) -> Section:
         )
         for peak in fitted.peaks
     )
-    threads = "" if calibration.threads is None else f", {calibration.threads} threads a process"
+    threads = (
+        ""
+        if calibration.threads is None
+        else f", {counted(calibration.threads, 'thread')} a process"
+    )
     told = (
         f"memory {show_bandwidth(fitted.bandwidth)}, a kernel starts in {show_seconds(fitted.start_seconds)}{threads}; "
         f"kernels are within {100 * fitted.spread:.0f} % of this roofline"

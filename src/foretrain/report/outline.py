@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from foretrain.analysis.prediction import Prediction, StageMemory
 from foretrain.report import links, words
+from foretrain.report.layout import Cell, Grid, Part, Sheet
 from foretrain.units import show_bandwidth, show_bytes
 
-__all__ = ["Cell", "Grid", "Part", "Section", "bar", "bar_width", "opening", "sections"]
+__all__ = ["Section", "bar", "bar_width", "sections", "sheet"]
 
 MAX_STAGES = 16
 MAX_LINKS = 5
@@ -26,35 +26,28 @@ STALL_STYLE = {
     "imbalance": "yellow",
 }
 
-Cell: TypeAlias = tuple[str, str]
-"""A text and its style."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Rows of cells. `columns` has a letter for each: `l`eft and `r`ight are cut where there is no room, `w`rap
-    goes on in the next line at a word, `f`old at any character."""
-
-    columns: str
-    rows: tuple[tuple[Cell, ...], ...]
-    gap: int = 1
-    head: tuple[str, ...] = ()
-
-
-Part: TypeAlias = Grid | Cell
 Section: TypeAlias = tuple[str, tuple[Part, ...]]
 
 
-def opening(prediction: Prediction) -> Iterator[Cell]:
-    """The lines under the headline."""
-    yield words.asked(prediction), "dim"
-    yield _facts(prediction), ""
+def sheet(prediction: Prediction, width: int, detail: int = 0) -> Sheet:
+    """`detail` -1 is the headline alone, 1 adds operators, the critical path and the provenance."""
+    said, no, rest = words.headline(prediction).partition("DOES NOT FIT")
+    headline = tuple(span for span in ((said, "bold"), (no + rest, "bold red")) if span[0])
+    if detail < 0:
+        return Sheet(headline, whole=words.names(prediction))
+    opening = ((words.asked(prediction), "dim"), (_facts(prediction), ""))
+    return Sheet(
+        headline, opening, tuple(sections(prediction, width, detail)), words.names(prediction)
+    )
 
 
 def sections(prediction: Prediction, width: int, detail: int) -> Iterator[Section]:
-    """Title and body of each section; `detail` 1 adds operators, the critical path and the provenance."""
+    """Title and body of each section."""
+    if prediction.job is not None:
+        yield "The job", (_pairs(words.job_rows(prediction)),)
     yield "Where the time goes", (_stalls(prediction, width),)
-    yield _memory_title(prediction), (_memory(prediction, width),)
+    verdict = words.verdict(prediction), "" if prediction.fits else "bold red"
+    yield _memory_title(prediction), (verdict, _memory(prediction, width))
     if len(prediction.memory.by_stage) > 1:
         yield "Memory by stage", _stages(prediction, width)
     if links.worth_a_table(prediction):
@@ -95,7 +88,7 @@ def _bullets(lines: Iterable[object], style: str = "") -> Grid:
 
 def _pairs(rows: Iterable[tuple[object, object]]) -> Grid:
     cells = tuple(((words.clean(name), ""), (words.clean(value), "")) for name, value in rows)
-    return Grid("ff", cells, gap=2)
+    return Grid("nw", cells, gap=2)
 
 
 def _facts(prediction: Prediction) -> str:
@@ -118,15 +111,12 @@ def _stalls(prediction: Prediction, width: int) -> Grid:
         meaning = words.STALL_MEANING[name] if width >= 36 + cells + 36 else ""
         figures = (words.seconds(value), ""), (words.percent(share), "")
         rows.append(((name, ""), *figures, drawn, (meaning, "dim")))
-    return Grid("lrrll", tuple(rows))
+    return Grid("lrrbl", tuple(rows))
 
 
 def _memory_title(prediction: Prediction) -> str:
     memory = prediction.memory
-    return (
-        f"Memory: {words.of_memory(prediction)} on the fullest device "
-        f"(stage {memory.peak_stage}, {words.clean(memory.moment)})"
-    )
+    return f"Memory of the fullest device: stage {memory.peak_stage}, {words.clean(memory.moment)}"
 
 
 def _memory(prediction: Prediction, width: int) -> Grid:
@@ -136,17 +126,19 @@ def _memory(prediction: Prediction, width: int) -> Grid:
     kinds = [(kind, memory.by_kind.get(kind, 0.0)) for kind in words.kinds(prediction)]
     if memory.context_bytes:
         kinds.append(("driver, libraries", memory.context_bytes))
+    if memory.headroom_bytes:
+        kinds.append(("headroom", memory.headroom_bytes))
     if memory.fits:
-        kinds.append(("free", memory.capacity_bytes - memory.total_bytes))
+        kinds.append(("free", memory.usable_bytes - memory.peak_bytes))
     else:
-        kinds.append(("missing", memory.total_bytes - memory.capacity_bytes))
+        kinds.append(("missing", memory.peak_bytes - memory.usable_bytes))
     rows: list[tuple[Cell, ...]] = []
     for kind, size in kinds:
         style = {"free": "dim", "missing": "bold red"}.get(kind, "blue")
         label = (words.clean(kind, 20), "" if style == "blue" else style)
         share = words.percent(size / max(memory.capacity_bytes, 1.0))
         rows.append((label, (show_bytes(size), ""), (share, ""), (bar(size / whole, cells), style)))
-    return Grid("lrrl", tuple(rows))
+    return Grid("lrrb", tuple(rows))
 
 
 def _stages(prediction: Prediction, width: int) -> tuple[Part, ...]:
@@ -157,7 +149,7 @@ def _stages(prediction: Prediction, width: int) -> tuple[Part, ...]:
         kinds = []
     rows: list[tuple[Cell, ...]] = []
     for stage in shown:
-        full = stage.peak_bytes > prediction.memory.capacity_bytes
+        full = stage.peak_bytes > prediction.memory.usable_bytes
         peak = (show_bytes(stage.peak_bytes), "bold red" if full else "")
         cells = [(show_bytes(stage.by_kind.get(kind, 0.0)), "") for kind in kinds]
         rows.append(((str(stage.stage), ""), peak, *cells))
@@ -192,8 +184,8 @@ def _links(prediction: Prediction, width: int) -> Grid:
         rows.append(tuple((text, "") for text in texts))
     head = ("link", "stages", "busy", "per step", "of", "for")
     if is_wide:
-        return Grid("ffrrrf", tuple(rows), gap=2, head=head)
-    return Grid("ffr", tuple(rows), gap=2, head=head[:3])
+        return Grid("nlrrrw", tuple(rows), gap=2, head=head)
+    return Grid("nlr", tuple(rows), gap=2, head=head[:3])
 
 
 def _remedies(prediction: Prediction) -> Grid:
@@ -201,7 +193,7 @@ def _remedies(prediction: Prediction) -> Grid:
         (words.clean(remedy.change), words.seconds(remedy.step_seconds), f"{remedy.speedup:.2f}×")
         for remedy in prediction.what_would_help
     ]
-    return Grid("frr", tuple(tuple((text, "") for text in row) for row in rows), gap=2)
+    return Grid("wrr", tuple(tuple((text, "") for text in row) for row in rows), gap=2)
 
 
 def _path(prediction: Prediction) -> tuple[Part, ...]:
@@ -209,5 +201,5 @@ def _path(prediction: Prediction) -> tuple[Part, ...]:
         (what, f"stage {stage}", f"{count:,}×", words.seconds(total))
         for what, stage, count, total in words.path_rows(prediction, 12)
     ]
-    grid = Grid("frrr", tuple(tuple((text, "") for text in row) for row in rows), gap=2)
+    grid = Grid("wrrr", tuple(tuple((text, "") for text in row) for row in rows), gap=2)
     return (words.path_note(prediction), "dim"), grid

@@ -1,26 +1,23 @@
 """Answers other than a prediction: a headline, titled tables and lines, and the document behind them.
 
-Commands make a `Page`; here is how it looks as text, Markdown and JSON.
+Commands make a `Page`; here is how it looks as text, HTML, Markdown, CSV and JSON.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from foretrain.errors import InputError, did_you_mean
-from foretrain.report import md, terminal
+from foretrain.report import csv, md, plain
 from foretrain.report.json import dumps
+from foretrain.report.layout import Grid, Part, Sheet
 from foretrain.report.words import clean
 
-PAGE_FORMATS = ("json", "md", "txt")
+PAGE_FORMATS = ("html", "json", "md", "csv", "txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,15 @@ class Section:
     lines: tuple[str, ...] = ()
     left: int = 1
     detail: int = 0  # shown from this level of detail on: 1 is with -v
+    columns: str = (
+        ""  # letters of `Grid`; left out, the first column is a name and other words wrap
+    )
+
+    @property
+    def letters(self) -> str:
+        count = len(self.head) or max(map(len, self.rows), default=0)
+        words = ("n" + "w" * count)[: min(self.left, count)]
+        return self.columns or words + "r" * (count - len(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,71 +47,105 @@ class Page:
     document: Mapping[str, Any]
     sections: tuple[Section, ...] = field(default=())
     is_no: bool = False  # a well-formed question whose answer is no
-    more: Mapping[str, Callable[[], str]] = field(default_factory=dict)  # further formats
+    more: Mapping[str, Callable[[], str]] = field(
+        default_factory=dict
+    )  # formats with a look of their own
+    rows: Sequence[Mapping[str, Any]] | None = (
+        None  # lines of a CSV file; None: path and value of each figure
+    )
+    asked: str = ""  # what the answer is to, in one line
+    whole: tuple[str, ...] = ()  # names in its sentences that no line may break
 
 
-def page_format(path: str | Path, more: Sequence[str] = ()) -> str:
-    """The format a file name asks for, of those all pages have and those that this one has besides."""
+class Late(Mapping[str, Any]):
+    """A document that is made when it is looked at: remedies in it take simulations that a table needs not."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[str, Any]:
+        return self._make()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+def page_format(path: str | Path) -> str:
+    """The format a file name asks for."""
     suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix in (*PAGE_FORMATS, *more):
+    if suffix in PAGE_FORMATS:
         return suffix
-    known = ", ".join(f".{fmt}" for fmt in (*PAGE_FORMATS, *more))
+    known = ", ".join(f".{fmt}" for fmt in PAGE_FORMATS)
     raise InputError(
         f"{str(path)!r}: this answer cannot be written as such a file. Known: {known}."
-        + did_you_mean(suffix, (*PAGE_FORMATS, *more))
+        + did_you_mean(suffix, PAGE_FORMATS)
     )
 
 
 def save_page(page: Page, path: str | Path) -> None:
     from foretrain.report.files import write_whole
 
-    write_whole(path, render_page(page, page_format(path, tuple(page.more))))
+    write_whole(path, render_page(page, page_format(path)))
 
 
 def render_page(page: Page, fmt: str) -> str:
     if fmt in page.more:
         return page.more[fmt]()
+    if fmt == "html":
+        return _html(page)
     if fmt == "json":
         return dumps(page.document) + "\n"
-    if fmt == "md":
-        return _markdown(page)
-    out = terminal.plain_console()
-    show_page(page, out, detail=1)
-    assert isinstance(out.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in out.file.getvalue().splitlines()) + "\n"
+    if fmt == "csv":
+        return csv.leaves(page.document) if page.rows is None else csv.table(page.rows)
+    return _markdown(page) if fmt == "md" else plain.drawn(sheet(page, 1), plain.WIDTH)
 
 
-def show_page(page: Page, out: Console, detail: int = 0) -> None:
-    """Print it: `detail` -1 is the headline alone."""
-    out.print(Text(clean(page.headline, 1000), style="bold red" if page.is_no else "bold"))
+def sheet(page: Page, detail: int = 0) -> Sheet:
+    """What is printed: `detail` -1 is the headline alone."""
+    headline = ((clean(page.headline, 4000), "bold red" if page.is_no else "bold"),)
     if detail < 0:
-        return
-    for section in page.sections:
-        if section.detail <= detail and (section.rows or section.lines):
-            terminal.section(out, clean(section.title), _body(section))
+        return Sheet(headline, whole=page.whole)
+    opening = ((clean(page.asked, 1000), "dim"),) if page.asked else ()
+    blocks = tuple(
+        (clean(section.title), tuple(_parts(section)))
+        for section in page.sections
+        if section.detail <= detail and (section.rows or section.lines)
+    )
+    return Sheet(headline, opening, blocks, page.whole)
 
 
-def _body(section: Section) -> RenderableType:
-    parts: list[RenderableType] = [Text(clean(line, 4000)) for line in section.lines]
+def _parts(section: Section) -> list[Part]:
+    parts: list[Part] = [(clean(line, 4000), "") for line in section.lines]
     if section.rows:
-        table = Table(
-            box=None,
-            padding=(0, 1),
-            pad_edge=False,
-            header_style="dim",
-            show_header=any(section.head),
-        )
-        for index, title in enumerate(section.head or [""] * len(section.rows[0])):
-            right = index >= section.left
-            table.add_column(clean(title), justify="right" if right else "left", overflow="fold")
-        for row in section.rows:
-            table.add_row(*(Text(clean(cell, 20_000)) for cell in row))
-        parts.append(table)
-    return Group(*parts)
+        rows = tuple(tuple((clean(cell, 20_000), "") for cell in row) for row in section.rows)
+        head = tuple(map(clean, section.head)) if any(section.head) else ()
+        parts.append(Grid(section.letters, rows, gap=2, head=head))
+    return parts
+
+
+def _html(page: Page) -> str:
+    from foretrain.report.templates import template
+
+    return template("answer.html").render(
+        title=f"{clean(page.asked or page.headline, 100)} · Foretrain",
+        asked=page.asked,
+        headline=clean(page.headline, 4000),
+        is_no=page.is_no,
+        sections=[section for section in page.sections if section.rows or section.lines],
+    )
 
 
 def _markdown(page: Page) -> str:
     parts = [f"# {md.text(page.headline)}"]
+    if page.asked:
+        parts.append(md.text(page.asked))
     for section in page.sections:
         if not (section.rows or section.lines):
             continue

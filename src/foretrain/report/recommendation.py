@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from foretrain.report import words
 from foretrain.report.page import Page, Section
-from foretrain.units import show_bytes
+from foretrain.units import counted, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.recommendation.facade import Recommendation
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12
 HEAD = ("offer", "time", "80 % interval", "cost", "prices of")
-CSV_KEYS = (
-    "instance", "count", "devices", "device", "plan", "hours", "low_hours", "high_hours", "usd", "usd_per_hour",
-    "price_date", "steps", "step_seconds", "goodput", "pareto", "simulated", "why",
-)  # fmt: skip
 
 
 def recommendation_page(found: Recommendation) -> Page:
@@ -41,9 +36,9 @@ def recommendation_page(found: Recommendation) -> Page:
         ),
         Section("Assumptions", lines=found.notes),
     )
-    bare = Page(headline(found), document, sections, not found.offers)
-    more = {"html": partial(_html, bare, found), "csv": partial(offers_csv, found)}
-    return Page(bare.headline, document, sections, bare.is_no, more)
+    names = tuple(name for one in found.offers for name in (one.name, one.plan))
+    page = Page(headline(found), document, sections, not found.offers, whole=names)
+    return replace(page, more={"html": partial(_html, page, found)}, rows=found.rows())
 
 
 def headline(found: Recommendation) -> str:
@@ -85,7 +80,7 @@ def _more(found: Recommendation) -> tuple[str, ...]:
     if not found.offers:
         return ()
     rest = len(found.offers) - MOST_ROWS
-    seen = f"{found.looked_at:,} clusters looked at, {len(found.offers):,} are feasible"
+    seen = f"{counted(found.looked_at, 'cluster')} looked at, {len(found.offers):,} feasible"
     seen += f", the first {MOST_ROWS} shown." if rest > 0 else "."
     return (seen,)
 
@@ -104,8 +99,8 @@ def _offer_sections(found: Recommendation) -> Section:
     risk = best.interruptions
     every = risk.interval(best.passed.seconds)
     lines = [
-        f"{best.steps:,} steps of {words.seconds(best.step_seconds)}; memory "
-        f"{show_bytes(best.memory_bytes)} of {show_bytes(best.capacity_bytes)} a device.",
+        f"{counted(best.steps, 'step')} of {words.seconds(best.step_seconds)}; memory "
+        f"{show_bytes(best.peak_bytes)} of {show_bytes(best.usable_bytes)} usable on a device.",
         f"{words.percent(best.goodput)} of the time is work that lasts: an interruption every "
         f"{hours(risk.mtbf / 3600)} on average, a checkpoint of {words.seconds(risk.checkpoint)} every "
         f"{hours(every / 3600)}, {words.seconds(risk.restart)} to restart.",
@@ -118,21 +113,6 @@ def _offer_sections(found: Recommendation) -> Section:
         )
     head = ("where a step goes", "seconds", "share")
     return Section("The best offer", head, tuple(rows), tuple(lines))
-
-
-def offers_csv(found: Recommendation) -> str:
-    """One row per offer."""
-    from foretrain.report.csv import _cell
-
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_KEYS)
-    for one in found.offers:
-        row = one.to_dict()
-        row["low_hours"], row["high_hours"] = one.interval_hours
-        row["goodput"] = one.goodput
-        writer.writerow([_cell(row[key]) for key in CSV_KEYS])
-    return out.getvalue()
 
 
 def _html(page: Page, found: Recommendation) -> str:

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 from foretrain.planning.document import pruned, question
 from foretrain.planning.explain import Explanation
-from foretrain.planning.facade import Found, spread
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.report import words
-from foretrain.report.page import Page, Section
-from foretrain.units import show_bytes
+from foretrain.report.page import Late, Page, Section
+from foretrain.searching import Found, spread
+from foretrain.units import counted, show_bytes
 
-FORMATS = ("html", "csv")
 FRONT_ROWS = 8
 BAR = 24
-
-
-class Late(Mapping[str, Any]):
-    """A document that is made when it is looked at: remedies in it take simulations that a table needs not."""
-
-    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        self._make = make
-
-    @cached_property
-    def _made(self) -> Mapping[str, Any]:
-        return self._make()
-
-    def __getitem__(self, key: str) -> Any:
-        return self._made[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
 
 
 Launch: TypeAlias = Mapping[str, Any]
@@ -69,10 +46,30 @@ def search_page(
     )
     more: dict[str, Callable[[], str]] = {
         "html": partial(_html, found, launch),
-        "csv": partial(_csv, found),
     }
-    document = Late(partial(_document, found, asked, launch))
-    return Page(headline(found), document, sections, not found.best, more)
+    return Page(
+        headline(found),
+        Late(partial(_document, found, asked, launch)),
+        sections,
+        not found.best,
+        more,
+        rows=found.rows(),
+        asked=asked_line(found),
+        whole=_names(found, asked, launch),
+    )
+
+
+def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tuple[str, ...]:
+    """Plans and files that sentences speak of."""
+    q, larger = question(found), found.with_more_nodes
+    spoken_of = [
+        *(described(row.plan) for row in found.best),
+        *(row.plan for row in (*found.pareto, found.nearest) if row is not None),
+        *(one.plan for one in (*found.explanations, asked) if one is not None),
+        None if larger is None else larger.best.plan,
+        *((f"{launch['folder']}/{name}" for name in launch["files"]) if launch else ()),
+    ]
+    return tuple(dict.fromkeys(name for name in (*spoken_of, q["model"], q["cluster"]) if name))
 
 
 def _document(found: Found, asked: Explanation | None, launch: Launch | None) -> Mapping[str, Any]:
@@ -102,7 +99,7 @@ def _rest(told: tuple[Explanation, ...], first: list[Explanation]) -> tuple[str,
 
 def headline(found: Found) -> str:
     """The decision in one sentence."""
-    count = f"{found.plans_valid:,} plan{'' if found.plans_valid == 1 else 's'}"
+    count = counted(found.plans_valid, "plan")
     if found.best:
         best = found.best[0]
         return f"Best of {count}: {described(best.plan)}, {words.headline(best.prediction)}"
@@ -141,7 +138,8 @@ def asked_line(found: Found) -> str:
 
 def best_section(found: Found) -> Section:
     unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in found.best), "")
-    head = ("#", "plan", "step", unit, "MFU", "peak")
+    each = unit.partition("/device")[0]
+    head = ("#", "plan", "step", each, "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
     rows = tuple(
         (str(number), described(row.plan), *_cells(row, has_price))
@@ -150,8 +148,9 @@ def best_section(found: Found) -> Section:
     front = "Plans that none beats in both time and memory"
     title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
     if found.best:
-        title += f"; a device has {show_bytes(found.best[0].prediction.memory.capacity_bytes)}"
-    return Section(title, (*head, *(("per step",) if has_price else ())), rows, left=2)
+        title += f"; {words.usable(found.best[0].prediction.memory)}"
+    letters = "rn" + "r" * (4 + has_price)
+    return Section(title, (*head, *(("per step",) if has_price else ())), rows, columns=letters)
 
 
 def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
@@ -172,78 +171,42 @@ def remedies(found: Found) -> Iterator[str]:
         return
     nearest = found.nearest
     yield (
-        f"The nearest plan, {nearest.plan}, needs {show_bytes(nearest.memory)} of the {show_bytes(nearest.capacity)} "
-        f"of a device: {show_bytes(nearest.lacks)} are missing."
+        f"The nearest plan, {nearest.plan}, needs {show_bytes(nearest.memory)}; {show_bytes(nearest.usable)} "
+        f"of a device are usable: {show_bytes(nearest.lacks)} are missing."
     )
     larger = found.with_more_nodes
     if larger is not None:
         yield (
             f"With {larger.factor}x the nodes ({larger.nodes:,}) {larger.best.plan} fits: estimated "
             f"{words.seconds(larger.best.seconds)} per step, {show_bytes(larger.best.memory)} of "
-            f"{show_bytes(larger.best.capacity)}."
+            f"{show_bytes(larger.best.usable)} usable."
         )
     else:
         yield "More nodes of the same kind were not found to help, or the cluster cannot simply be grown."
 
 
 def front_section(found: Found, rows: list[Seen], title: str) -> Section:
-    context = found.task.runtime.context_bytes
-    most = max((row.memory - context for row in rows), default=1.0)
+    most = max((row.memory for row in rows), default=1.0)
     cells = tuple(
         (
             row.plan,
-            "█" * max(1, round(BAR * (row.memory - context) / most)),
+            "█" * max(1, round(BAR * row.memory / most)),
             words.seconds(row.seconds),
-            show_bytes(row.memory - context),
+            show_bytes(row.memory),
         )
         for row in rows
     )
     if len(found.pareto) > len(rows):
         title = f"{title}: {len(rows)} of {len(found.pareto)} plans that none beats in both"
-    return Section(title, ("plan", "memory", "step", "peak"), cells, left=2)
+    return Section(title, ("plan", "memory", "step", "peak"), cells, columns="nbrr")
 
 
 def pruned_section(found: Found) -> Section:
     rows = [(reason, f"{count:,}") for reason, count in pruned(found.plans_pruned).items()]
-    return Section("Left out, and why", ("reason", "plans"), tuple(rows))
+    return Section("Left out, and why", ("reason", "plans"), tuple(rows), columns="wr")
 
 
 def _html(found: Found, launch: Launch | None) -> str:
     from foretrain.report.search_html import render
 
     return render(found, _launch_sections(launch) if launch else ())
-
-
-def _csv(found: Found) -> str:
-    """One row per plan: the best, then the front."""
-    from foretrain.report.csv import _cell
-
-    context = found.task.runtime.context_bytes
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        (
-            "list",
-            "rank",
-            "plan",
-            "step_seconds",
-            "peak_bytes",
-            "capacity_bytes",
-            "mfu",
-            "usd_per_step",
-        )
-    )
-    for number, row in enumerate(found.best, 1):
-        p = row.prediction
-        figures = (
-            p.step_seconds,
-            p.memory.peak_bytes,
-            p.memory.capacity_bytes,
-            p.mfu,
-            p.cost.usd_per_step,
-        )
-        writer.writerow(map(_cell, ("best", number, described(row.plan), *figures)))
-    for number, seen in enumerate(found.pareto, 1):
-        figures = (seen.seconds, seen.memory - context, seen.capacity, None, None)
-        writer.writerow(map(_cell, ("pareto", number, seen.plan, *figures)))
-    return out.getvalue()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from foretrain.planning.explain import Explanation
-from foretrain.planning.facade import Found
 from foretrain.planning.per_layer import described
 from foretrain.planning.survey import TOO_LARGE
 from foretrain.report import words
@@ -13,6 +12,7 @@ from foretrain.report.front import drawing
 from foretrain.report.page import Section
 from foretrain.report.search import asked_line, best_section, headline, pruned_section, remedies
 from foretrain.report.templates import template
+from foretrain.searching import Found
 from foretrain.units import show_bytes
 
 
@@ -59,7 +59,7 @@ def _tiles(found: Found) -> list[dict[str, str]]:
             {
                 "name": "Memory",
                 "value": show_bytes(best.memory.peak_bytes),
-                "note": f"of {show_bytes(best.memory.capacity_bytes)}",
+                "note": f"of {show_bytes(best.memory.usable_bytes)} usable",
             },
         ]
         if (money := words.money(best)) is not None:

@@ -7,6 +7,8 @@ from importlib.resources import files
 
 import jinja2
 
+from foretrain.report.words import clean
+
 
 @functools.cache
 def asset(name: str) -> str:
@@ -30,4 +32,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals["asset"] = asset
+    environment.filters["clean"] = functools.partial(clean, limit=20_000)
     return environment

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from foretrain.report import words
 from foretrain.report.page import Page, Section
+from foretrain.units import counted
+from foretrain.validation import ValidationReport
 
 # Column title, key of a group's figures; every table fits 80 columns with group names of 18 letters.
 STEP_TIME = (
@@ -29,10 +32,8 @@ RANK_KEYS = ("ranks_allocated_mape", "ranks_reserved_mape")
 MOST_WORST = 3
 
 
-def validation_page(document: Mapping[str, Any], tolerance: float | None = None) -> Page:
-    """`document` is what `ValidationReport.to_dict()` gives: groups, total and rows."""
-    groups: Mapping[str, Any] = document.get("groups", {})
-    total: Mapping[str, Any] = document.get("total", {})
+def validation_page(report: ValidationReport, tolerance: float | None = None) -> Page:
+    document, groups, total = report.to_dict(), report.groups, report.total
     named = {**groups, **({"total": total} if total else {})}
     sections = (
         Section(
@@ -50,9 +51,9 @@ def validation_page(document: Mapping[str, Any], tolerance: float | None = None)
         Section("Farthest off", lines=tuple(_farthest(groups)), detail=1),
     )
     beyond = tolerance is not None and not _within(total.get("mape"), tolerance)
-    headline = _headline(groups, total, tolerance, beyond) + _of(document.get("chosen") or {})
+    headline = _headline(groups, total, tolerance, beyond) + _of(report.chosen or {})
     page = Page(headline, document, sections, beyond)
-    return Page(headline, document, sections, beyond, {"html": partial(_html, page)})
+    return replace(page, more={"html": partial(_html, page)}, rows=report.rows())
 
 
 def _ranks(named: Mapping[str, Any]) -> tuple[Section, ...]:
@@ -86,7 +87,9 @@ def _headline(
     groups: Mapping[str, Any], total: Mapping[str, Any], tolerance: float | None, beyond: bool
 ) -> str:
     n = int(total.get("n") or 0)
-    text = f"{n:,} cases in {len(groups)} groups: MAPE {share(total.get('mape'))}"
+    text = (
+        f"{counted(n, 'case')} in {counted(len(groups), 'group')}: MAPE {share(total.get('mape'))}"
+    )
     if total.get("mape_of_groups") is not None and len(groups) > 1:
         text += f", {share(total['mape_of_groups'])} as the mean of groups"
     failed = int(total.get("failed") or 0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from foretrain.analysis.prediction import MEMORY_KINDS, STALLS, Prediction
-from foretrain.units import show_bytes, show_count, show_seconds
+from foretrain.analysis.prediction import MEMORY_KINDS, STALLS, Memory, Prediction
+from foretrain.units import rounded_seconds, show_bytes, show_count
 
 STALL_MEANING = {
     "compute": "kernels running",
@@ -26,6 +26,7 @@ STALL_MEANING = {
 _ASKED = (
     "model", "cluster", "plan", "global_batch", "micro_batch", "seq_len", "precision", "optimizer", "runtime",
 )  # fmt: skip
+seconds = rounded_seconds
 _SHORT = {"global_batch": "batch", "micro_batch": "micro-batch", "seq_len": "seq"}
 
 
@@ -76,18 +77,6 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.0995 else f"{share * 100:.0f} %"
 
 
-def seconds(value: float) -> str:
-    """Three significant digits are what a prediction can carry: `20.9 s`, `412 ms`."""
-    if not math.isfinite(value):
-        return "unknown"
-    if value == 0:
-        return "0 s"
-    shown, _, unit = show_seconds(value).partition(" ")
-    number = float(shown.replace(",", ""))
-    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
-    return f"{number:,.{digits}f} {unit}"
-
-
 def interval(prediction: Prediction) -> str:
     """`18.1–23.9 s`, both ends in one unit."""
     low, high = (seconds(value) for value in prediction.interval)
@@ -96,24 +85,65 @@ def interval(prediction: Prediction) -> str:
 
 
 def of_memory(prediction: Prediction) -> str:
-    """`61.2 of 80.0 GiB`, both in one unit."""
-    peak, capacity = (
-        show_bytes(prediction.memory.peak_bytes),
-        show_bytes(prediction.memory.capacity_bytes),
-    )
+    """`61.2 of 77.7 GiB usable`, both in one unit."""
+    memory = prediction.memory
+    peak, room = show_bytes(memory.peak_bytes), show_bytes(memory.usable_bytes)
     number, _, unit = peak.partition(" ")
-    return f"{number} of {capacity}" if capacity.endswith(f" {unit}") else f"{peak} of {capacity}"
+    shown = number if room.endswith(f" {unit}") else peak
+    return f"{shown} of {room} usable"
+
+
+def verdict(prediction: Prediction) -> str:
+    """`fits: 30.1 GiB (28.9–31.4) of 77.7 GiB usable (79.2 GiB less 1.5 GiB driver and libraries), probability > 99 %`."""
+    memory = prediction.memory
+    peak = f"{show_bytes(memory.peak_bytes)} ({memory_interval(memory)})"
+    said = f"fits: {peak} of" if memory.fits else f"does not fit: needs {peak},"
+    return f"{said} {usable(memory)}, probability {probability(memory.fits_probability)}"
+
+
+def usable(memory: Memory) -> str:
+    """`77.7 GiB usable (79.2 GiB less 1.5 GiB driver and libraries)`."""
+    less = []
+    if memory.context_bytes:
+        less.append(f"{show_bytes(memory.context_bytes)} driver and libraries")
+    if memory.headroom_bytes:
+        less.append(f"{show_bytes(memory.headroom_bytes)} headroom")
+    room = f"{show_bytes(memory.usable_bytes)} usable"
+    return (
+        f"{room} ({show_bytes(memory.capacity_bytes)} less {' and '.join(less)})" if less else room
+    )
+
+
+def memory_note(memory: Memory) -> str:
+    """`28.9–31.4, of 77.7 GiB usable, fits with > 99 %`, beside the peak."""
+    sure = probability(memory.fits_probability)
+    return f"{memory_interval(memory)}, of {usable(memory)}; probability of fitting {sure}"
+
+
+def memory_interval(memory: Memory) -> str:
+    """`28.9–31.4`, both ends in the unit of the peak; three digits are what a prediction can carry."""
+    unit = show_bytes(memory.peak_bytes).partition(" ")[2]
+    low, high = (show_bytes(value, unit).partition(" ")[0] for value in memory.interval)
+    return f"{low}–{high}"
+
+
+def probability(share: float) -> str:
+    """`72 %`; nothing is certain: `> 99 %`, `< 1 %`."""
+    if share > 0.99:
+        return "> 99 %"
+    return "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
 
 def rate(prediction: Prediction) -> str:
     """Tokens per second and device where there are tokens, else samples per second."""
     if prediction.tokens_per_second is not None:
         each = prediction.tokens_per_second / devices(prediction)
-        return f"{_rate(each)} tokens/s/device"
-    return f"{_rate(prediction.samples_per_second)} samples/s"
+        return f"{amount(each)} tokens/s/device"
+    return f"{amount(prediction.samples_per_second)} samples/s"
 
 
-def _rate(value: float) -> str:
+def amount(value: float) -> str:
+    """Three digits below a hundred."""
     if not math.isfinite(value):
         return "unknown"
     return show_count(value) if value >= 100 else f"{value:.3g}"
@@ -145,6 +175,12 @@ def asked(prediction: Prediction) -> str:
         shown = f"{value:,}" if isinstance(value, int) else clean(value)
         words.append(f"{_SHORT[key]} {shown}" if key in _SHORT else shown)
     return " · ".join(words)
+
+
+def names(prediction: Prediction) -> tuple[str, ...]:
+    """What people copy out of a report, and no line may break."""
+    found = (prediction.question.get(key) for key in ("model", "cluster", "plan"))
+    return tuple(clean(name) for name in found if name)
 
 
 def question_rows(prediction: Prediction) -> list[tuple[str, str]]:
@@ -212,8 +248,47 @@ def money(prediction: Prediction) -> str | None:
     return ", ".join(parts) + dated
 
 
+def duration(value: float) -> str:
+    """As `seconds`, for a whole job; one that failures never let end says so."""
+    return seconds(value) if math.isfinite(value) else "never done"
+
+
+def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
+    """(what, how much) of the whole job; empty where none was asked for."""
+    job = prediction.job
+    if job is None:
+        return []
+    risk = job.interruptions
+    low, high = (duration(value) for value in job.interval_seconds)
+    every = f"{seconds(risk.checkpoint)} every {duration(risk.interval(job.compute_seconds))}"
+    rows = [
+        ("training", f"{clean(job.asked, 60)}: {job.steps:,} steps, {show_count(job.samples)} samples"),
+        ("steps alone", duration(job.compute_seconds)),
+        ("expected", f"{duration(job.expected_seconds)} ({low} – {high}), goodput {100 * job.goodput:.1f} %"),
+        ("interruptions", f"one in {duration(risk.mtbf)}; checkpoints of {every}"),
+        ("device hours", "unknown" if math.isinf(job.device_hours) else f"{job.device_hours:,.0f}"),
+    ]  # fmt: skip
+    if job.usd is not None and job.usd_per_device_hour is not None:
+        rows.append(("cost", f"{usd(job.usd)} at {usd(job.usd_per_device_hour)} per device hour"))
+    if job.energy_kwh is not None:
+        pue = "" if job.pue is None else f", PUE {job.pue:g}"
+        rows.append(("energy", f"{energy(job.energy_kwh)} at board power{pue}"))
+    return rows
+
+
+def energy(kwh: float) -> str:
+    """`820 kWh`, `42.3 MWh`."""
+    if not math.isfinite(kwh):
+        return "unknown"
+    if kwh >= 1e6:
+        return f"{kwh / 1e6:,.3g} GWh"
+    return f"{kwh / 1e3:,.3g} MWh" if kwh >= 1e3 else f"{kwh:.3g} kWh"
+
+
 def usd(amount: float) -> str:
     """Cents below a hundred dollars, three digits below a dime."""
+    if not math.isfinite(amount):
+        return "unknown"
     if abs(amount) >= 100:
         return f"${amount:,.0f}"
     return f"${amount:,.2f}" if abs(amount) >= 0.1 else f"${amount:.3g}"

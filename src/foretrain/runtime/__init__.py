@@ -1,6 +1,13 @@
 """How software stacks behave."""
 
-from foretrain.runtime.from_case import runtime_from_case
-from foretrain.runtime.runtime import Runtime, presets, runtime
+from foretrain.runtime.runtime import (
+    Runtime,
+    fields_of,
+    folded,
+    names,
+    preset_file,
+    presets,
+    runtime,
+)
 
-__all__ = ["Runtime", "presets", "runtime", "runtime_from_case"]
+__all__ = ["Runtime", "fields_of", "folded", "names", "preset_file", "presets", "runtime"]

@@ -8,13 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretrain.errors import InputError, RuntimePresetError, did_you_mean
+from foretrain.errors import InputError, RuntimePresetError, did_you_mean, hint
+from foretrain.limits import shown
 from foretrain.units import parse_bytes, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One software stack. Presets live in `presets.yaml`, each with its source."""
+    """One software stack. Presets live in `presets.yaml`, each with its source.
+
+    >>> from foretrain import Runtime
+    >>> Runtime.of("ddp")
+    <Runtime ddp: PyTorch DistributedDataParallel>
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -136,6 +142,8 @@ class Runtime:
     context_bytes: float = 0.0  # driver context, communication buffers, libraries
     fragmentation: float = 0.0  # share of what comes and goes that the allocator holds on top
     exchange_fragmentation: float = 0.0  # more of it where tensors are exchanged beside kernels
+    headroom: float = 0.0  # share of a device that is kept free unless a question says otherwise …
+    headroom_reason: str = ""  # … and why
     logits_copies: float = 1.0  # fp32 copies of the logits alive at the loss, the kept one included
     # plan
     selective: str = (
@@ -159,6 +167,34 @@ class Runtime:
             hops * self.negotiation_seconds_per_hop
             + (ranks - 1) * self.negotiation_seconds_per_rank
         )
+
+    def with_host(self, factor: float) -> Runtime:
+        """The same stack on hosts that take so many times as long to issue work."""
+        return replace(
+            self,
+            host_seconds_per_kernel=self.host_seconds_per_kernel * factor,
+            host_seconds_per_collective=self.host_seconds_per_collective * factor,
+            host_delay_on_network=self.host_delay_on_network * factor,
+        )
+
+    @property
+    def has_host_in_steps(self) -> bool:
+        """Whether issuing work takes time elsewhere than at launches: in updates tensor by tensor, in gathers part by
+        part, or by what a thread finds ready when it fuses gradients."""
+        return bool(self.kernels_per_tensor or self.calls_per_part or self.cycle_seconds)
+
+    @classmethod
+    def of(cls, name: str | Runtime) -> Runtime:
+        """A preset by name or alias.
+
+        >>> from foretrain import Runtime
+        >>> Runtime.of("megatron").attention
+        'flash'
+        """
+        return runtime(name)
+
+    def __repr__(self) -> str:
+        return f"<Runtime {self.name}: {self.title}>"
 
     def with_options(self, options: Mapping[str, Any]) -> Runtime:
         """A copy with fields replaced; unknown names and unusable values are errors, all told at once."""
@@ -192,7 +228,14 @@ PURPOSES = (
 )
 """What communication serves."""
 
-_IDENTITY = ("name", "title", "source", "aliases", "defaults")
+
+def fields_of() -> tuple[str, ...]:
+    """The fields that options may set."""
+    return tuple(field.name for field in fields(Runtime) if field.name not in _IDENTITY)
+
+
+_IDENTITY = ("name", "title", "source", "aliases", "defaults", "headroom", "headroom_reason")
+"""What no option changes; headroom is asked for by a question of its own."""
 _WORDS = {
     "attention": ("flash", "flash3", "triton", "flash1", "cudnn", "unfused"),
     "attention_since_hopper": ("", "flash", "flash3", "cudnn"),
@@ -244,9 +287,7 @@ def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
 
 def _priority(purpose: str, word: str) -> float:
     if purpose not in PURPOSES:
-        raise InputError(
-            f"{purpose!r} is not a purpose.{did_you_mean(purpose, PURPOSES)} Known: {', '.join(PURPOSES)}."
-        )
+        raise InputError(f"{purpose!r} is not a purpose.{hint(purpose, PURPOSES)}")
     try:
         number = float(word)
     except ValueError:
@@ -308,6 +349,7 @@ def runtime(name: str | Runtime) -> Runtime:
         return name
     preset = names().get(folded(name))
     if preset is None:
-        hint = did_you_mean(name, names())
-        raise RuntimePresetError(f"unknown runtime {name!r}.{hint} Known: {', '.join(presets())}.")
+        raise RuntimePresetError(
+            f"unknown runtime {shown(name, 80)}.{hint(name, names(), 'foretrain catalog list runtimes')}"
+        )
     return presets()[preset]

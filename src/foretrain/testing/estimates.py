@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.errors import InputError
-from foretrain.forecast import answer
 from foretrain.planning.choices import Choices, joined
 from foretrain.planning.estimator import Estimates, Estimator
 from foretrain.planning.planner import search
 from foretrain.planning.space import Space, space
 from foretrain.planning.task import Task
+from foretrain.simulation import answer
 
 Floats = NDArray[np.float64]
 
@@ -99,18 +99,18 @@ def gaps(task: Task, where: Sequence[str], count: int, seed: int) -> tuple[Gap, 
             break
         words = plans.words(row)
         try:
-            simulated = answer(task.question(task.plan(words)))
+            simulated = answer(task.scenario(task.plan(words)))
         except (
             InputError
         ):  # refused by what the estimator does not look at, such as a barrier between stages
             continue
         out.append(
             Gap(
-                words.text(),
+                task.text(words),
                 float(seconds[row]),
                 simulated.step_seconds,
                 float(memory[row]),
-                simulated.memory.total_bytes,
+                simulated.memory.peak_bytes,
                 simulated.fits,
             )
         )
@@ -146,14 +146,14 @@ def exhausted(task: Task, where: Sequence[str], top: int = 3) -> Exhausted:
     for row in range(len(plans)):
         words = plans.words(row)
         try:
-            simulated = answer(task.question(task.plan(words)))
+            simulated = answer(task.scenario(task.plan(words)))
         except InputError:
             continue
         count += 1
         if simulated.fits:
             fitting += 1
             if simulated.step_seconds < best_seconds:
-                best, best_seconds = words.text(), simulated.step_seconds
+                best, best_seconds = task.text(words), simulated.step_seconds
     result = search(task, where=where, top=top)
     first = result.best[0] if result.best else None
     return Exhausted(

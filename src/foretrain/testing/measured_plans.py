@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretrain.cases import question_from_case
+from foretrain.cases import scenario_from_case
 from foretrain.errors import InputError
-from foretrain.plan.short_form import parse
 from foretrain.planning.explain import estimate
 from foretrain.planning.task import Task
 from foretrain.validation.steps import blind, is_timed, step_of
@@ -97,12 +96,12 @@ def _ranked(rows: Sequence[Mapping[str, Any]], is_estimated: bool, same_batch: b
 
 
 def _predicted(case: Mapping[str, Any], is_estimated: bool) -> MeasuredPlan:
-    question = question_from_case(blind(case))
-    words = replace(parse(question.plan.text), micro=question.plan.schedule.micro_batch)
+    question = scenario_from_case(blind(case))
+    task = Task.of(question)
+    words = replace(task.words(question.plan.text), micro=question.plan.schedule.micro_batch)
     step = step_of(case)
     guess = None
     if is_estimated:
-        task = Task(question.workload, question.cluster, question.runtime)
         guess = estimate(task, words).seconds
     return MeasuredPlan(
         id=step.id,

@@ -20,13 +20,15 @@ from foretrain.compile.execution import (
     Compute,
     ExecutionGraph,
 )
-from foretrain.forecast import Question, ask, compile_question
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, Factoring, Parallelism
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.plan.strategy import Cut, Node, Schedule
+from foretrain.scenario import Scenario
+from foretrain.simulation import compile_scenario
+from foretrain.testing.asking import ask
 
 # Kernels whose arithmetic a split divides; what is left whole (norms, residuals) every rank repeats.
 CONTRACTIONS = ("gemm", "grouped_gemm", "attention", "conv")
@@ -158,8 +160,8 @@ def _messages(graph: ExecutionGraph, rank_class: int) -> list[tuple[Sent, float]
     return found
 
 
-def _plain(question: Question) -> ExecutionGraph:
-    return compile_question(question)
+def _plain(question: Scenario) -> ExecutionGraph:
+    return compile_scenario(question)
 
 
 def _degrees(words: Words) -> Mesh:

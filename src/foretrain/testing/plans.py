@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import PlanError
-from foretrain.forecast import Question, ask
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.workload import DataSource
 from foretrain.model.zoo.resnet import resnet
+from foretrain.scenario import Scenario
+from foretrain.testing.asking import ask
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -188,7 +189,7 @@ def runtime_options(draw: Draw) -> dict[str, Any]:
 
 
 @st.composite
-def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Question:
+def questions(draw: Draw, models: tuple[str, ...] = MODELS) -> Scenario:
     """A whole question; combinations that a plan rightly refuses are drawn again."""
     from hypothesis import assume
 

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretrain.forecast import ask
 from foretrain.planning.executors import Executor, Work
 from foretrain.planning.planner import SearchResult
 from foretrain.planning.space import Part
 from foretrain.planning.task import Task
+from foretrain.testing.asking import ask
 from foretrain.testing.executors import die
 
 

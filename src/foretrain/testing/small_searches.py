@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrain.errors import InputError
-from foretrain.forecast import ask
 from foretrain.planning.space import space
 from foretrain.planning.task import Task
+from foretrain.testing.asking import ask
 
 TRANSFORMERS = (
     "gpt2", "gpt2-medium", "gpt2-xl", "gpt3-1.3b", "gpt3-2.7b", "llama3.2-1b", "llama3.2-3b", "qwen2.5-0.5b",

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from foretrain.analysis.answer import Table
+from foretrain.case_schema import case_faults
 from foretrain.cases import predict_case
-from foretrain.errors import CaseError, InputError, did_you_mean
-from foretrain.loading import read_text
+from foretrain.errors import CaseError, FileError, InputError, did_you_mean
+from foretrain.limits import shown
+from foretrain.loading import load_json, read_standard_input, read_text
 from foretrain.validation.figures import Scored, figures, row_document
 from foretrain.validation.running import Progress, run_all
 from foretrain.validation.split import HALVES, SEED, half_of
 from foretrain.validation.steps import blind
 
 
-@dataclass(frozen=True)
-class ValidationReport:
-    """Figures per group and over all, the rows behind them, and which cases were asked for."""
+@dataclass(frozen=True, repr=False)
+class ValidationReport(Table):
+    """Figures per group and over all, the cases behind them, and which of them were asked for."""
 
     groups: Mapping[str, Mapping[str, Any]]
     total: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]] = ()
+    cases: Sequence[Mapping[str, Any]] = ()
     chosen: Mapping[str, Any] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Cases beside what was measured: seconds, GiB, shares."""
+        return [_flat(case) for case in self.cases]
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "groups": {name: dict(g) for name, g in self.groups.items()},
             "total": dict(self.total),
             "chosen": dict(self.chosen or {}),
-            "rows": [dict(row) for row in self.rows],
+            "rows": [dict(case) for case in self.cases],
         }
+
+
+def _flat(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is a list: the interval has two columns, memory rank by rank is in the document."""
+    low, high = case.get("interval") or (None, None)
+    kept = {name: v for name, v in case.items() if name not in ("interval", "memory_by_rank")}
+    return {**kept, "interval_low": low, "interval_high": high}
 
 
 def validate(
@@ -45,10 +58,21 @@ def validate(
     groups: Sequence[str] = (),
     jobs: int = 1,
 ) -> ValidationReport:
-    """Predict every case of the wanted quality and compare with what was measured.
+    """Predict every measured case of some files and say how far off the predictions are, group by group.
 
-    `split` takes one half of them (`fit` or `check`), `groups` those groups only. More than one of `jobs` starts
-    processes, so a script that asks for it needs the usual `if __name__ == "__main__"`.
+    Args:
+        paths: case files with measured values (JSON Lines).
+        quality: which measurements to count, by their quality.
+        progress: told how many cases of how many are done.
+        split: one half of the cases only, `fit` or `check`, by a hash of their configuration.
+        groups: these groups only.
+        jobs: processes to use; with more than one a script needs the usual `if __name__ == "__main__"`.
+
+    >>> from foretrain import validate
+    >>> validate(["no-such-file.jsonl"])
+    Traceback (most recent call last):
+        ...
+    foretrain.errors.FileError: no-such-file.jsonl does not exist; expected a case file.
     """
     cases = read_cases(paths, quality, split=split, groups=groups)
     documents = run_all(predict_case, [blind(case) for case in cases], jobs, progress)
@@ -101,17 +125,20 @@ def read_cases(
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    cases = []
-    for number, line in enumerate(read_text(path, what="a case file").splitlines(), start=1):
+    cases, faults = [], []
+    text = read_standard_input() if str(path) == "-" else read_text(path, what="a case file")
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
+        if not line.lstrip().startswith("{"):
+            raise CaseError(f"{path}, line {number}: a case is a JSON object, found {shown(line)}.")
         try:
-            case = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise CaseError(f"{path}, line {number}: not JSON ({error}).") from None
-        if not isinstance(case, dict):
-            raise CaseError(
-                f"{path}, line {number}: a case is an object, found {type(case).__name__}."
-            )
+            case = load_json(line, "a case")
+        except FileError as error:
+            message = str(error).removeprefix("the given text ")
+            raise CaseError(f"{path}, line {number}: {message}") from None
+        faults += [f"line {number}: {fault}" for fault in case_faults(case)]
         cases.append(case)
+    if faults:
+        raise CaseError(f"{path} is not usable:", faults=faults)
     return cases

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretrain.cases import question_from_case
+from foretrain.cases import scenario_from_case
 from foretrain.errors import ForetrainError
 
 GIB = 2.0**30
@@ -82,7 +82,7 @@ def _size(stage: Mapping[str, Any], meaning: str) -> float:
 def _stages(case: Mapping[str, Any]) -> list[int]:
     """Every rank's pipeline stage."""
     try:
-        mesh = question_from_case({k: v for k, v in case.items() if k != "measured"}).plan.mesh
+        mesh = scenario_from_case({k: v for k, v in case.items() if k != "measured"}).plan.mesh
     except ForetrainError:
         return []
     if "pp" not in dict(mesh.axes):

@@ -10,10 +10,11 @@ from typing import Any
 from foretrain.analysis.sensitivity import run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.uncertainty import Trust, trust
-from foretrain.cases import question_from_case
+from foretrain.cases import scenario_from_case
 from foretrain.compile import ExecutionGraph
 from foretrain.cost.compute import ComputeModel
-from foretrain.forecast import Question, compile_question, cost_question, known_of
+from foretrain.scenario import Scenario
+from foretrain.simulation import compile_scenario, cost_scenario, known_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ def is_timed(case: Mapping[str, Any]) -> bool:
     return measured.get("ok") is not False and bool(measured.get("step_time_s"))
 
 
-def asked(case: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Question:
+def asked(case: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Scenario:
     """The question of a case, its runtime changed by `options`."""
-    question = question_from_case(blind(case))
+    question = scenario_from_case(blind(case))
     if not options:
         return question
     return replace(question, runtime=question.runtime.with_options(options))
@@ -63,8 +64,8 @@ def step_of(
 ) -> Step:
     """Predict the step; `graph` is what the same question was compiled to before."""
     question = asked(case, options)
-    graph = graph or compile_question(question, compute=compute)
-    costs = cost_question(question, graph, compute)
+    graph = graph or compile_scenario(question, compute=compute)
+    costs = cost_scenario(question, graph, compute)
     run = run_graph(graph, costs)
     seconds = float(run.end.max())
     found = None

@@ -10,11 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from foretrain.adapters.write.exported import Exported, save
-from foretrain.errors import InputError, did_you_mean
-from foretrain.forecast import Question, compile_question
+from foretrain.adapters.write.exported import Exported
+from foretrain.errors import InputError, ModelError, hint
+from foretrain.scenario import Scenario
+from foretrain.simulation import compile_scenario
 
-__all__ = ["TARGETS", "Exported", "export", "save"]
+__all__ = ["TARGETS", "Exported", "export"]
 
 # Names, not modules, so that one target does not load the others.
 TARGETS: dict[str, str] = {
@@ -29,18 +30,23 @@ TARGETS: dict[str, str] = {
 def expect_target(target: str) -> str:
     """The name of a target, or an error that lists them."""
     if target not in TARGETS:
-        hint = did_you_mean(target, TARGETS)
-        raise InputError(f"unknown target {target!r}.{hint} Known: {', '.join(TARGETS)}.")
+        raise InputError(f"unknown target {target!r}.{hint(target, TARGETS)}")
     return target
 
 
-def export(question: Question, target: str) -> Exported:
+def export(question: Scenario, target: str) -> Exported:
     """The launch files of a question for one target, and what of its plan they cannot say."""
     from foretrain.adapters.write.job import Account, Job
     from foretrain.adapters.write.launching import SCRIPT, remarked
 
     module: Any = import_module(f"{__name__}.{TARGETS[expect_target(target)]}")
-    compile_question(
+    model = question.workload.model
+    if model.trained_parameters < model.parameters:
+        raise ModelError(
+            f"{model.name} has frozen weights: launch files for adapters are not written. Export the run without peft, and "
+            "add the adapters to the files."
+        )
+    compile_scenario(
         question
     )  # a plan that this model cannot follow is refused here, not by a cluster
     job = Job.of(question)

@@ -43,10 +43,13 @@ def _named(model: Model) -> TransformerShape | None:
 def _read(model: Model) -> TransformerShape | None:
     if len(model.blocks) < 3 or model.seq_len is None:
         return None
-    first, *blocks, last = model.blocks
+    first, *inner, last = model.blocks
+    modules = [block for block in inner if "eh_proj" in _ops(block)]
+    blocks = inner[: len(inner) - 2 * len(modules)]  # each is followed by a head of its own
     try:
         return TransformerShape(
-            **_outside(_ops(first), _ops(last), bool(model.tied)),
+            **_outside(_ops(first), _ops(last), _is_tied(model)),
+            num_nextn_predict_layers=len(modules),
             **_attention(blocks),
             **_layer(_ops(blocks[-1])),
             position=_position(_ops(first), _ops(blocks[-1])),
@@ -58,6 +61,11 @@ def _read(model: Model) -> TransformerShape | None:
 
 def _ops(block: Block) -> Ops:
     return {op.name: op for op in block.ops}
+
+
+def _is_tied(model: Model) -> bool:
+    last = model.blocks[-1].name
+    return any(path.partition(".")[0] == last for path in model.origins)
 
 
 def _position(start: Ops, layer: Ops) -> str:

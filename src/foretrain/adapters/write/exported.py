@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from foretrain.errors import FileError
+from foretrain.units import counted
 
 
 @dataclass(frozen=True)
@@ -26,34 +27,37 @@ class Exported:
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
 
+    def __repr__(self) -> str:
+        left = f"; {counted(len(self.cannot), 'point')} of the plan unsaid" if self.cannot else ""
+        return f"<Exported for {self.target}: {', '.join(self.files)}{left}>"
+
     def to_dict(self) -> dict[str, Any]:
         return {"target": self.target, "files": dict(self.files), "cannot": list(self.cannot)}
 
+    def save(self, folder: str | Path) -> tuple[Path, ...]:
+        """The files in `folder`, which is made if its parent exists.
 
-def save(exported: Exported, folder: str | Path) -> tuple[Path, ...]:
-    """The files in `folder`, which is made if its parent exists.
-
-    Everything is written beside the folder first and then renamed into it, so that no file is ever half there;
-    names stay inside the folder.
-    """
-    target = Path(folder)
-    names = tuple(exported.files)
-    _expect_plain(names)
-    _expect_free(target, names)
-    try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
-    except OSError as error:
-        raise _cannot_write(target, error) from None
-    try:
-        for name in names:
-            _write(staging / name, exported.files[name])
-        _move(staging, target, names)
-    except OSError as error:
-        raise _cannot_write(target, error) from None
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(staging, ignore_errors=True)
-    return tuple(target / name for name in names)
+        Everything is written beside the folder first and then renamed into it, so that no file is ever half there;
+        names stay inside the folder.
+        """
+        target = Path(folder)
+        names = tuple(self.files)
+        _expect_plain(names)
+        _expect_free(target, names)
+        try:
+            staging = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
+        except OSError as error:
+            raise _cannot_write(target, error) from None
+        try:
+            for name in names:
+                _write(staging / name, self.files[name])
+            _move(staging, target, names)
+        except OSError as error:
+            raise _cannot_write(target, error) from None
+        finally:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(staging, ignore_errors=True)
+        return tuple(target / name for name in names)
 
 
 def _expect_plain(names: tuple[str, ...]) -> None:

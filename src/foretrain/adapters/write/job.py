@@ -13,23 +13,23 @@ from foretrain.adapters.write.plan_words import said
 from foretrain.adapters.write.written import one_line
 from foretrain.compile.compile import micro_batches
 from foretrain.errors import Bug, ModelError
-from foretrain.forecast import Question
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.short_form import Words
+from foretrain.scenario import Scenario
 
 
 @dataclass(frozen=True)
 class Job:
     """A question in the terms of launch files."""
 
-    question: Question
+    question: Scenario
     words: Words
     order: tuple[str, ...]  # degrees above one, from neighbouring ranks outwards
     rest: tuple[str, ...]  # choices of the tree that no word says
     micro_batches: int
 
     @classmethod
-    def of(cls, question: Question) -> Job:
+    def of(cls, question: Scenario) -> Job:
         told = said(question.plan, question.runtime)
         count = micro_batches(question.workload, question.plan)
         return cls(question, told.words, told.order, told.rest, count)

@@ -148,7 +148,7 @@ def _counted(part: str) -> str:
     """`Ett…tL` as Megatron-LM writes runs: `Et*8L`."""
     layers = part.count("t")
     run = f"t*{layers}" if layers > 3 else "t" * layers
-    return f"{'E' if 'E' in part else ''}{run}{'L' if 'L' in part else ''}"
+    return f"{'E' if 'E' in part else ''}{run}{'m' * part.count('m')}{'L' if 'L' in part else ''}"
 
 
 def _state(job: Job, account: Account, arguments: Arguments) -> None:

@@ -35,6 +35,8 @@ def model_arguments(job: Job, account: Account, arguments: Arguments) -> str:
     _attention(shape, account, arguments)
     _layers(shape, account, arguments)
     _experts(shape, job, account, arguments)
+    if shape.num_nextn_predict_layers:
+        arguments.add("mtp-num-layers", shape.num_nextn_predict_layers)
     _vocabulary(shape, job, arguments)
     if shape.head == "lm" and shape.causal:
         return "pretrain_gpt.py"

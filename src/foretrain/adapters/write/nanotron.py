@@ -152,6 +152,7 @@ def _unlike(shape: TransformerShape) -> list[str]:
     usual = shape.hidden_size // shape.num_attention_heads
     rows = (
         (shape.norm != "rmsnorm", f"{shape.norm} norms"),
+        (bool(shape.num_nextn_predict_layers), "multi-token prediction"),
         (shape.placement != "pre", f"{shape.placement} placement of norms"),
         (shape.position != "rope", f"{shape.position} positions"),
         (shape.hidden_act != "silu-gated", f"activation {shape.hidden_act}"),

@@ -71,6 +71,7 @@ def _unlike(shape: TransformerShape) -> list[str]:
     usual = shape.hidden_size // shape.num_attention_heads
     rows = (
         (bool(shape.num_experts), "experts"),
+        (bool(shape.num_nextn_predict_layers), "multi-token prediction"),
         (shape.is_latent, "latent attention"),
         (not shape.is_latent and shape.head_width != usual, "heads of their own width"),
         (shape.placement != "pre", f"{shape.placement} placement of norms"),

@@ -11,14 +11,16 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from foretrain.cluster.build import Lanes, Parts, device_from, link_from, node_from
+from foretrain.cluster.build import Lanes, Parts, device_from, device_like, link_from, node_from
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Link
 from foretrain.cluster.node import Node
-from foretrain.errors import ClusterError, FileError, did_you_mean
+from foretrain.errors import ClusterError, FileError, hint
+from foretrain.limits import shown
 from foretrain.loading import load_own_yaml, load_yaml
 
 __all__ = [
@@ -85,7 +87,7 @@ def find_device(name: str) -> Device:
     """By name or alias, whatever the case: `H100`, `a100-80gb`, `NVIDIA A100 SXM4 80GB`."""
     found = _catalogue().device_names.get(_folded(name))
     if found is None:
-        raise _unknown("device", name, _catalogue().device_names, list(devices()))
+        raise _unknown("device", name, _catalogue().device_names)
     return devices()[found]
 
 
@@ -93,16 +95,21 @@ def find_node(name: str) -> Node:
     """By name or alias; a cloud instance with or without its cloud."""
     found = _catalogue().node_names.get(_folded(name))
     if found is None:
-        raise _unknown("node", name, _catalogue().node_names, list(nodes()))
+        raise _unknown("node", name, _catalogue().node_names)
     return nodes()[found]
 
 
 def standard_node(device: Device) -> Node:
     """The machine a device usually sits in, or a plain PCIe server full of it."""
-    row = _catalogue().device_rows.get(device.name, {})
-    if row.get("node") is not None:
-        return find_node(row["node"])
-    return _generic_server(device)
+    rows = _catalogue().device_rows
+    words = (rows.get(name, {}).get("node") for name in (device.name, device.identity))
+    word = next((word for word in words if word is not None), None)
+    if word is None:
+        return _generic_server(device)
+    node = find_node(word)
+    if device in node.devices:
+        return node
+    return replace(node, devices=(device,) * node.device_count)
 
 
 def is_device(name: str) -> bool:
@@ -111,6 +118,11 @@ def is_device(name: str) -> bool:
 
 def is_node(name: str) -> bool:
     return _folded(name) in _catalogue().node_names
+
+
+def words() -> list[str]:
+    """Every name and alias of a machine or device."""
+    return [*_catalogue().node_names, *_catalogue().device_names]
 
 
 def nodes_with(device: str) -> list[str]:
@@ -128,7 +140,7 @@ class _Catalogue:
     def __init__(self, device_rows: Rows, link_file: Rows, node_file: Rows) -> None:
         self.device_rows = device_rows
         self.node_rows = {**node_file.get("nodes", {}), **_offers(node_file.get("offers", ()))}
-        self.devices: Mapping[str, Device] = _Shelf(device_rows, device_from)
+        self.devices: Mapping[str, Device] = _Shelf(device_rows, self._device)
         self.links: Mapping[str, Link] = _Shelf(link_file["links"], link_from)
         self.meshes: Mapping[str, Lanes] = {
             name: tuple(tuple(row) for row in mesh["lanes"])
@@ -141,6 +153,20 @@ class _Catalogue:
         self.node_names = _names(self.node_rows)
         for name in self.node_rows:
             self.node_names.setdefault(_folded(name.rpartition(":")[2]), name)
+
+    def _device(self, name: str, row: Rows) -> Device:
+        """A device from its row, or from that of another one and what differs."""
+        chain = [name]
+        while (like := self.device_rows[chain[-1]].get("like")) is not None:
+            found = self.device_names.get(_folded(str(like)))
+            if found is None:
+                raise _unknown("device", str(like), self.device_names)
+            chain.append(found)
+            if found in chain[:-1]:
+                raise ClusterError(
+                    f"Device {name!r}: `like` goes in a circle, {' → '.join(chain)}. Give one of them its own rates."
+                )
+        return device_from(name, row) if len(chain) == 1 else device_like(name, self.devices[chain[1]], row)  # fmt: skip
 
 
 def _catalogue() -> _Catalogue:
@@ -256,7 +282,6 @@ def _folded(name: str) -> str:
     return re.sub(r"(\d)-gb\b", r"\1gb", plain).removeprefix("instinct-")
 
 
-def _unknown(what: str, name: str, words: Mapping[str, str], known: list[str]) -> ClusterError:
-    hint = did_you_mean(_folded(name), words)
-    shown = ", ".join(known[:60]) + (f" … ({len(known)} in all)" if len(known) > 60 else "")
-    return ClusterError(f"Unknown {what} {name!r}.{hint} Known {what}s: {shown}.")
+def _unknown(what: str, name: str, words: Mapping[str, str]) -> ClusterError:
+    told = hint(_folded(name), words, f"foretrain catalog list {what}s")
+    return ClusterError(f"Unknown {what} {shown(name, 80)}.{told}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretrain.cluster.documents import normal_node, tried
 from foretrain.cluster.forms import DeviceForm, LinkForm, NodeForm
-from foretrain.errors import ClusterError, did_you_mean
+from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 
 __all__ = ["check_catalogue_file"]
@@ -27,9 +27,13 @@ def check_catalogue_file(name: str, rows: Any, where: str) -> None:
     else:
         _check_keys(rows, ("nodes", "offers"), faults)
         plain = rows.get("nodes") or {}
-        _check_rows(
-            NodeForm, {key: normal_node(row) for key, row in plain.items()}, "nodes.", faults
-        )
+        if isinstance(plain, Mapping):  # a row is a machine, not so many of another one
+            rows_of = (item for item in plain.items() if not isinstance(item[1], str))
+            faults += [
+                f"nodes.{key}: expected a row." for key in plain if isinstance(plain[key], str)
+            ]
+            plain = {key: normal_node(row) for key, row in rows_of}
+        _check_rows(NodeForm, plain, "nodes.", faults)
         _check_offers(rows.get("offers") or [], faults)
     if faults:
         raise ClusterError(f"{where} is not usable:", faults=faults)
@@ -38,13 +42,15 @@ def check_catalogue_file(name: str, rows: Any, where: str) -> None:
 def _check_keys(rows: Mapping[str, Any], known: tuple[str, ...], faults: list[str]) -> None:
     for key in rows:
         if key not in known:
-            hint = did_you_mean(str(key), known)
-            faults.append(f"{key}: unknown key.{hint} Known: {', '.join(known)}.")
+            faults.append(f"{key}: unknown key.{hint(str(key), known)}")
         elif not isinstance(rows[key], Mapping | list):
             faults.append(f"{key}: expected rows, got {rows[key]!r}.")
 
 
 def _check_rows(form: type, rows: Mapping[str, Any], path: str, faults: list[str]) -> None:
+    if not isinstance(rows, Mapping):
+        faults.append(f"{path.removesuffix('.')}: expected a mapping of names to rows.")
+        return
     for key, row in rows.items():
         tried(partial(validated, form, row, str(key)), f"{path}{key}", faults)
 

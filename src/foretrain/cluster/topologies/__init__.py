@@ -14,7 +14,7 @@ from typing import TypeAlias
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 from foretrain.cluster.topologies.shape import NetworkShape
-from foretrain.errors import ClusterError, did_you_mean
+from foretrain.errors import ClusterError, hint
 
 __all__ = ["INTERCONNECTS", "NETWORKS", "InterconnectBuilder", "NetworkShape", "network_shape"]
 
@@ -74,6 +74,5 @@ def network_shape(word: str) -> tuple[str, NetworkShape]:
     name = word.strip().lower().replace("_", "-").replace(" ", "-")
     name = _ALSO.get(name, name)
     if name not in NETWORKS:
-        hint = did_you_mean(name, [*NETWORKS, *_ALSO])
-        raise ClusterError(f"Unknown topology {word!r}.{hint} Known: {', '.join(NETWORKS)}.")
+        raise ClusterError(f"Unknown topology {word!r}.{hint(name, [*NETWORKS, *_ALSO])}")
     return name, NETWORKS[name]

@@ -9,7 +9,7 @@ from typing import Any
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Network
-from foretrain.errors import ClusterError, did_you_mean
+from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 
 __all__ = ["NetworkShape"]
@@ -84,7 +84,5 @@ class NetworkShape:
 
     def expect_routing(self, routing: str, topology: str) -> None:
         if routing not in self.routings:
-            hint = did_you_mean(routing, self.routings)
-            known = ", ".join(self.routings)
-            fault = f"routing: {routing!r} is not for topology {topology}.{hint} Known: {known}."
+            fault = f"routing: {routing!r} is not for topology {topology}.{hint(routing, self.routings)}"
             raise ClusterError("network is not usable:", faults=[fault])

@@ -9,8 +9,8 @@ cycle: what is ready then and fits the fusion buffer goes together, after a coor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 import numpy as np
@@ -22,15 +22,17 @@ from foretrain.compile.segment import Async, Interner
 from foretrain.runtime import Runtime
 
 Ready = Iterable[tuple[int, tuple[WeightShard, ...]]]
-Pace = Callable[[Sequence[Item]], NDArray[np.float64]]
-"""Device seconds of items: known to the cost models, above this layer."""
 Clock = NDArray[
     np.float64
 ]  # [items + 1]: seconds after which a chain has done so many of its items
+Pace = Callable[[Sequence[Item]], Clock]
+"""The clock of a chain: known to the cost models, above this layer."""
 
 
 def sharding_axes(shard: WeightShard, role: str) -> tuple[str, ...]:
-    """The axes a role's tensor is split over: those asked for that hold copies of it."""
+    """The axes a role's tensor is split over: those asked for that hold copies of it. Frozen weights have no other."""
+    if shard.is_frozen and role != "weight":
+        return ()
     asked = dict(shard.state).get(role, ())
     return tuple(axis for axis in asked if axis in shard.reduce_axes)
 
@@ -38,7 +40,7 @@ def sharding_axes(shard: WeightShard, role: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class FromBuffer(Communication):
     """A collective on a fusion buffer: so many tensors are copied in and out. It starts `delay` seconds after all
-    else would let it, as its coordinator was still at work."""
+    else would let it, the buffers before it included, as its coordinator was still at work."""
 
     tensors: int = 1
     delay: float = 0.0
@@ -98,7 +100,7 @@ def cycles(runtime: Runtime) -> Cycles | None:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A buffer of `bytes` that may go once the chain has done `after` items and `delay` seconds have passed."""
+    """A buffer of `bytes` that may go once the chain has done `after` items and `delay` seconds have passed since."""
 
     after: int
     bytes: float
@@ -160,15 +162,24 @@ def gradient_asyncs(
                 elements = shard.elements if shard.reduced is None else shard.reduced
                 size = elements * how.bytes_per_element
                 tensors.setdefault(key, []).append((position, size))
-    out: list[tuple[int, Item]] = []
+    out: list[tuple[int, Fused, list[Item]]] = []
     for (axes, owners), mine in tensors.items():
         for buffer in _buffers(mine, end, how, prod(ranks[axis] for axis in axes), clock):
             ends = owners if how.scatters else ()
             items = reduced(buffer.bytes, axes, ends, ranks, how.collective)
             after = end if owners and not how.overlaps_scatters else buffer.after
-            out += [(after, item) for item in _from_buffer(items, buffer)]
+            out.append((after, buffer, items))
     out.sort(key=lambda entry: entry[0])
-    return tuple(Async(interner.number(item), "data", at) for at, item in out)
+    return tuple(Async(interner.number(item), "data", at) for at, item in _one_by_one(out))
+
+
+def _one_by_one(buffers: Iterable[tuple[int, Fused, list[Item]]]) -> Iterator[tuple[int, Item]]:
+    """The collectives of buffers that go one after the other: what one has waited for, the next need not."""
+    waited = 0.0
+    for after, buffer, items in buffers:
+        own = replace(buffer, delay=max(0.0, buffer.delay - waited))
+        waited = max(waited, buffer.delay)
+        yield from ((after, item) for item in _from_buffer(items, own))
 
 
 def _buffers(

@@ -27,7 +27,7 @@ from foretrain.model.graph import Block, Op, Tensor
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices, saved_bytes
 from foretrain.model.ops.embedding import is_hybrid, listed, parts, popular, rows_met
-from foretrain.model.ops.linear import is_quantised
+from foretrain.model.ops.linear import is_quantised, stored_bytes
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
 
@@ -47,6 +47,7 @@ class WeightShard:
     sent: float = 1.0  # share of its bytes that gathering it moves
     is_table: bool = False  # whose rows are stepped as they are met
     reduced: float | None = None  # elements whose gradients are added up, where that is not all
+    is_frozen: bool = False  # not trained: no gradient, no states
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,12 @@ class _Walk:
             steps = self.incoming(local, tensor, have, want)
             ring = local.leaf.exchange == "ring" and local.op.kind == "attention"
             (beside if ring else before).extend(steps)
-            returns += self.returning(local, tensor, have, want)
+            if not have.is_constant:
+                returns += self.returning(local, tensor, have, want)
             gathers = [c for c in steps if c.collective == "all_gather"]
-            # a ring never holds the whole; what a dispatcher gathered stays
+            # a ring never holds the whole; what a dispatcher gathered stays; frozen weights need no input again
             again = s.runtime.regathers_sequence and not _is_dispatched(local.op)
+            again = again and not local.op.is_frozen
             if gathers and (ring or again):
                 shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
                 regather += gathers
@@ -261,10 +264,23 @@ class _Walk:
             axes = tuple(local.leaf.axes_of(dim) for dim in out.dims)
             cutting = {axis for cut in axes for axis in cut}
             partial = tuple(a for a in local.used if a not in cutting) if local.op.reduces else ()
-            self.layouts[out.name] = Layout(axes, partial)
+            self.layouts[out.name] = Layout(axes, partial, self.is_constant(local.op))
             self.makers[out.name] = local.op
             self.copies = {c for c in self.copies if c[0] != out.name}
             self.copies.add((out.name, self.layouts[out.name]))
+
+    def has_constant_inputs(self, op: Op) -> bool:
+        """Whether no gradient is asked of its inputs; data that no op makes counts as its family says."""
+
+        def is_constant(tensor: Tensor) -> bool:
+            layout = self.layouts.get(tensor.name)
+            return tensor.element == "index" or (layout is not None and layout.is_constant)
+
+        return all(map(is_constant, op.inputs))
+
+    def is_constant(self, op: Op) -> bool:
+        """Whether its results change with nothing that is trained."""
+        return self.has_constant_inputs(op) and (op.is_frozen or not op.weights)
 
     def program(
         self,
@@ -278,6 +294,8 @@ class _Walk:
         s = self.setting
         forward = differentiate.forward(local, s.precision, s.choices)
         inputs, weights = differentiate.backward(local, s.precision, s.choices)
+        if self.has_constant_inputs(local.op):
+            inputs = ()
         if s.runtime.adds_in_products:
             weights = differentiate.added(weights, s.precision, s.runtime.gradient_bytes)
         gathers = () if _is_dispatched(local.op) else before  # cast by experts once they have it
@@ -287,7 +305,10 @@ class _Walk:
             if s.runtime.fuses_casts
             else differentiate.quantisation(local, s.precision, gathered)
         )
-        weights += cast_back
+        if not local.op.is_frozen:
+            weights += cast_back
+        elif inputs:
+            inputs = (*cast_back, *inputs)
         if s.runtime.adds_gradients:
             weights += differentiate.accumulation(local, s.precision, s.runtime.gradient_bytes)
         overlaps = s.runtime.overlaps_tensor_backward and not _is_dispatched(local.op)
@@ -339,6 +360,8 @@ class _Walk:
 
     def saved(self, local: LocalOp, shrink: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
         s = self.setting
+        if self.is_constant(local.op):
+            return ()
         kept = family(local.op).saved(local.op, s.precision, s.choices)
         sizes = saved_bytes(local.op, kept, s.precision)
         return tuple((name, size / shrink.get(name, 1.0)) for name, size in sizes)
@@ -348,7 +371,7 @@ class _Walk:
         axes = tuple(a for a in local.spread if a not in cut and self.setting.sizes[a] > 1)
         path = f"{local.path}.{weight.name}"
         elements = float(local.op.elements(weight))
-        touched = _touched(local.op, elements)
+        touched = 0.0 if local.op.is_frozen else _touched(local.op, elements)
         return WeightShard(
             path,
             elements,
@@ -356,8 +379,9 @@ class _Walk:
             local.leaf.state,
             touched,
             self._sent(local.op),
-            touched is not None,
+            touched is not None and not local.op.is_frozen,
             self._reduced(local.op, prod(self.setting.sizes[a] for a in axes)),
+            local.op.is_frozen,
         )
 
     def _reduced(self, op: Op, ranks: int) -> float | None:
@@ -370,6 +394,8 @@ class _Walk:
     def _sent(self, op: Op) -> float:
         """Weights whose working copy is what products read are gathered as that."""
         precision = self.setting.precision
+        if op.is_frozen:
+            return stored_bytes(op, precision) / precision.weight_bytes
         is_narrow = precision.name in self.setting.runtime.gathers_quantised
         if not (is_narrow and is_quantised(op, precision)):
             return 1.0

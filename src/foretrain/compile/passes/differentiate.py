@@ -6,27 +6,48 @@ from dataclasses import replace
 
 from foretrain.compile.execution import Compute
 from foretrain.compile.passes.partition import LocalOp
+from foretrain.model.graph import Op
 from foretrain.model.ops import family
-from foretrain.model.ops.base import WEIGHT_GRADIENT, Choices, memory
-from foretrain.model.ops.linear import casts
+from foretrain.model.ops.base import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Choices,
+    Kernel,
+    memory,
+)
+from foretrain.model.ops.linear import casts, stored_bytes
 from foretrain.model.precision import Precision
 
 
 def forward(local: LocalOp, precision: Precision, choices: Choices) -> tuple[Compute, ...]:
     kernels = family(local.op).forward(local.op, precision, choices)
-    return tuple(Compute(local.path, kernel) for kernel in kernels)
+    return tuple(
+        Compute(local.path, k) for k in (*_unpacked(local.op, precision, FORWARD), *kernels)
+    )
 
 
 def backward(
     local: LocalOp, precision: Precision, choices: Choices
 ) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
-    """Kernels of the input gradient, and those of the weight gradient that may run later."""
+    """Kernels of the input gradient, and those of the weight gradient that may run later; frozen weights have none."""
     kernels = family(local.op).backward(local.op, precision, choices)
+    kernels = (*_unpacked(local.op, precision, INPUT_GRADIENT), *kernels)
     works = [Compute(local.path, kernel) for kernel in kernels]
+    made = () if local.op.is_frozen else tuple(works)
     return (
         tuple(w for w in works if w.kernel.phase != WEIGHT_GRADIENT),
-        tuple(w for w in works if w.kernel.phase == WEIGHT_GRADIENT),
+        tuple(w for w in made if w.kernel.phase == WEIGHT_GRADIENT),
     )
+
+
+def _unpacked(op: Op, precision: Precision, phase: str) -> tuple[Kernel, ...]:
+    """Frozen weights of products that are kept in fewer bytes than products read: brought into that format before
+    each (QLoRA: Dettmers et al. 2023, arXiv 2305.14314, equation 5)."""
+    stored, read = stored_bytes(op, precision), precision.gemm_input_bytes
+    if not op.is_frozen or stored >= read:
+        return ()
+    return (memory(phase, op.parameters * (stored + read), op.parameters),)
 
 
 def quantisation(
@@ -58,7 +79,7 @@ def accumulation(
     local: LocalOp, precision: Precision, buffer_bytes: float | None
 ) -> tuple[Compute, ...]:
     """The pass that adds a micro-batch's gradients of an op to those before: both are read, the sum is written."""
-    count = sum(local.op.elements(weight) for weight in local.op.weights)
+    count = 0 if local.op.is_frozen else local.op.parameters
     if not count:
         return ()
     kept = precision.gradient_bytes if buffer_bytes is None else buffer_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -112,8 +112,7 @@ class StageSetting:
         clock = None
         if how.cycles is not None and self.pace is not None:
             items = self.interner.items
-            seconds = self.pace([items[number] for number in chain.tolist()])
-            clock = np.concatenate([[0.0], np.cumsum(seconds)])
+            clock = self.pace([items[number] for number in chain.tolist()])
         return bucket.gradient_asyncs(ready, len(chain), how, self.sizes, self.interner, clock)
 
     @property
@@ -137,7 +136,7 @@ def stage_program(index: int, parts: tuple[Part, ...], setting: StageSetting) ->
                 segments[BACKWARD, chunk, is_edge] = build.backward(is_edge)
     shards = [w for part in parts for p in part.passes for w in p.pooled]
     small = np.concatenate([_copied(parts, setting), _launches(parts, setting)])
-    update = _update(shards, setting, small)
+    update = _update(_trained(shards), setting, small)
     return StageProgram(segments, update, _stage(index, parts, shards, setting))
 
 
@@ -237,7 +236,7 @@ class _PartBuilder:
         """Gradients as they are handed over to be reduced: one by one, or a block's together."""
         if not self.setting.reduces_blocks or not ready:
             return ready
-        return ((max(at for at, _ in ready), block.pooled),)
+        return ((max(at for at, _ in ready), tuple(_trained(block.pooled))),)
 
     def _offloaded(self) -> list[float]:
         pairs = zip(self.part.passes, self.part.offloads, strict=True)
@@ -265,7 +264,7 @@ class _PartBuilder:
     def _split(self, block: BlockPass) -> int:
         """How many of a block's weights are large enough to be split."""
         least = self.setting.runtime.splits_from
-        return sum(w.elements >= least for _, shards in block.ready for w in shards)
+        return sum(w.elements >= least for w in block.weights)
 
     def _parameter_gathers(self, starts: list[int]) -> tuple[Async, ...]:
         s = self.setting
@@ -421,6 +420,11 @@ def _stage(
     )
 
 
+def _trained(shards: Iterable[WeightShard]) -> list[WeightShard]:
+    """Those that have gradients and states."""
+    return [w for w in shards if not w.is_frozen]
+
+
 def _reached(w: WeightShard) -> float:
     """Elements that have a gradient: of tables with sparse updates the rows that were looked up."""
     return w.elements if w.touched is None else w.touched
@@ -434,6 +438,10 @@ def _is_stepped_in_backward(w: WeightShard) -> bool:
 def _states(w: WeightShard, s: StageSetting) -> tuple[float, float]:
     """Bytes of a weight and of its optimizer states; a split master copy may be the weight itself."""
     precision, optimizer = s.workload.precision, s.workload.optimizer
+    mine = w.elements / _parts(w, "weight", s.sizes)
+    if w.is_frozen:
+        # once, whatever else products read: MLPerf's Llama 2 70B LoRA in fp8 fits 141 GB without a transposed copy
+        return mine * w.sent * s.weight_bytes, 0.0
     has_master = precision.has_master_weights and optimizer.has_update
     weight, state = s.weight_bytes, optimizer.state_bytes
     if has_master and s.runtime.shards_master and sharding_axes(w, "weight"):
@@ -444,7 +452,6 @@ def _states(w: WeightShard, s: StageSetting) -> tuple[float, float]:
             weight *= w.sent
     if "optimizer" in (s.plan.root.offload or ()):
         state = 0.0
-    mine = w.elements / _parts(w, "weight", s.sizes)
     return mine * weight, w.elements / _parts(w, "optimizer", s.sizes) * state
 
 
@@ -474,6 +481,6 @@ def _gathered(parts: tuple[Part, ...], s: StageSetting) -> float:
 
 def _staged(shards: list[WeightShard], s: StageSetting) -> float:
     """What the reduction of gradients keeps beside them: a place for each, or some buckets."""
-    alike = sum(w.elements for w in shards if w.reduce_axes)
+    alike = sum(w.elements for w in _trained(shards) if w.reduce_axes)
     each = s.runtime.reducer_copies * alike * s.workload.precision.gradient_bytes
     return each + s.runtime.staging_buckets * min(s.bucket_limits[1], alike * s.gradient_bytes)

@@ -9,6 +9,7 @@ from foretrain.errors import PlanError
 from foretrain.model.graph import Block, Model
 from foretrain.model.ops import family
 from foretrain.plan.strategy import Schedule
+from foretrain.units import counted
 
 Instance = tuple[int, int]  # block index, repetition
 
@@ -30,7 +31,8 @@ def _single_ops(block: Block) -> list[Block]:
     """One block per op of an unbroken chain; other blocks stay whole."""
     links = zip(block.ops, block.ops[1:], strict=False)
     is_chain = all(a.outputs[0].name == b.inputs[0].name and len(a.outputs) == 1 for a, b in links)
-    if block.repeat > 1 or len(block.ops) < 2 or not is_chain:
+    passes_by = len(block.inputs) > 1  # what a block hands on beside its chain has no op to go with
+    if block.repeat > 1 or len(block.ops) < 2 or passes_by or not is_chain:
         return [block]
     pieces = []
     for number, op in enumerate(block.ops):
@@ -66,11 +68,31 @@ def place(
     if len(layers) < parts:
         raise PlanError(
             f"pipeline of {schedule.stages} stages x {schedule.chunks} chunks = {parts} parts, but"
-            f" {model.name} has only {len(layers)} layers to share out. Use a smaller pp or vpp."
+            f" {model.name} has only {counted(len(layers), 'layer')} to share out. Use a smaller pp or vpp."
         )
     counts = _counts(model, schedule, layers, parts)
     first, last = instances.index(layers[0]), instances.index(layers[-1])
     return _cut(instances, layers, counts, first, last)
+
+
+def stored_before(model: Model, schedule: Schedule, by_products: bool = False) -> frozenset[str]:
+    """Tied weights whose stage has another of them already: stored, reduced and updated there once."""
+    if not model.tied:
+        return frozenset()
+    stage_of = {
+        f"{model.blocks[block].name}.{op.name}": part % schedule.stages
+        for part, instances in enumerate(place(model, schedule, by_products))
+        for block, _ in instances
+        for op in model.blocks[block].ops
+    }
+    held: set[tuple[str, int]] = set()
+    doubled: set[str] = set()
+    for path, origin in (*((o, o) for o in model.origins.values()), *model.origins.items()):
+        place_of = (origin, stage_of[path.rpartition(".")[0]])
+        if path != origin and place_of in held:
+            doubled.add(path)
+        held.add(place_of)
+    return frozenset(doubled)
 
 
 def _one_by_one(
@@ -81,7 +103,7 @@ def _one_by_one(
         counts = list(schedule.layers)
         if sum(counts) != len(instances) or len(counts) != parts:
             raise PlanError(
-                f"layers {counts} add up to {sum(counts)}, but {model.name} has {len(instances)} blocks."
+                f"layers {counts} add up to {sum(counts)}, but {model.name} has {counted(len(instances), 'block')}."
             )
     else:
         counts = _balanced(model, instances, parts)
@@ -191,4 +213,10 @@ def _cut(
         position += count
     parts[0] = (*instances[:first], *parts[0])
     parts[-1] = (*parts[-1], *instances[last + 1 :])
+    if not all(parts):
+        empty = [number for number, part in enumerate(parts) if not part]
+        raise PlanError(
+            f"layers {counts}: part {', '.join(map(str, empty))} of the pipeline would hold nothing. Give every part "
+            "but the first and the last one layer at least."
+        )
     return tuple(parts)

@@ -37,6 +37,7 @@ class BlockPass:
     forward_workspace: float
     backward_workspace: float
     boundary_bytes: float
+    weights: tuple[WeightShard, ...]  # one by one
     pooled: tuple[WeightShard, ...]  # weights that are cut and sharded alike, added up
     rerun: tuple[WeightShard, ...]  # of those, what ops that run again read
 
@@ -67,9 +68,10 @@ def recompute(
         backward += [*again, *op.backward, *op.backward_weight]
         inputs += [*again, *op.backward]
         weights += op.backward_weight
-        if op.weights:
-            ready.append((len(backward), op.weights))
-            ready_weight.append((len(weights), op.weights))
+        trained = tuple(weight for weight in op.weights if not weight.is_frozen)
+        if trained:
+            ready.append((len(backward), trained))
+            ready_weight.append((len(weights), trained))
     return BlockPass(
         name=block.name,
         forward=tuple(item for op in block.ops for item in op.forward),
@@ -82,6 +84,7 @@ def recompute(
         forward_workspace=_forward_workspace(block, logits_copies),
         backward_workspace=chosen.redone_bytes + _gradients(block, logits_copies),
         boundary_bytes=block.boundary_bytes,
+        weights=tuple(weight for op in block.ops for weight in op.weights),
         pooled=_pooled(block, block.ops),
         rerun=_pooled(block, _rerun(block, chosen)),
     )
@@ -157,18 +160,27 @@ def _rerun(block: BlockProgram, chosen: _Choice) -> tuple[OpProgram, ...]:
 
 def _pooled(block: BlockProgram, ops: tuple[OpProgram, ...]) -> tuple[WeightShard, ...]:
     pools: dict[
-        tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...], bool], list[float]
+        tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...], bool, bool], list[float]
     ] = {}
     for op in ops:
         for weight in op.weights:
-            key = (weight.reduce_axes, weight.state, weight.is_table)
+            key = (weight.reduce_axes, weight.state, weight.is_table, weight.is_frozen)
             pool = pools.setdefault(key, [0.0, 0.0, 0.0])
             pool[0] += weight.elements
             pool[1] += weight.elements if weight.touched is None else weight.touched
             pool[2] += weight.elements * weight.sent
     return tuple(
-        WeightShard(block.name, n, axes, state, touched, sent / n if n else 1.0, is_table)
-        for (axes, state, is_table), (n, touched, sent) in pools.items()
+        WeightShard(
+            block.name,
+            n,
+            axes,
+            state,
+            touched,
+            sent / n if n else 1.0,
+            is_table,
+            is_frozen=is_frozen,
+        )
+        for (axes, state, is_table, is_frozen), (n, touched, sent) in pools.items()
     )
 
 
@@ -177,7 +189,7 @@ def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
         case "none":
             return frozenset()
         case "full":
-            return frozenset(range(len(block.ops))) if _has_backward(block) else frozenset()
+            return _all_but_tables(block) if _has_backward(block) else frozenset()
         case "selective":
             return frozenset(i for i, op in enumerate(block.ops) if op.kind == "attention")
     names = [name.strip() for name in choice.split(",")]
@@ -193,9 +205,15 @@ def is_named(name: str, path: str, kind: str) -> bool:
     return any(fnmatchcase(word, name) for word in (path.partition(".")[2], path, kind))
 
 
+def _all_but_tables(block: BlockProgram) -> frozenset[int]:
+    """What is looked up stays, as the input of what runs again (Megatron Core, multi_token_prediction.py)."""
+    return frozenset(index for index, op in enumerate(block.ops) if op.kind != "embedding")
+
+
 def _has_backward(block: BlockProgram) -> bool:
     """Blocks around the layers (embedding, head) keep what they have: recomputing them frees next to nothing."""
-    return not any(op.kind in ("embedding", "cross_entropy") for op in block.ops)
+    kinds = {op.kind for op in block.ops}
+    return "attention" in kinds or kinds.isdisjoint({"embedding", "cross_entropy"})
 
 
 def _run(redo: frozenset[int], last: int) -> range:

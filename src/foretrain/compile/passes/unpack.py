@@ -23,13 +23,15 @@ def unpacked(block: BlockPass, precision: Precision, runtime: Runtime) -> BlockP
     elements = sum(w.elements for w in block.pooled if sharding_axes(w, "weight"))
     if not elements:
         return block
+    split = (w for w in block.pooled if sharding_axes(w, "weight"))
+    trained = sum(w.elements for w in split if not w.is_frozen)
     out: tuple[Item, ...] = ()
     back: tuple[Item, ...] = ()
     if runtime.copies_out_gathered:
         out = (_copy(block, FORWARD, elements, 2 * precision.weight_bytes),)
-    if runtime.copies_in_gradients:
+    if runtime.copies_in_gradients and trained:
         made, sent = precision.gradient_bytes, runtime.gradient_bytes
-        back = (_copy(block, WEIGHT_GRADIENT, elements, made + (made if sent is None else sent)),)
+        back = (_copy(block, WEIGHT_GRADIENT, trained, made + (made if sent is None else sent)),)
     lead = len(out)
     return replace(
         block,

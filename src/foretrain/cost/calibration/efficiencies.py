@@ -80,8 +80,8 @@ class Table:
     unknown_device_spread: float
 
     def of(self, device: Device) -> tuple[Efficiencies, bool]:
-        """The entry for a device, and whether it is one for its name or architecture."""
-        for key in (device.name, device.architecture):
+        """The entry for a device, and whether it is one for itself or its architecture."""
+        for key in (device.identity, device.architecture):
             if key in self.devices:
                 return self.devices[key], True
         return self.devices[device.kind], device.kind == "cpu"

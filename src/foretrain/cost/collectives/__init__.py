@@ -31,7 +31,7 @@ from foretrain.cost.collectives.scatter_gather import ScatterGather
 from foretrain.cost.collectives.send import Send
 from foretrain.cost.collectives.tree import DoubleTree, Tree
 from foretrain.cost.collectives.variable import Matrix, Variable
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, did_you_mean, hint
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     Ring(),
@@ -126,7 +126,7 @@ def chosen(wishes: Mapping[str, str]) -> Chosen:
         elif algorithm not in able:
             faults.append(
                 f"collectives.{collective}: {algorithm!r} cannot carry it out."
-                f"{did_you_mean(algorithm, able)} Known: {', '.join(able)}."
+                f"{hint(algorithm, able)}"
             )
     if faults:
         raise InputError(faults[0], faults=faults)

@@ -36,7 +36,11 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The winner: pay `latency`, then move `volume` at the rate the links give, `max_rate` at most."""
+    """The winner: pay `latency`, then move `volume` at the rate the links give, `max_rate` at most.
+
+    `volume` counts what keeps links busy, so that it is more than the `moved` bytes where a protocol, a ramp or a
+    measured curve reaches less than the rate of the links.
+    """
 
     algorithm: str
     protocol: str
@@ -44,6 +48,7 @@ class Choice:
     latency: float
     volume: float
     max_rate: float | None
+    moved: float = 0.0
 
     def seconds(self, rate: float) -> float:
         if self.max_rate is not None:
@@ -67,6 +72,8 @@ class Wiring:
         tuple[str, float], ...
     ] = ()  # pattern → bytes/s; empty: `rate` for the default ones
     delays: tuple[tuple[str, float], ...] = ()  # pattern → seconds that a hop between domains adds
+    inside_latency: float = 1.0  # factors of a what-if on hops inside a domain …
+    between_latency: float = 1.0  # … and between domains
 
 
 @cache
@@ -233,7 +240,7 @@ def _choice(
     count = wiring.channels or tuner.channels(wiring.architecture, wiring.domains)
     share, ceiling = _bandwidth(algorithm, protocol, size, wiring, library, count)
     reached = protocol.efficiency * share
-    volume = algorithm.volume(collective, size, wiring.ranks)
+    moved = volume = algorithm.volume(collective, size, wiring.ranks)
     if wiring.domains == 1:
         volume = ramped(volume, size, protocol.half_bytes.get(wiring.link_family, 0.0))
     latency = _latency(algorithm, protocol, collective, size, wiring, library, count)
@@ -245,6 +252,7 @@ def _choice(
         volume=volume * _incast(algorithm, wiring, library) / reached,
         # The ceiling is of useful bytes, the volume of bytes at the links' rate.
         max_rate=None if ceiling is None else ceiling / reached,
+        moved=moved,
     )
 
 
@@ -262,7 +270,8 @@ def _latency(
     is_ring = algorithm.name == "ring" and _is_nccl(library) and wiring.domains > 1
     if is_ring:
         hop = max(hop, tuner.hop_overhead(protocol.name))
-    latency = protocol.base + steps.inside * hop + steps.between * protocol.between
+    hop, far = hop * wiring.inside_latency, protocol.between * wiring.between_latency
+    latency = protocol.base + steps.inside * hop + steps.between * far
     if is_ring and protocol.name == "Simple" and collective == "all_reduce":
         latency *= tuner.plateau(size, wiring.ranks, wiring.architecture, count)
     return latency + steps.between * dict(wiring.delays).get(algorithm.pattern, 0.0)

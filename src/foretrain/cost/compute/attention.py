@@ -175,7 +175,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     shapes = _shapes(kernels, PRODUCTS[direction])
     burst = seconds(shapes, speed, hardware, PRODUCTS[direction]) * times
     measured = speed.is_measured and kin.is_measured and times == 1.0
-    share = sustained(device.name, kin.name, dtype)
+    share = sustained(device.identity, kin.name, dtype)
     return Estimate(
         seconds=sustained_seconds(burst, shapes.flops / hardware.peak, share),
         spread=np.full(len(kernels), speed.spread * (1.0 if measured else COARSE)),

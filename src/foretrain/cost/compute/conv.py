@@ -136,9 +136,9 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     kind = kinds(shape)
     seconds = _arithmetic(shape, phase, device, dtype, known.constants)
     seconds *= np.exp(_correction(shape, flops, phase, kind, known)) * _slower(device, kin, dtype)
-    seconds *= _listed("tried", device.name, kin.name, form, 1.0)
+    seconds *= _listed("tried", device.identity, kin.name, form, 1.0)
     ideal = _nominal(shape) / device.required_peak(dtype)
-    seconds = np.maximum(seconds, ideal / _listed("most", device.name, kin.name, form, np.inf))
+    seconds = np.maximum(seconds, ideal / _listed("most", device.identity, kin.name, form, np.inf))
     # a kernel that does less or more than its dims say keeps their inefficiency
     seconds *= flops / np.maximum(_nominal(shape), 1.0)
     traffic = moved / (device.memory_bandwidth * known.constants.stream)

@@ -43,7 +43,7 @@ class Family(Protocol):
     """Times kernels of one kind and phase; None where nothing is known of this device and dtype.
 
     `dtype` is the one the kernels really run in (`Kernel.dtype` is what was asked for). The answer for a kernel
-    must not depend on the others, and must follow the device's own rates: a straggler has the name of its
+    must not depend on the others, and must follow the device's own rates: a straggler has the identity of its
     healthy kin.
     """
 
@@ -66,10 +66,10 @@ class Kin:
 
 def kin_of(device: Device, measured: Collection[str]) -> Kin | None:
     """The device itself, a board with the same chip, or the nearest generation that is in `measured`."""
-    if device.name in measured:
-        return Kin(device.name, "own")
+    if device.identity in measured:
+        return Kin(device.identity, "own")
     known = _kin()
-    for name in known["chip"].get(device.name, ()):
+    for name in known["chip"].get(device.identity, ()):
         if name in measured:
             return Kin(name, "chip")
     for name in known["generation"].get(device.architecture, ()):

@@ -159,8 +159,8 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         slower,
         narrower,
     )
-    seconds = seconds / _kept_up(device.name, kin.name, dtype)
-    seconds = sustained_seconds(seconds, flops / peak, sustained(device.name, kin.name, dtype))
+    seconds = seconds / _kept_up(device.identity, kin.name, dtype)
+    seconds = sustained_seconds(seconds, flops / peak, sustained(device.identity, kin.name, dtype))
     seconds = np.maximum(np.maximum(seconds, table.start), streamed(moved, device))
     seconds = seconds + streamed(added, device)
     own = kin.is_measured and dtype not in DEEPER

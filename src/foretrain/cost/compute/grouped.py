@@ -88,7 +88,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     shape = np.array([_dims(kernel) for kernel in kernels], dtype=np.float64)
     took = speed.start + products_seconds(shape, flops, moved, speed, hardware)
     own = kin.is_measured
-    seconds = sustained_seconds(took, flops / peak, sustained(device.name, kin.name, dtype))
+    seconds = sustained_seconds(took, flops / peak, sustained(device.identity, kin.name, dtype))
     seconds = seconds + gemm.streamed(added, device)
     # the experts' tiles are those of a batched product: no launch that shares them out beats it
     plain = gemm.estimate(kernels, device, dtype)

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -104,6 +105,34 @@ struct Settling {
     }
 };
 
+// Lets Ctrl-C end a long run. Python notes a signal at once but acts on it only when asked, by a
+// thread that holds the interpreter's lock: taking it is dear, so the clock is read after a stretch of
+// work, and the lock is taken at most every tenth of a second.
+class Patience {
+public:
+    // `work` is in units of some ten nanoseconds.
+    void spend(std::size_t work) {
+        if ((spent_ += work) < kStretch) return;
+        spent_ = 0;
+        check();
+    }
+
+private:
+    void check() {
+        const Clock::time_point now = Clock::now();
+        if (now < next_) return;
+        next_ = now + kPeriod;
+        nb::gil_scoped_acquire locked;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+
+    using Clock = std::chrono::steady_clock;
+    static constexpr std::chrono::milliseconds kPeriod{100};
+    static constexpr std::size_t kStretch = 1 << 16;
+    std::size_t spent_ = 0;
+    Clock::time_point next_ = Clock::now() + kPeriod;
+};
+
 class Simulation {
 public:
     Simulation(const Graph& graph, const Times& times, Fluid& fluid, Places& places,
@@ -127,6 +156,8 @@ public:
     }
 
 private:
+    static constexpr Index kUnwatched = 1 << 16;  // tasks settled between two looks at the clock
+
     static void count_waits(const Graph& graph, Scratch& scratch) {
         std::vector<Index> behind(static_cast<std::size_t>(graph.streams), -1);
         for (Index task = graph.tasks - 1; task >= 0; --task) {
@@ -146,6 +177,7 @@ private:
     void begin() {
         Settling at = settling_;
         while (at.settled < at.freed) {
+            if (at.settled % kUnwatched == kUnwatched - 1) patience_.spend(kUnwatched);
             const Index task = at.ready[at.settled++];
             const Pending& known = at.pending[task];
             at.times.start[task] = known.start;
@@ -173,6 +205,7 @@ private:
             const Event event = events_.front();
             std::pop_heap(events_.begin(), events_.end(), Later{});
             events_.pop_back();
+            patience_.spend(8 + fluid_.slots());  // a flow that comes or goes concerns all others
             if (event.slot < 0) {
                 move(event.task);
             } else if (ends(event)) {
@@ -219,6 +252,7 @@ private:
     Places& places_;
     Settling settling_;
     std::vector<Event> events_;
+    Patience patience_;
     double now_ = -1.0;  // the time whose events are being taken
 };
 

@@ -67,6 +67,9 @@ public:
     Fluid(const Routes& routes, const double* capacity, std::size_t links)
         : routes_(routes), capacity_(capacity), links_(links) {}
 
+    // Most flows that ever moved at once.
+    std::size_t slots() const { return slots_.size(); }
+
     // Returns the slot of the flow.
     Index add(Index task, Index route, double volume) {
         const Index index = free_slot();

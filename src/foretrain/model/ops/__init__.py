@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Op
 from foretrain.model.ops.attention import Attention
 from foretrain.model.ops.base import Choices, OpFamily
@@ -47,10 +47,8 @@ def family(op: Op) -> OpFamily:
     try:
         return FAMILIES[op.kind]
     except KeyError:
-        hint = did_you_mean(op.kind, FAMILIES)
-        known = ", ".join(FAMILIES)
         raise ModelError(
-            f"op {op.name!r}: unknown kind {op.kind!r}.{hint} Known: {known}."
+            f"op {op.name!r}: unknown kind {op.kind!r}.{hint(op.kind, FAMILIES)}"
         ) from None
 
 

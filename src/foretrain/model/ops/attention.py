@@ -15,7 +15,7 @@ affair: the kind of kernel says which one it is.
 
 from __future__ import annotations
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, memory
 from foretrain.model.ops.matmul import activation_gemm
@@ -66,10 +66,8 @@ class Attention:
 def _fused(choices: Choices) -> str | None:
     """The kind of kernel of a fused implementation."""
     if choices.attention not in IMPLEMENTATIONS:
-        hint = did_you_mean(choices.attention, IMPLEMENTATIONS)
-        known = ", ".join(IMPLEMENTATIONS)
         raise ModelError(
-            f"unknown attention implementation {choices.attention!r}.{hint} Known: {known}."
+            f"unknown attention implementation {choices.attention!r}.{hint(choices.attention, IMPLEMENTATIONS)}"
         )
     return KINDS.get(choices.attention)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import (
     FORWARD,
@@ -156,7 +156,7 @@ def _mask(op: Op, row: Row) -> tuple[Tensor, ...]:
 def _row(op: Op) -> Row:
     name = str(op.attr.get("op", ""))
     if name not in ELEMENTWISE:
-        hint = did_you_mean(name, ELEMENTWISE)
-        known = ", ".join(ELEMENTWISE)
-        raise ModelError(f"op {op.name!r}: unknown elementwise op {name!r}.{hint} Known: {known}.")
+        raise ModelError(
+            f"op {op.name!r}: unknown elementwise op {name!r}.{hint(name, ELEMENTWISE)}"
+        )
     return ELEMENTWISE[name]

@@ -51,7 +51,7 @@ class Embedding:
         return (_lookup(op, WEIGHT_GRADIENT, moved, lookups, width),)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        return op.inputs
+        return () if op.is_frozen else op.inputs
 
 
 class EmbeddingBag(Embedding):

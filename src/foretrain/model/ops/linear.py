@@ -47,9 +47,21 @@ KEPT_WIDE = ("logits", "router")
 layers of blocks, not the output projection; routers choose experts in 16 or 32 bit."""
 
 
+def is_wide(op: Op) -> bool:
+    """Whether its product stays in 16 bit: one of those, or marked so."""
+    return op.name in KEPT_WIDE or bool(op.attr.get("wide"))
+
+
 def product_precision(op: Op, precision: Precision) -> Precision:
     """The precision an op's product runs in."""
-    return precision.wide if op.name in KEPT_WIDE else precision
+    return precision.wide if is_wide(op) else precision
+
+
+def stored_bytes(op: Op, precision: Precision) -> float:
+    """Bytes of a frozen weight. Formats that save memory are for products that go lower than 16 bit; tables, norms and
+    the head stay as they are (bitsandbytes, torchtune's QLoRA recipes and Transformer Engine quantise linear layers)."""
+    is_product = op.kind in ("linear", "grouped_gemm") and not is_wide(op)
+    return precision.frozen_weight_bytes if is_product else precision.weight_bytes
 
 
 def is_quantised(op: Op, precision: Precision) -> bool:
@@ -63,7 +75,8 @@ def casts(op: Op, precision: Precision, gathered: float = 1.0) -> tuple[Kernel, 
 
     Each is read once and written twice, as it is and transposed: one copy for the product along rows, one for the
     weight gradient (NVIDIA Transformer Engine user guide, FP8 and MXFP8: "cast and transpose"). An input that is
-    gathered from `gathered` ranks is cast before and transposed after.
+    gathered from `gathered` ranks is cast before and transposed after. Weights that are frozen have no gradient, so that
+    nothing is transposed, and what comes back is cast for the input's gradient.
     """
     if not is_quantised(op, precision):
         return ()
@@ -71,6 +84,11 @@ def casts(op: Op, precision: Precision, gathered: float = 1.0) -> tuple[Kernel, 
     narrow = precision.gemm_input_bytes
     source = op.elements(op.inputs[0])
     result = sum(op.elements(out) for out in op.outputs)
+    if op.is_frozen:
+        return (
+            memory(FORWARD, source * (wide + narrow) / gathered, source),
+            memory(INPUT_GRADIENT, result * (wide + narrow), result),
+        )
     forward = (wide + narrow) / gathered + (2.0 * narrow if gathered > 1 else narrow)
     return (
         memory(FORWARD, source * forward, source),
@@ -116,7 +134,7 @@ class Linear:
         return tuple(kernels)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        return (kept_input(op, choices),)
+        return () if op.is_frozen else (kept_input(op, choices),)
 
 
 def _where_it_runs(product: Kernel, choices: Choices) -> Kernel:
@@ -130,7 +148,7 @@ def _where_it_runs(product: Kernel, choices: Choices) -> Kernel:
 def kept_input(op: Op, choices: Choices) -> Tensor:
     """The input for the weight gradient: as it came, or as the GEMM read it (Transformer Engine)."""
     source = op.inputs[0]
-    if not choices.keeps_quantised or source.element != "activation" or op.name in KEPT_WIDE:
+    if not choices.keeps_quantised or source.element != "activation" or is_wide(op):
         return source
     return Tensor(source.name, source.dims, "gemm_input")
 

@@ -96,7 +96,7 @@ class GroupedGemm:
         )
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        return (kept_input(op, choices), *op.inputs[1:])
+        return () if op.is_frozen else (kept_input(op, choices), *op.inputs[1:])
 
 
 def _products(

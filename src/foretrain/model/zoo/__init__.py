@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import ModelError, hint
+from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.model.zoo.entry import Entry
@@ -56,9 +57,8 @@ def entry(name: str) -> Entry:
     for family in _FAMILIES:
         if key in _models(family):
             return _models(family)[key]
-    known = names()
-    hint = did_you_mean(name, (*known, *_ALIASES)) or " Known: " + ", ".join(known) + "."
-    raise ModelError(f"unknown model {name!r}.{hint}")
+    told = hint(name, (*names(), *_ALIASES), "foretrain catalog list models")
+    raise ModelError(f"unknown model {shown(name, 80)}.{told}")
 
 
 def _models(family: str) -> dict[str, Entry]:

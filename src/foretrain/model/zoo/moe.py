@@ -40,7 +40,7 @@ _GROK = replace(
     hidden_act="gelu-gated",
     tie_word_embeddings=True,
 )
-# The multi-token prediction module of DeepSeek-V3 is not part of this graph.
+# The main model, 671B as the report counts; its module of multi-token prediction is num_nextn_predict_layers = 1.
 _DEEPSEEK = replace(
     _BASE,
     hidden_size=7168,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrain.errors import PlanError, did_you_mean
+from foretrain.errors import PlanError, hint
 from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD, Schedule, Steps
 from foretrain.plan.schedules.gpipe import GPipe
 from foretrain.plan.schedules.interleaved import Interleaved
@@ -30,6 +30,5 @@ SCHEDULES: dict[str, Schedule] = {
 def schedule(name: str) -> Schedule:
     """A schedule by name."""
     if name not in SCHEDULES:
-        hint = did_you_mean(name, SCHEDULES)
-        raise PlanError(f"unknown schedule {name!r}.{hint} Known: {', '.join(SCHEDULES)}.")
+        raise PlanError(f"unknown schedule {name!r}.{hint(name, SCHEDULES)}")
     return SCHEDULES[name]

@@ -94,16 +94,16 @@
   function memory() {
     const m = data.memory;
     const option = stacked(m.kinds, m.kinds.map((_, k) => MEMORY_COLOUR[k % MEMORY_COLOUR.length]), m.rows, m.stages, gib);
-    const top = Math.max(m.capacity, ...m.rows.map((r) => r.reduce((a, b) => a + b, 0)));
-    // round steps of the axis in GiB, with the capacity always in sight
+    const top = Math.max(m.usable, ...m.rows.map((r) => r.reduce((a, b) => a + b, 0)));
+    // round steps of the axis in GiB, with what is usable always in sight
     const step = [1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 500].find((s) => top / 2 ** 30 / s <= 8) || 1000;
     Object.assign(option.yAxis, { min: 0, max: Math.ceil((top * 1.04) / 2 ** 30 / step) * step * 2 ** 30, interval: step * 2 ** 30 });
     if (top < 2 ** 31) { delete option.yAxis.max; delete option.yAxis.interval; }
     if (option.series.length) {
       option.series[0].markLine = {
         silent: true, symbol: "none", lineStyle: { color: css("--bad"), type: "dashed", width: 1.5 },
-        label: { formatter: `capacity ${gib(m.capacity)}`, position: "insideEndTop", color: css("--bad") },
-        data: [{ yAxis: m.capacity }],
+        label: { formatter: `usable ${gib(m.usable)}`, position: "insideEndTop", color: css("--bad") },
+        data: [{ yAxis: m.usable }],
       };
     }
     return option;

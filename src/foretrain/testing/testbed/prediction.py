@@ -20,8 +20,10 @@ from foretrain.cluster.device import Device
 from foretrain.cost.collectives import selector
 from foretrain.cost.collectives.constants import constants
 from foretrain.cost.compute import KernelCosts, Roofline
-from foretrain.forecast import Question, answer, ask, network_for
 from foretrain.model.ops.base import Kernel
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
+from foretrain.simulation import answer, network_for
 from foretrain.testing.testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER
 from foretrain.testing.testbed.models import MODELS
 from foretrain.testing.testbed.topologies import Graph
@@ -118,7 +120,7 @@ def expect(configuration: Configuration, machine: Machine) -> Expected:
     return Expected(step + copies, alone + copies)
 
 
-def _question(configuration: Configuration, machine: Machine, collective: str) -> Question:
+def _question(configuration: Configuration, machine: Machine, collective: str) -> Scenario:
     graph = configuration.graph
     reached = selector.link_efficiency("network", KIND)
     rate = configuration.rate / 8 * machine.payload / reached

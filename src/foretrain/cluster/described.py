@@ -1,8 +1,10 @@
-"""From the `cluster` value of a case to a cluster, with what had to be assumed.
+"""A cluster described by its device and links, with what had to be assumed.
 
-A case names the device, devices per node, nodes, and perhaps the interconnect and the network. Host, network
-cards and price come from the machine in the catalogue that is most like it; what is null comes from there too
-and is said so.
+    {device: h100, devices_per_node: 8, nodes: 2, intra_node: nvlink4-nvswitch,
+     network: {kind: infiniband, gbps_per_node: 3200}}
+
+Host, network cards and price come from the machine in the catalogue that is most like it; what is null comes from
+there too and is said so. `placement` lists devices in use per node, `devices` is how many take part in all.
 """
 
 from __future__ import annotations
@@ -14,15 +16,20 @@ from typing import Any
 
 from foretrain.cluster import catalog
 from foretrain.cluster.build import interconnect_from, nics_from
-from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.cluster import Cluster, Described, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Network, Nics
+from foretrain.cluster.network_words import NetworkWord, nearest_network, network_word
 from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError, did_you_mean
+from foretrain.limits import DEVICES, shown
 
-__all__ = ["cluster_from_case"]
+__all__ = ["described_cluster", "is_described", "used_devices"]
 
-_KEYS = ("device", "devices_per_node", "nodes", "intra_node", "network", "nvlink_domain")
+_KEYS = (
+    "device", "devices_per_node", "nodes", "intra_node", "network", "nvlink_domain", "placement",
+    "devices",
+)  # fmt: skip
 MOST_GBPS = 1_000_000
 _NETWORK_KEYS = ("kind", "gbps_per_node")
 
@@ -37,19 +44,21 @@ class _Wanted:
     intra_node: str | None
     kind: str | None
     gbps: float | None
+    card_bandwidth: float | None  # bytes/s of one port, where the network's name tells it
     domain: int | None
 
 
-def cluster_from_case(
-    cluster: Mapping[str, Any],
-    *,
-    placement: Sequence[int] | None = None,
-    devices: int | None = None,
-) -> tuple[Cluster, list[str]]:
-    """`placement` lists devices in use per node; `devices` is how many take part in all."""
+def is_described(data: Mapping[str, Any]) -> bool:
+    """Whether a mapping describes machines instead of listing them."""
+    return "device" in data
+
+
+def described_cluster(data: Mapping[str, Any]) -> Described:
+    """The cluster, what had to be assumed of it, and warnings for what was not understood."""
     assumptions: list[str] = []
-    wanted = _checked(cluster, assumptions)
-    used = _placement(wanted, placement, devices, assumptions)
+    warnings: list[str] = []
+    wanted = _checked(data, assumptions, warnings)
+    used = _placement(wanted, data.get("placement"), data.get("devices"), assumptions)
     model = _most_alike(wanted, max(used))
     node = _node(wanted, model, max(used), len(used), assumptions)
     network = Network(node.nics.kind if node.nics is not None else "none")
@@ -59,14 +68,30 @@ def cluster_from_case(
             runs[-1] = NodeRun(node, runs[-1].count + 1, count)
         else:
             runs.append(NodeRun(node, 1, count))
-    name = f"{len(used)} x {max(used)} {wanted.device.name}"
-    return Cluster(name, tuple(runs), network), assumptions
+    name = _name(node, used, wanted.device)
+    cluster = Cluster(name, tuple(runs), network)
+    return Described(cluster, tuple(assumptions), tuple(warnings))
+
+
+def used_devices(data: Mapping[str, Any]) -> tuple[int, int]:
+    """How many devices take part in all, and on the first node."""
+    wanted = _checked(data, [], [])
+    used = _placement(wanted, data.get("placement"), data.get("devices"), [])
+    return sum(used), used[0]
+
+
+def _name(node: Node, used: Sequence[int], device: Device) -> str:
+    """As one would write it, where the machine is one of the catalogue."""
+    is_whole = all(count == node.device_count for count in used)
+    if is_whole and node.name in catalog.nodes():
+        return f"{len(used)} x {node.name}"
+    return f"{len(used)} x {max(used)} {device.name}"
 
 
 # --- reading the words ------------------------------------------------------------------------------
 
 
-def _checked(case: Any, assumptions: list[str]) -> _Wanted:
+def _checked(case: Any, assumptions: list[str], warnings: list[str]) -> _Wanted:
     if not isinstance(case, Mapping):
         raise ClusterError(f"cluster: expected a mapping with {', '.join(_KEYS)}, got {case!r}.")
     faults: list[str] = []
@@ -78,17 +103,20 @@ def _checked(case: Any, assumptions: list[str]) -> _Wanted:
         network = {}
     _note_unknown(case, _KEYS, "cluster", assumptions)
     _note_unknown(network, _NETWORK_KEYS, "cluster.network", assumptions)
+    gbps = _positive(network.get("gbps_per_node"), "cluster.network.gbps_per_node", faults)
+    word = _network(network.get("kind"), gbps, faults, warnings)
     wanted = _Wanted(
         device=_device(case.get("device"), faults, assumptions),
         per_node=_whole(case.get("devices_per_node"), "cluster.devices_per_node", faults),
         nodes=_whole(case.get("nodes"), "cluster.nodes", faults),
         intra_node=_word(case.get("intra_node"), "cluster.intra_node", faults),
-        kind=_kind(network.get("kind"), faults),
-        gbps=_positive(network.get("gbps_per_node"), "cluster.network.gbps_per_node", faults),
+        kind=None if word is None else word.kind,
+        gbps=gbps,
+        card_bandwidth=None if word is None else word.bandwidth,
         domain=_whole(case.get("nvlink_domain"), "cluster.nvlink_domain", faults),
     )
     if faults:
-        raise ClusterError("The case's cluster is not usable:", faults=faults)
+        raise ClusterError("The cluster is not usable:", faults=faults)
     return wanted
 
 
@@ -132,8 +160,8 @@ def _whole(value: Any, path: str, faults: list[str]) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         faults.append(f"{path}: expected a whole number, got {value!r}.")
-    elif not 1 <= value <= 2**20:
-        faults.append(f"{path}: {value!r} must be from 1 to {2**20:,}.")
+    elif not DEVICES.allows(int(value)):
+        faults.append(f"{path}: {DEVICES.fault(int(value))}")
     else:
         return int(value)
     return None
@@ -158,15 +186,19 @@ def _word(value: Any, path: str, faults: list[str]) -> str | None:
     return value or None
 
 
-def _kind(value: Any, faults: list[str]) -> str | None:
-    word = _word(value, "cluster.network.kind", faults)
-    if word is None:
+def _network(
+    value: Any, gbps: float | None, faults: list[str], warnings: list[str]
+) -> NetworkWord | None:
+    text = _word(value, "cluster.network.kind", faults)
+    if text is None:
         return None
-    known = [name for name, link in catalog.links().items() if link.tier == "network"]
-    if word.lower() not in known:
-        hint = did_you_mean(word, known)
-        faults.append(f"cluster.network.kind: unknown {word!r}.{hint} Known: {', '.join(known)}.")
-    return word.lower()
+    word = network_word(text)
+    if word is None:
+        word = nearest_network(text, gbps)
+        warnings.append(
+            f"cluster.network.kind {shown(text)} is not known; {word.kind} stands in for it."
+        )
+    return word
 
 
 def _placement(
@@ -179,7 +211,7 @@ def _placement(
             raise ClusterError(f"placement: {used!r} must list at least one device for each node.")
         if devices is not None and sum(used) != devices:
             raise ClusterError(
-                f"placement {used!r} uses {sum(used)} devices, the case says {devices}."
+                f"placement {used!r} uses {sum(used)} devices, not the {devices} that are said to take part."
             )
         return used
     per_node = wanted.per_node
@@ -200,7 +232,7 @@ def _filled(per_node: int, nodes: int, devices: int | None, assumptions: list[st
         return [per_node] * nodes
     if not 1 <= devices <= per_node * nodes:
         raise ClusterError(
-            f"The case uses {devices} devices, but {nodes} nodes of {per_node} hold {per_node * nodes}."
+            f"{devices} devices take part, but {nodes} nodes of {per_node} hold {per_node * nodes}."
         )
     assumptions.append(
         f"{devices} of {per_node * nodes} devices are used: nodes filled one by one."
@@ -256,7 +288,7 @@ def _node(wanted: _Wanted, model: Node, per_node: int, nodes: int, assumptions: 
         nics=nics,
         price=model.price if same else None,
         cloud=model.cloud if same else None,
-        source=model.source if same else f"the case; host as in {model.name}",
+        source=model.source if same else f"described by device and links; host as in {model.name}",
     )
 
 
@@ -336,6 +368,11 @@ def _nics(
         assumptions.append(f"network.kind is not given: {kind}, as in {example.name}.")
     if wanted.gbps is not None:
         return _cards(wanted.gbps, kind, known, count)
+    if wanted.card_bandwidth is not None:
+        cards = 1 if known is None else known.count
+        row = {"kind": kind, "count": cards, "bandwidth": wanted.card_bandwidth}
+        assumptions.append(f"network cards are not given: {cards} per node, as in {example.name}.")
+        return nics_from(row, catalog.parts())
     if known is None or known.kind != kind:
         # other transports come in other speeds, but the size of the pipe is the best guess there is
         known = _cards(

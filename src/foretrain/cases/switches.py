@@ -1,4 +1,4 @@
-"""From the switches of a case (`runtime_options`) to words of a plan: how far state is split, what runs again.
+"""Switches of published runs that are words of a plan: how far state is split, what runs again.
 
 Sources say the same in many ways: PyTorch names sharding strategies, torchtitan degrees, Megatron modules. What a case's
 own plan says stands; switches say what it leaves open or cannot say.
@@ -6,12 +6,12 @@ own plan says stands; switches say what it leaves open or cannot say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from foretrain.errors import PlanError
-from foretrain.runtime import Runtime
 
 Options = Mapping[str, Any]
 
@@ -30,10 +30,13 @@ MODULES, LAYERS, ACCUMULATED = (
     ("num_microbatches", "grad_accum"),
 )
 AGAIN = "recompute_layers_per_stage"
-KNOWN = (*STRATEGY, *FULLY, *SHARD_SIZE, *REPLICAS, *RESHARDS, *CHECKPOINTING, *SHARE, *ACCUMULATED,
-         MODULES, LAYERS, AGAIN, "hsdp", "layers_per_stage", "expert_tensor_parallel", "placement",
-         "embedding_placement", "max_predictions", "task", "float8", "moe_capacity_factor")  # fmt: skip
-"""Switches that a plan or a model answers to."""
+LAYOUT = "pipeline_layout"
+OF_PLANS = (*STRATEGY, *FULLY, *SHARD_SIZE, *REPLICAS, *RESHARDS, *CHECKPOINTING, *SHARE, *ACCUMULATED,
+            MODULES, LAYERS, AGAIN, LAYOUT, "hsdp", "layers_per_stage", "expert_tensor_parallel",
+            "embedding_placement")  # fmt: skip
+"""Switches that become words of a plan, or a batch."""
+
+LONGEST_LAYOUT = 100_000  # letters: more are no pipeline
 
 # PyTorch FSDP documentation, ShardingStrategy: (ZeRO stage, inside a node only). SHARD_GRAD_OP keeps weights whole
 # between forward and backward, as ZeRO-2 does.
@@ -57,21 +60,33 @@ _MODULES = {
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """ZeRO stage and, for hybrid sharding, over how many ranks state is split."""
+    """ZeRO stage, None where nothing is said of it, and for hybrid sharding over how many ranks state is split."""
 
-    zero: int
+    zero: int | None
     shard: int | None
 
 
 def split_from(
-    options: Options, zero: int, *, replicas: int, per_node: int, stages: int, stack: Runtime
+    options: Options,
+    zero: int | None,
+    *,
+    replicas: int,
+    per_node: int,
+    stages: int,
+    keeps_gathered: bool,
 ) -> Split:
-    """`replicas` hold the same weights; `zero` is what the plan says, else the runtime's default."""
+    """`zero` is what the plan says, `replicas` hold the same weights. Stacks that keep gathered weights in pipelines
+    (`keeps_gathered`) call it fully sharded all the same."""
     chosen = _STRATEGIES.get(_folded(_first(options, STRATEGY)))
     is_hybrid = options.get("hsdp") is True or (chosen is not None and chosen[1])
-    if chosen is not None and zero == 3:
+    if chosen is not None and zero in (None, 3):
         zero = chosen[0]
-    if zero == 3 and not _reshards(options, stages, stack):
+    if zero is None and is_fully_sharded(options):
+        zero = 3
+    stated = _first(options, RESHARDS)
+    if zero == 3 and not _reshards(stated, stages, keeps_gathered):
+        zero = 1 if stages > 1 else 2
+    if zero is None and stated is not None and not _reshards(stated, stages, keeps_gathered):
         zero = 1 if stages > 1 else 2
     shard = _whole(options, SHARD_SIZE)
     copies = _whole(options, REPLICAS)
@@ -79,7 +94,7 @@ def split_from(
         shard = replicas // copies
     if shard is None and is_hybrid:
         shard = min(per_node, replicas)
-    return Split(zero, shard if shard and zero and shard < replicas else None)
+    return Split(zero, shard if shard and zero != 0 and shard < replicas else None)
 
 
 def is_fully_sharded(options: Options) -> bool:
@@ -88,12 +103,11 @@ def is_fully_sharded(options: Options) -> bool:
     return stated is not None and str(stated).lower() not in ("false", "none", "no", "0")
 
 
-def _reshards(options: Options, stages: int, stack: Runtime) -> bool:
+def _reshards(stated: Any, stages: int, keeps_gathered: bool) -> bool:
     """Whether weights are split again between forward and backward."""
-    stated = _first(options, RESHARDS)
     word = str(stated).lower()
     if stated is None or word == "default":
-        return stages == 1 or not stack.keeps_gathered_in_pipelines
+        return stages == 1 or not keeps_gathered
     return word not in ("false", "never")
 
 
@@ -131,10 +145,43 @@ def unknown_words(options: Options) -> list[str]:
     if strategy is not None and _folded(strategy) not in _STRATEGIES:
         wrong.append((next(key for key in STRATEGY if options.get(key) is not None), strategy))
     mode = _first(options, CHECKPOINTING)
-    is_counted = _is_number(mode) or str(mode).isdigit()
+    is_counted = _is_number(mode) or str(mode).isdecimal()
     if mode is not None and not is_counted and _checkpointing(options) is None:
         wrong.append((next(key for key in CHECKPOINTING if options.get(key) is not None), mode))
-    return [f"runtime_options.{key}: {word} not known and ignored." for key, word in wrong]
+    return [
+        f"runtime_options.{key} = {word}: not known; the prediction is without it."
+        for key, word in wrong
+    ]
+
+
+def layers_from(options: Options) -> tuple[int, ...] | None:
+    """Layers of every part of a pipeline: counted, or drawn as Megatron-LM draws them, such as `Et*4|(t*4|)*14tmL`."""
+    counted = options.get("layers_per_stage")
+    if counted:
+        return tuple(counted)
+    drawn = options.get(LAYOUT)
+    if drawn is None:
+        return None
+    parts = _unfolded(str(drawn)).split("|")
+    if not all(re.fullmatch(r"E?t*m*L?", part) for part in parts):
+        raise PlanError(
+            f"{LAYOUT}: {drawn!r} is not drawn of E (embedding), t (layer), m (module of multi-token prediction) and "
+            "L (head), parts parted by |, repeated ones as t*4 or (tt|)*3."
+        )
+    return tuple(part.count("t") for part in parts)
+
+
+def _unfolded(drawn: str) -> str:
+    """`Et*2|(t|)*2L` as `Ett|t|t|L` (Megatron Core, pipeline_parallel_layer_layout.py)."""
+    text, before = re.sub(r"[\s,]", "", drawn), ""
+    while text != before and len(text) <= LONGEST_LAYOUT:
+        before = text
+        text = re.sub(r"(?:\(([^()]*)\)|([Etm]))\*(\d{1,4})", _repeated, text, count=1)
+    return text
+
+
+def _repeated(found: re.Match[str]) -> str:
+    return (found[1] or found[2]) * int(found[3])
 
 
 def accumulated(options: Options) -> int | None:
@@ -166,7 +213,7 @@ def _share(options: Options) -> float | None:
     if _is_number(stated):
         return float(stated)
     every = str(options.get("selective_ac_option"))
-    return 1.0 / int(every) if every.isdigit() and int(every) > 0 else None
+    return 1.0 / int(every) if every.isdecimal() and int(every) > 0 else None
 
 
 def _checkpointing(options: Options) -> str | None:
@@ -191,7 +238,7 @@ def _first(options: Options, keys: Iterable[str]) -> Any:
 def _whole(options: Options, keys: Iterable[str]) -> int | None:
     """The first of the switches that is a whole number; -1 stands for "the rest" and says nothing."""
     values = (options.get(key) for key in keys)
-    numbers = (int(v) if isinstance(v, str) and v.isdigit() else v for v in values)
+    numbers = (int(v) if isinstance(v, str) and v.isdecimal() else v for v in values)
     return next((int(v) for v in numbers if _is_number(v) and v >= 1 and v == v // 1), None)
 
 

@@ -1,4 +1,4 @@
-"""The façade: from names to the best plans."""
+"""The façade of search: from names to the best plans."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from foretrain.analysis.answer import Table
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
-from foretrain.forecast import Measured, ask
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource
 from foretrain.planning import constraints, explain, planner
-from foretrain.planning.document import document
+from foretrain.planning.document import document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.explain import Explanation
 from foretrain.planning.more_nodes import Larger, larger
@@ -24,7 +24,9 @@ from foretrain.planning.planner import Progress, Ranked, SearchResult
 from foretrain.planning.survey import OBJECTIVES
 from foretrain.planning.task import Task
 from foretrain.planning.walked import with_walks
+from foretrain.resolving import Request, resolve
 from foretrain.runtime import Runtime
+from foretrain.scenario import Measured
 
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
@@ -33,8 +35,8 @@ T = TypeVar("T")
 GOALS = (*OBJECTIVES, "pareto")
 
 
-@dataclass(frozen=True)
-class Found(SearchResult):
+@dataclass(frozen=True, repr=False)
+class Found(Table, SearchResult):
     """A search's result and what can be asked of it."""
 
     where: tuple[str, ...] = ()
@@ -58,28 +60,26 @@ class Found(SearchResult):
     def to_dict(self) -> dict[str, Any]:
         return document(self, self.explanations, self.with_more_nodes)
 
-    def save(self, path: str | Path) -> None:
-        """Write a report in the format the extension names: html, json, md, csv, txt."""
-        from foretrain.report.page import save_page
-        from foretrain.report.search import search_page
-
-        save_page(search_page(self), path)
+    def rows(self) -> list[dict[str, Any]]:
+        """The best plans, simulated, then the front of time against memory, estimated."""
+        return flat_rows(self)
 
 
 def search(
     model: str | Path | Mapping[str, Any] | Model,
     *,
     on: str | Path | Mapping[str, Any] | Cluster,
-    batch: int,
+    batch: int | str,
     micro_batch: int | None = None,
     seq: int | None = None,
-    precision: str | Precision = "bf16",
-    optimizer: str | Optimizer = "adam",
-    runtime: str | Runtime = "megatron",
+    precision: str | Precision | None = None,
+    optimizer: str | Optimizer | None = None,
+    runtime: str | Runtime | None = None,
     runtime_options: Mapping[str, Any] | None = None,
     data: DataSource | None = None,
     stragglers: str | Mapping[int, float] | Spread | None = None,
     measured: Measured | None = None,
+    headroom: float | str | None = None,
     objective: str = "time",
     top: int = 10,
     where: str | Sequence[str] = (),
@@ -91,31 +91,53 @@ def search(
     seed: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Found:
-    """The best plans: `search("llama3-8b", on="2 x dgx-h100", batch=256, where="tp<=8, no offload")`.
+    """The best plans, what they trade, and why the others lose. Every plan is estimated, the best are simulated.
 
-    `objective`: time, cost, memory, or pareto for plans that no other beats both in time and in memory. `per_layer`
-    also tries different strategies for different layers. `workers` processes on this machine or a Ray cluster (`ray`:
-    its address, "local" for one on this machine) share the work. `state` is a file that a later call with the same
-    question goes on from; `restart` forgets what it holds. `measured`: costs of the user's own machine.
+    The keywords of `predict` mean the same here; the plan is what is looked for.
+
+    Args:
+        model: as for `predict`.
+        headroom: how much of a device's memory is kept free: a share or a size.
+        objective: `time`, `cost`, `memory`, or `pareto` for plans that no other beats both in time and in memory.
+        top: how many plans to simulate and give.
+        where: plans to look at: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
+        per_layer: also try different strategies for different layers.
+        workers: processes on this machine that share the work.
+        ray: address of a Ray cluster that does, `"local"` for one on this machine.
+        state: a file that a later call with the same question goes on from.
+        restart: forget what that file holds.
+        seed: draws stragglers that are given as a spread.
+        progress: told how far the search has come.
+
+    >>> from foretrain import search
+    >>> found = search("gpt2", on="1 x dgx-h100", batch=32, where="tp<=2, pp=1, vpp=1, cp=1, no offload", top=2)
+    >>> len(found.best), found.rows()[0]["list"], found.best[0].prediction.fits
+    (2, 'best', True)
     """
     _check(objective, top, batch)
     pinned = (where,) if isinstance(where, str) else tuple(where)
     if micro_batch is not None:
         pinned = (*pinned, f"micro={micro_batch}")
-    asked = ask(
-        model,
-        on=on,
-        batch=batch,
-        seq=seq,
-        precision=precision,
-        optimizer=optimizer,
-        runtime=runtime,
-        runtime_options=runtime_options,
-        data=data,
-        stragglers=_seeded(stragglers, seed),
-        measured=measured,
+    asked = resolve(
+        Request(
+            model,
+            on,
+            None,
+            batch,
+            micro_batch,
+            seq,
+            precision,
+            optimizer,
+            runtime,
+            runtime_options or {},
+            data=data,
+            stragglers=_seeded(stragglers, seed),
+            measured=measured,
+            headroom=headroom,
+            is_searched=True,
+        )
     )
-    task = Task(asked.workload, asked.cluster, asked.runtime, measured)
+    task = Task.of(asked)
     wanted = _Wanted(task, pinned, objective, top, progress)
     result = wanted.searched(executor_of(workers, ray), state, restart)
     if per_layer:
@@ -191,13 +213,13 @@ def executor_of(workers: int | None, ray: str | None) -> Executor:
     return InOrder() if workers is None or workers == 1 else Processes(workers)
 
 
-def _check(objective: str, top: int, batch: int) -> None:
+def _check(objective: str, top: int, batch: int | str) -> None:
     faults = []
     if objective not in GOALS:
         faults.append(f"objective {objective!r} is unknown. Known: {', '.join(GOALS)}.")
     if top < 1:
         faults.append(f"top {top}: must be 1 or more.")
-    if batch < 1:
+    if isinstance(batch, int) and batch < 1:
         faults.append(f"global batch {batch} is not a positive whole number.")
     if faults:
         raise InputError("this cannot be searched for:", faults=faults)

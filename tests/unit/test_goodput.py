@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from foretrain.cluster.catalog import find_node
-from foretrain.errors import InputError
-from foretrain.model.workload import Workload
-from foretrain.recommendation.figures import figure, figures
-from foretrain.recommendation.goodput import (
+from foretrain.analysis.goodput import (
     Interruptions,
     Risk,
     best_interval,
     checkpoint_bytes,
     daly,
     failures_per_hour,
+    figure,
+    figures,
     spot_per_hour,
     young,
 )
+from foretrain.cluster.catalog import find_node
+from foretrain.errors import InputError
+from foretrain.model.workload import Workload
 
 HOUR = 3600.0
 CASES = [(24 * HOUR, 60.0), (3 * HOUR, 120.0), (3 * HOUR, 1800.0), (1e7, 5.0), (600.0, 900.0)]
@@ -36,6 +37,11 @@ def test_the_interval_is_the_minimum_of_the_expected_time(mtbf: float, checkpoin
     )  # fmt: skip
     assert best_interval(mtbf, checkpoint) == pytest.approx(exact.x, rel=2e-3)
     assert room.expected(1e9, best_interval(mtbf, checkpoint)) <= exact.fun * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 30.0, 36.0, 37.0, 1e4, 1e300])
+def test_the_interval_is_found_however_long_a_checkpoint_takes(ratio: float) -> None:
+    assert 0.8 < best_interval(1.0, ratio) <= 1.0
 
 
 def test_young_and_daly_are_near_where_checkpoints_are_short() -> None:
@@ -94,10 +100,10 @@ def test_a_hopeless_room_takes_forever() -> None:
 
 def test_more_machines_more_interruptions() -> None:
     node = find_node("aws:p5.48xlarge")
-    one, many = (Risk().interruptions(1e11, node, count, is_spot=False) for count in (1, 64))
+    one, many = (Risk().interruptions(1e11, [(node, count)]) for count in (1, 64))
     assert many.mtbf == pytest.approx(one.mtbf / 64)
     assert many.checkpoint == pytest.approx(one.checkpoint / 64)
-    spot = Risk().interruptions(1e11, node, 64, is_spot=True)
+    spot = Risk().interruptions(1e11, [(node, 64)], is_spot=True)
     assert spot.mtbf < many.mtbf
     assert one.restart <= spot.restart <= figure("spot", "restart_seconds")
 
@@ -105,7 +111,7 @@ def test_more_machines_more_interruptions() -> None:
 def test_what_the_user_knows_goes_first() -> None:
     node = find_node("aws:p5.48xlarge")
     risk = Risk(machine_mtbf_hours=100.0, spot_rate=0.1, checkpoint_rate=1e9, restart_seconds=7.0)
-    found = risk.interruptions(4e9, node, 2, is_spot=True)
+    found = risk.interruptions(4e9, [(node, 2)], is_spot=True)
     assert found.mtbf == pytest.approx(HOUR / (2 * 0.11))
     assert found.checkpoint == pytest.approx(2.0)
     assert found.restart == 7.0

@@ -1,0 +1,69 @@
+"""Answers to follow-up questions: does it fit, and what if something were different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foretrain.analysis.answer import Answer
+from foretrain.analysis.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class FitChange:
+    """A changed plan and whether it fits."""
+
+    change: str
+    peak_bytes: float
+    fits: bool
+    step_seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "change": self.change,
+            "peak_bytes": self.peak_bytes,
+            "fits": self.fits,
+            "step_seconds": self.step_seconds,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class FitAnswer(Answer):
+    """`changes` from the smallest to the largest intrusion; empty when it fits as it is."""
+
+    prediction: Prediction
+    fits: bool
+    changes: tuple[FitChange, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        document = self.prediction.to_dict()
+        return {
+            "fits": self.fits,
+            "memory": document["memory"],
+            "changes": [change.to_dict() for change in self.changes],
+            "prediction": document,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class WhatIf(Answer):
+    """The same step as asked (`base`) and with `changes` (`changed`)."""
+
+    base: Prediction
+    changed: Prediction
+    changes: Mapping[str, Any]
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast samples are trained on: a larger batch makes a longer step, not a slower one."""
+        before = self.base.samples_per_second
+        return self.changed.samples_per_second / before if before else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "changes": dict(self.changes),
+            "speedup": self.speedup,
+            "base": self.base.to_dict(),
+            "changed": self.changed.to_dict(),
+        }

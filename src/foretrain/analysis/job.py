@@ -1,0 +1,310 @@
+"""The job: all the steps of a training run, what they take and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, TypedDict
+
+import numpy as np
+
+from foretrain.analysis.goodput import HOUR, Interruptions, Risk, checkpoint_bytes, figure
+from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.node import Node
+from foretrain.errors import InputError
+from foretrain.model.workload import Workload
+from foretrain.units import parse_amount, show_bandwidth, show_count
+
+AMOUNTS = ("tokens", "samples", "steps", "epochs")
+MOST = 1e21
+"""of anything that is counted, and of USD: beyond any in use, and no sum of it overflows"""
+MOST_PUE = 10.0
+"""power of a data centre over that of its computers: beyond any in use"""
+
+
+class JobWords(TypedDict, total=False):
+    """What a question may say of a job."""
+
+    tokens: float | str | None
+    samples: float | str | None
+    steps: float | str | None
+    epochs: float | str | None
+    dataset_samples: float | str | None
+    dataset_tokens: float | str | None
+    usd_per_hour: float | str | None  # of one device
+    pue: float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How much is trained: all samples, repetitions counted, and how it was said."""
+
+    samples: float
+    asked: str  # "15T tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """What a question says of its job, resolved. Without a length it is the step alone that has a price."""
+
+    length: Length | None = None
+    usd_per_device_hour: float | None = None
+    pue: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was said, as part of a question."""
+        length = None if self.length is None else self.length.asked
+        said = {"job": length, "usd_per_device_hour": self.usd_per_device_hour, "pue": self.pue}
+        return {name: value for name, value in said.items() if value is not None}
+
+    def totals(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        step_seconds: float,
+        interval: tuple[float, float],
+        usd_per_hour: float | None,
+    ) -> JobTotals | None:
+        """Of a step that takes so long on a cluster at so much; None where no length is given."""
+        if self.length is None:
+            return None
+        samples, devices = self.length.samples, cluster.device_count
+        steps = max(1, ceil(samples / workload.global_batch - 1e-9))
+        risk = Risk().interruptions(checkpoint_bytes(workload), _machines(cluster))
+        low, high = (risk.expected(steps * seconds) for seconds in interval)
+        watts = _watts(cluster)
+        return JobTotals(
+            asked=self.length.asked,
+            samples=samples,
+            tokens=None if workload.seq_len is None else samples * workload.seq_len,
+            steps=steps,
+            devices=devices,
+            compute_seconds=steps * step_seconds,
+            expected_seconds=risk.expected(steps * step_seconds),
+            interval_seconds=(low, high),
+            interruptions=risk,
+            usd_per_device_hour=None if usd_per_hour is None else usd_per_hour / devices,
+            board_watts=watts,
+            pue=self.pue,
+            notes=_notes(cluster, risk, watts, self.pue),
+        )
+
+
+def length_of(
+    amounts: Mapping[str, float | str | None],
+    workload: Workload,
+    batch: int | None,
+    dataset_samples: float | None,
+    faults: list[str],
+    remedy: str,
+) -> Length | None:
+    """From one of `AMOUNTS`; what is wrong is added to `faults`. `remedy` says how to give the size of a dataset."""
+    given = {name: amounts[name] for name in AMOUNTS if amounts.get(name) is not None}
+    if len(given) != 1:
+        faults.append(
+            f"length: give one of tokens, samples, steps or epochs ({', '.join(given) or 'none'} given)."
+        )
+        return None
+    ((name, text),) = given.items()
+    value = _positive(name, text, faults)
+    if value is None:
+        return None
+    asked = f"{_said(text)} {name}"
+    if name == "samples":
+        return Length(value, asked)
+    if name == "tokens":
+        if workload.seq_len is None:
+            faults.append(
+                f"tokens: samples of {workload.model.name} are not sequences; give samples, steps or epochs."
+            )
+            return None
+        return Length(value / workload.seq_len, asked)
+    if name == "steps":
+        if batch is None:
+            faults.append(
+                "steps: with a batch per device a step is other work on every cluster; give tokens, samples or epochs."
+            )
+            return None
+        return Length(value * batch, asked)
+    if dataset_samples is None:
+        faults.append(f"epochs: the size of the dataset is not known; {remedy}.")
+        return None
+    return Length(value * dataset_samples, asked)
+
+
+def _said(text: float | str | None) -> str:
+    if text is None or isinstance(text, str):
+        return str(text).strip()
+    return f"{text:g}" if text < 1e5 else show_count(text)
+
+
+def _positive(name: str, given: float | str | None, faults: list[str]) -> float | None:
+    """The amount, or None and a fault."""
+    if given is None:
+        return None
+    try:
+        value = parse_amount(given)
+    except InputError as error:
+        faults.append(f"{name}: {error}")
+        return None
+    if not 0 < value <= MOST:
+        faults.append(f"{name}: {given} must be positive and at most {MOST:g}.")
+        return None
+    return value
+
+
+def job_terms(words: JobWords, workload: Workload) -> JobTerms:
+    """Resolve what is said of a job; everything that is wrong with it is told at once."""
+    unknown = [name for name in words if name not in JobWords.__annotations__]
+    if unknown:  # a slip in a program, as Python itself tells it
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+    faults: list[str] = []
+    told: Mapping[str, Any] = {name: value for name, value in words.items() if value is not None}
+    size = _dataset(told, workload, faults)
+    length = None
+    if any(name in told for name in AMOUNTS):
+        remedy = "give dataset_samples or dataset_tokens (--dataset-samples, --dataset-tokens)"
+        has_size = "dataset_samples" in told or "dataset_tokens" in told
+        known = size if size is not None or not has_size else 1.0  # its own fault is told already
+        length = length_of(told, workload, workload.global_batch, known, faults, remedy)
+    else:
+        faults += [
+            f"{name}: says nothing without a job; give tokens, samples, steps or epochs."
+            for name in ("dataset_samples", "dataset_tokens", "pue")
+            if name in told
+        ]
+    price = _price(told.get("usd_per_hour"), faults)
+    pue = _positive("pue", told.get("pue"), faults)
+    if pue is not None and not 1.0 <= pue <= MOST_PUE:
+        faults.append(f"pue: {told['pue']} is not from 1 to {MOST_PUE:g}.")
+    if faults:
+        raise InputError("this job cannot be predicted:", faults=faults)
+    return JobTerms(length, price, pue)
+
+
+def _dataset(told: Mapping[str, Any], workload: Workload, faults: list[str]) -> float | None:
+    """Samples of a dataset."""
+    samples = _positive("dataset_samples", told.get("dataset_samples"), faults)
+    tokens = _positive("dataset_tokens", told.get("dataset_tokens"), faults)
+    if "dataset_samples" in told and "dataset_tokens" in told:
+        faults.append("dataset_samples, dataset_tokens: give one of them.")
+    if tokens is None:
+        return samples
+    if workload.seq_len is None:
+        faults.append(
+            f"dataset_tokens: samples of {workload.model.name} are not sequences; give dataset_samples."
+        )
+        return None
+    return tokens / workload.seq_len
+
+
+def _price(given: float | str | None, faults: list[str]) -> float | None:
+    if given is None:
+        return None
+    try:
+        value = parse_amount(given.strip().removeprefix("$") if isinstance(given, str) else given)
+    except InputError:
+        value = -1.0
+    if not 0 <= value <= MOST:
+        faults.append(
+            f"usd_per_hour: {given!r} is not a price; write what one device costs in an hour, such as 2.50."
+        )
+        return None
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class JobTotals:
+    """What the whole job takes on a cluster. Seconds, USD, kWh; what is paid for is the expected time."""
+
+    asked: str
+    samples: float
+    tokens: float | None
+    steps: int
+    devices: int
+    compute_seconds: float  # all steps, nothing ever failing
+    expected_seconds: float  # with failures, restarts and checkpoints
+    interval_seconds: tuple[float, float]  # of the expected time, from that of the step
+    interruptions: Interruptions
+    usd_per_device_hour: float | None
+    board_watts: float | None  # of all devices
+    pue: float | None
+    notes: tuple[str, ...] = ()  # what the totals rest on besides the step
+
+    @property
+    def goodput(self) -> float:
+        """Share of the expected time that is work that lasts."""
+        return self.compute_seconds / self.expected_seconds
+
+    @property
+    def device_hours(self) -> float:
+        return self.devices * self.expected_seconds / HOUR
+
+    @property
+    def usd(self) -> float | None:
+        price = self.usd_per_device_hour
+        return None if price is None else price * self.device_hours
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Of boards that draw all they may, with the data centre's part where it is known."""
+        if self.board_watts is None:
+            return None
+        return self.board_watts * (self.pue or 1.0) * self.expected_seconds / HOUR / 1000.0
+
+    def to_dict(self) -> dict[str, Any]:
+        risk = self.interruptions
+        return {
+            "asked": self.asked,
+            "samples": self.samples,
+            "tokens": self.tokens,
+            "steps": self.steps,
+            "compute_days": self.compute_seconds / (24.0 * HOUR),
+            "expected_days": self.expected_seconds / (24.0 * HOUR),
+            "interval_days": [seconds / (24.0 * HOUR) for seconds in self.interval_seconds],
+            "device_hours": self.device_hours,
+            "usd": self.usd,
+            "usd_per_device_hour": self.usd_per_device_hour,
+            "energy_kwh": self.energy_kwh,
+            "pue": self.pue,
+            "goodput": {
+                "share": self.goodput,
+                "mtbf_hours": risk.mtbf / HOUR,
+                "checkpoint_seconds": risk.checkpoint,
+                "checkpoint_every_seconds": risk.interval(self.compute_seconds),
+                "restart_seconds": risk.restart,
+            },
+        }
+
+
+def _machines(cluster: Cluster) -> Sequence[tuple[Node, int]]:
+    return [(run.node, run.count) for run in cluster.runs]
+
+
+def _watts(cluster: Cluster) -> float | None:
+    """Board power of all devices; None where a data sheet does not tell."""
+    counts = np.bincount(np.asarray(cluster.device_kind), minlength=len(cluster.devices))
+    watts = [device.tdp_watts for device in cluster.devices]
+    known = [each for each in watts if each is not None]
+    if len(known) < len(watts):
+        return None
+    return float(np.dot(counts, known))
+
+
+def _notes(
+    cluster: Cluster, risk: Interruptions, watts: float | None, pue: float | None
+) -> tuple[str, ...]:
+    rates = sorted({Risk().bytes_per_second(node) for node, _ in _machines(cluster)})
+    written = " or ".join(show_bandwidth(rate) for rate in rates)
+    told = (
+        f"job: a machine of {figure('failures', 'devices'):g} devices fails once in "
+        f"{figure('failures', 'machine_days'):g} days, a restart takes {risk.restart / 60:g} min, "
+        f"a machine writes checkpoints at {written}."
+    )
+    if watts is None:
+        return (told,)
+    rest = (
+        "hosts, network and cooling are not counted" if pue is None else f"times a PUE of {pue:g}"
+    )
+    return told, f"job: energy is what boards may draw (TDP) all the time; {rest}."

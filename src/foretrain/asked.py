@@ -1,0 +1,46 @@
+"""The keywords of a question about a training step: `predict` takes them, and so does all that asks about the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from foretrain.analysis.job import JobWords
+from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.stragglers import Spread
+from foretrain.model.graph import Model
+from foretrain.model.optimizer import Optimizer
+from foretrain.model.precision import Precision
+from foretrain.model.workload import DataSource
+from foretrain.plan.plan import Plan
+from foretrain.runtime import Runtime
+from foretrain.scenario import Measured
+
+__all__ = ["Asked", "ClusterLike", "ModelLike", "Options"]
+
+ModelLike: TypeAlias = str | Path | Mapping[str, Any] | Model
+ClusterLike: TypeAlias = str | Path | Mapping[str, Any] | Cluster
+
+
+class Options(JobWords, total=False):
+    """All but what it runs on; None and what is left out is as `predict` has it."""
+
+    plan: str | Mapping[str, Any] | Plan | None
+    batch: int | str | None
+    micro_batch: int | None
+    seq: int | None
+    precision: str | Precision | None
+    optimizer: str | Optimizer | None
+    runtime: str | Runtime | None
+    runtime_options: Mapping[str, Any] | None
+    data: DataSource | None
+    stragglers: str | Mapping[int, float] | Spread | None
+    measured: Measured | None
+    headroom: float | str | None
+
+
+class Asked(Options):
+    """The keywords of `predict`."""
+
+    on: ClusterLike

@@ -1,0 +1,247 @@
+"""From a case, one published run in the format of `docs/cli.md`, to a request.
+
+This only translates: what a table says in its own dialect becomes plan words, batches and switches. What it leaves open
+stays open, and the one resolver fills it in as it does for everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Any
+
+from foretrain.case_schema import case_faults
+from foretrain.cases.switches import (
+    LAYERS,
+    MODULES,
+    OF_PLANS,
+    accumulated,
+    is_fully_sharded,
+    layers_from,
+    recompute_from,
+    split_from,
+    unknown_words,
+)
+from foretrain.cluster.described import used_devices
+from foretrain.errors import CaseError, did_you_mean
+from foretrain.limits import shown
+from foretrain.model.graph import Model
+from foretrain.model.load import load_model
+from foretrain.resolving import Request
+from foretrain.resolving.stack import preset_of
+
+# letters and digits alone
+_SCHEDULES = {
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved",
+    "interleaved1f1b": "interleaved",
+    "zbh1": "zb-h1",
+}
+_KEYS = (
+    "id", "source", "group", "model", "seq_len", "cluster", "devices", "plan", "batch", "precision",
+    "optimizer", "runtime", "runtime_options", "measured", "quality", "caveats", "assumed",
+)  # fmt: skip
+_PLAN_KEYS = (
+    "dp", "tp", "pp", "vpp", "cp", "ep", "zero", "sequence_parallel", "recompute", "schedule",
+    "optimizer_offload",
+)  # fmt: skip
+_BATCH_KEYS = ("global", "micro", "per_device")
+_STAND_INS = {
+    "zbv": "zb-h1",
+    "zbvzerobubble": "zb-h1",
+    "zerobubble": "zb-h1",
+    "dualpipe": "zb-h1",
+    "dualpipev": "zb-h1",
+}
+"""Of zero-bubble schedules the one that is here stands for all, with a word about it."""
+
+
+def request_from_case(case: Mapping[str, Any]) -> Request:
+    """What a case asks."""
+    if not isinstance(case, Mapping):
+        raise CaseError(f"a case is a JSON object, found {type(case).__name__}.")
+    if faults := case_faults(case):
+        raise CaseError(f"case {shown(case.get('id', '?'))} cannot be read:", faults=faults)
+    return _Translation(case).request()
+
+
+class _Translation:
+    def __init__(self, case: Mapping[str, Any]) -> None:
+        self.case = case
+        # what stands beside the known keys is a switch as well
+        others = {key: value for key, value in case.items() if key not in _KEYS}
+        self.options = {**others, **_mapping(case, "runtime_options")}
+        self.plan = _mapping(case, "plan")
+        self.batch = _mapping(case, "batch")
+        self.assumptions: list[str] = []
+        self.warnings: list[str] = []
+        self.unknown = 0
+
+    def request(self) -> Request:
+        case = self.case
+        on = {**case["cluster"], **self._placed()}
+        words = self._words(used_devices(on))
+        batch, micro = self._batches(words["dp"], words["pp"])
+        for line in (*unknown_words(self.options), *self._unknown_keys()):
+            self._unknown(line)
+        rest = {
+            key: value
+            for key, value in self.options.items()
+            if key not in OF_PLANS and value is not None
+        }
+        return Request(
+            case["model"],
+            on,
+            {name: value for name, value in words.items() if value is not None},
+            batch,
+            micro,
+            case.get("seq_len"),
+            case.get("precision"),
+            case.get("optimizer"),
+            case.get("runtime"),
+            rest,
+            id=str(case.get("id", "")),
+            strict=False,
+            assumptions=tuple(self.assumptions),
+            warnings=tuple(self.warnings),
+            unknown=self.unknown,
+        )
+
+    def _unknown_keys(self) -> Iterator[str]:
+        for part, known in (("plan", _PLAN_KEYS), ("batch", _BATCH_KEYS)):
+            for key, value in getattr(self, part).items():
+                if key not in known and value is not None:
+                    near = did_you_mean(str(key), known)
+                    yield f"{part}.{key} = {value}: not known; the prediction is without it.{near}"
+
+    def _unknown(self, line: str) -> None:
+        self.unknown += 1
+        self.warnings.append(line)
+
+    def _placed(self) -> dict[str, Any]:
+        found = {"placement": self.options.get("placement"), "devices": self.case.get("devices")}
+        return {key: value for key, value in found.items() if value is not None}
+
+    # --- plan words -------------------------------------------------------------------------------------
+
+    def _degree(self, name: str) -> int | None:
+        value = self.plan.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CaseError(f"plan.{name}: {value!r} is not a whole number of at least 1.")
+        return value
+
+    def _words(self, used: tuple[int, int]) -> dict[str, Any]:
+        """Said words; None for what is left open. `used`: devices in all, and on the first node."""
+        names = ("tp", "pp", "cp", "vpp", "ep")
+        degrees = {name: self._degree(name) or 1 for name in names}
+        tp, pp, cp, vpp = (degrees[name] for name in ("tp", "pp", "cp", "vpp"))
+        dp = self._degree("dp") or max(1, used[0] // (tp * pp * cp))
+        split = split_from(
+            self.options,
+            self.plan.get("zero"),
+            replicas=dp * cp,
+            per_node=used[1],
+            stages=pp,
+            keeps_gathered=preset_of(self.case.get("runtime")).keeps_gathered_in_pipelines,
+        )
+        if self.plan.get("zero") is None and split.zero == 3 and is_fully_sharded(self.options):
+            self.assumptions.append("plan.zero not given: 3, for a switch says fully sharded.")
+        return {
+            **degrees,
+            "dp": dp,
+            "etp": self.options.get("expert_tensor_parallel"),
+            "zero": split.zero,
+            "shard": split.shard,
+            "sp": self._sequence_parallel(tp),
+            "schedule": self._schedule(vpp),
+            "recompute": self._recompute(pp * vpp),
+            "offload": ("optimizer",) if self.plan.get("optimizer_offload") else (),
+            "layers": layers_from(self.options),
+            "tables": self._tables(),
+        }
+
+    def _sequence_parallel(self, tp: int) -> bool | None:
+        stated = self.plan.get("sequence_parallel")
+        return None if stated is None else bool(stated) and tp > 1
+
+    def _tables(self) -> str | None:
+        stated = self.options.get("embedding_placement")
+        if stated is None:
+            return None
+        return "rows" if "model-parallel" in str(stated) else "replicated"
+
+    def _schedule(self, chunks: int) -> str | None:
+        stated = self.plan.get("schedule")
+        if not stated:
+            return None
+        word = "".join(letter for letter in str(stated).lower() if letter.isalnum())
+        found = _SCHEDULES.get(word)
+        if found is not None and not (found == "zb-h1" and chunks > 1):
+            return found
+        near = "interleaved" if chunks > 1 else _STAND_INS.get(word, "1f1b")
+        self._unknown(f"plan.schedule: {stated!r} is not known; {near} stands in for it.")
+        return near
+
+    def _recompute(self, chunks: int) -> str | None:
+        stated = self.plan.get("recompute")
+        names: list[str] = []
+        layers = 0.0
+        if any(self.options.get(key) is not None for key in (MODULES, LAYERS)):
+            model = self._model()
+            names = [op.name for _, op in model.ops()]
+            layers = _layers(model) / chunks
+        word = None if stated is None else str(stated).lower()
+        return recompute_from(self.options, word, names, layers)
+
+    def _model(self) -> Model:
+        return load_model(self.case["model"], self.case.get("seq_len"))
+
+    # --- batches ----------------------------------------------------------------------------------------
+
+    def _batches(self, replicas: int, stages: int) -> tuple[int | None, int | None]:
+        """Global batch, rounded up to what the replicas can share out, and micro-batch."""
+        total, micro = self.batch.get("global"), self.batch.get("micro")
+        passes = accumulated(self.options)
+        micro = None if micro is None else _whole("batch.micro", micro)
+        if total is None:
+            if passes is None:
+                return None, micro
+            total = (micro or 1) * replicas * passes
+        total = _whole("batch.global", total)
+        if micro is None and passes is not None and total % (replicas * passes) == 0:
+            micro = total // (replicas * passes)
+        each = (micro or 1) * replicas
+        if total % each:
+            rounded = ceil(total / each) * each
+            self.warnings.append(
+                f"global batch {total} is not divisible by micro-batch {micro or 1} x {replicas} replicas:"
+                f" predicted for {rounded}."
+            )
+            total = rounded
+        return total, micro
+
+
+def _layers(model: Model) -> int:
+    if model.shape is not None:
+        return model.shape.num_hidden_layers
+    return sum(block.repeat for block in model.blocks[1:-1])
+
+
+def _mapping(case: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = case.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise CaseError(f"{key}: expected an object, found {type(value).__name__}.")
+    return value
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CaseError(f"{name}: {value!r} is not a positive whole number.")
+    return value

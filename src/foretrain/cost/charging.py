@@ -1,0 +1,173 @@
+"""Charging: what a collective costs the groups that run it, by a measured curve where one holds or by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from foretrain.cluster.device import Device
+from foretrain.compile.execution import Communication, Tokens, Vectors
+from foretrain.compile.passes.bucket import FromBuffer
+from foretrain.compile.passes.fold import Fold, Use
+from foretrain.cost.calibration.efficiencies import table
+from foretrain.cost.collectives.base import Ints
+from foretrain.cost.collectives.selector import Choice, Wiring, protocols, select
+from foretrain.cost.curves import Timed
+from foretrain.cost.network import Network, Price, Routes, wiring_of
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one collective costs a group class: pay latency, then move volume over a route."""
+
+    choice: Choice
+    route: int
+    seconds: float  # alone
+    crowd_seconds: float  # while all groups of its communicator do the same
+    is_network: bool
+    is_measured: bool = False  # the time alone is that of a measured curve
+    left: str = ""  # why measured curves that there are do not hold, for people
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Movers:
+    """Those that move together in a collective, whatever its size: one of their groups, and the ways it may take."""
+
+    members: Ints
+    moving: Ints
+    wiring: Wiring
+    routes: Mapping[str, int]  # pattern → route
+    own_rate: Mapping[str, float]  # pattern → bytes/s of the group alone
+
+
+def movers(network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int) -> Movers:
+    """The groups of one class, or the parties that move by themselves."""
+    group, collective = use
+    found, together = fold.groups[group], fold.movers(group, collective)
+    members = found.groups[found.group_of[together.first[mover_class]]]
+    patterns = dict.fromkeys(a.pattern for a in network.algorithms(collective))
+    able = {p: routes.number[group, p, mover_class] for p in patterns}
+    rates = tuple((p, float(routes.crowd_rate[number])) for p, number in able.items())
+    delays = tuple((p, network.reported + float(routes.delay[n])) for p, n in able.items())
+    return Movers(
+        members=members,
+        moving=np.flatnonzero(together.group_of == together.examples[mover_class]),
+        wiring=replace(wiring_of(network, members), rate=rates[0][1], rates=rates, delays=delays),
+        routes=able,
+        own_rate={p: float(routes.own_rate[number]) for p, number in able.items()},
+    )
+
+
+def charge(network: Network, who: Movers, routes: Routes, work: Communication, library: str) -> Charge:  # fmt: skip
+    """What a collective costs those that move together."""
+    asked = (work, who.members, who.wiring, who.own_rate, library, who.moving)
+    if (
+        type(work) is Communication
+    ):  # all of a group begin alike: classes on like links pay the same
+        joint, own = network.joints.of(who.members), tuple(who.own_rate.values())
+        key = (work.collective, work.bytes, who.wiring, own, joint, library)
+        price = network.prices.get(key)
+        if price is None:
+            price = network.prices[key] = priced(network, *asked)
+    else:
+        price = priced(network, *asked)
+    choice = price.choice
+    route = who.routes[choice.pattern]
+    rate = float(routes.rate[route])
+    if np.isinf(rate):  # a party that only hears
+        choice = replace(choice, volume=0.0, moved=0.0)
+    crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
+    is_far = bool(routes.is_network[route])
+    known = (price.is_measured, price.left)
+    return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_far, *known)
+
+
+def priced(
+    network: Network,
+    work: Communication,
+    members: Ints,
+    wiring: Wiring,
+    own_rate: Mapping[str, float],
+    library: str,
+    moving: Ints,
+) -> Price:
+    """How a group's library carries a collective out.
+
+    `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
+    """
+    collective = network.laying.named(work.collective)
+    summed = _summed(network, work, wiring) if isinstance(work, Vectors) else 0.0
+    if isinstance(work, Tokens | Vectors):
+        places = wiring.domains if wiring.domains > 1 else len(members)
+        work = Communication(work.collective, work.sent(places), work.group, work.purpose)
+    choice = select(collective, work.bytes, wiring, library, network.choose)
+    rate = own_rate[choice.pattern]
+    timed = _timed(network, work, members, wiring, library)
+    if timed.seconds is not None and np.isfinite(rate):
+        choice = _lasting(choice, timed.seconds, rate)
+        wiring = replace(wiring, domains=1)  # its sockets were measured with it
+    waits = summed + _waits(network, work, choice, wiring, library, moving)
+    is_measured = timed.seconds is not None and np.isfinite(rate)
+    return Price(replace(choice, latency=choice.latency + waits), is_measured, timed.left)
+
+
+def _timed(
+    network: Network, work: Communication, members: Ints, wiring: Wiring, library: str
+) -> Timed:
+    """What the best of the tables that know the group says."""
+    tables = network.curves(library, wiring.domains)
+    asked = (
+        (network.joints.of(members), len(members), work.collective, work.bytes) if tables else ()
+    )
+    found = [table.alone(*asked) for table in tables]
+    told = [one for one in found if one.seconds is not None] or [one for one in found if one.left]
+    return told[0] if told else Timed()
+
+
+def _lasting(choice: Choice, seconds: float, rate: float) -> Choice:
+    """The choice with the time that a measured curve gives to a group alone.
+
+    It is turned into the volume that takes it at the group's own rate; what else is on the links then slows it as
+    it would any other flow.
+    """
+    latency = min(choice.latency, 0.9 * seconds)
+    return replace(choice, latency=latency, volume=(seconds - latency) * rate, max_rate=None)
+
+
+def _summed(network: Network, work: Vectors, wiring: Wiring) -> float:
+    """Seconds in which partial sums of one node meet before they leave it, or gradients go round inside it."""
+    inside = network.capacity[~network.is_network]
+    ranks = wiring.ranks // wiring.domains
+    if wiring.domains == 1 or ranks == 1 or not len(inside):
+        return 0.0
+    return work.inside(wiring.domains, ranks) * (ranks - 1) / ranks / float(inside.min())
+
+
+def _waits(
+    network: Network, work: Communication, choice: Choice, wiring: Wiring, library: str, ranks: Ints
+) -> float:
+    """Seconds that a library's tuner does not know of when it chooses. Its latencies are those of network cards that
+    reach device memory; through the sockets of a host every hop takes a TCP message."""
+    seconds = 0.0
+    if isinstance(work, FromBuffer):  # those that move together begin when the slowest has copied
+        kinds = np.unique(np.asarray(network.cluster.device_kind)[ranks]).tolist()
+        seconds = max(_fusion(work, network.cluster.devices[kind]) for kind in kinds)
+    if network.transport == "tcp" and wiring.domains > 1:
+        known = next(p for p in protocols(library, choice.algorithm) if p.name == choice.protocol)
+        able = network.algorithms(work.collective)
+        algorithm = next(a for a in able if a.name == choice.algorithm)
+        steps = algorithm.steps(work.collective, wiring.ranks, wiring.domains)
+        more = max(0.0, protocols("gloo")[0].between - known.between)
+        seconds += steps.between * more * wiring.between_latency
+    return seconds
+
+
+def _fusion(work: FromBuffer, device: Device) -> float:
+    """Until the coordinator is done, and copies of several tensors into the fusion buffer and out of it."""
+    if work.tensors < 2:
+        return work.delay
+    reached, _ = table().of(device)
+    moved = 2.0 * work.bytes / (device.memory_bandwidth * reached.memory)
+    return work.delay + 2.0 * (work.tensors * reached.start_seconds + moved)

@@ -1,0 +1,31 @@
+"""Export: launch files of the question that `predict` would answer."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from foretrain.adapters.write import Exported
+from foretrain.adapters.write import export as export_question
+from foretrain.asked import Asked, ModelLike
+from foretrain.resolving import ask
+
+__all__ = ["export"]
+
+
+def export(model: ModelLike, *, to: str, **question: Unpack[Asked]) -> Exported:
+    """Launch files of a plan for other software, and what of the plan they cannot say.
+
+    Args:
+        model: as for `predict`.
+        to: `megatron`, `deepspeed`, `torchrun`, `accelerate` or `nanotron`.
+        **question: the keywords of `predict`.
+
+    Returns:
+        Files by name (`files`), sentences on what they leave unsaid (`cannot`), and `save(folder)`.
+
+    >>> from foretrain import export
+    >>> made = export("gpt2", to="torchrun", on="1 x dgx-h100", plan="dp8", batch=64)
+    >>> "launch.sh" in made.files
+    True
+    """
+    return export_question(ask(model, **question), to)

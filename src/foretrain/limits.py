@@ -1,0 +1,87 @@
+"""How large what strangers write may be: one table, which every reader goes by.
+
+A limit stands well above anything that was ever trained and low enough that what is below it is answered in
+seconds and without a number too large for arithmetic. Beyond it stands a slip of the finger, or malice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+__all__ = [
+    "BATCH",
+    "DEVICES",
+    "DIMENSION",
+    "FACTOR",
+    "LAYERS",
+    "LEAST_QUANTITY",
+    "MICRO_BATCH",
+    "MOST_QUANTITY",
+    "NODE_DEVICES",
+    "PASSES",
+    "SEQUENCE",
+    "SLOWNESS",
+    "Limit",
+    "Range",
+    "shown",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A whole number from 1 to `most`; `what` it counts."""
+
+    most: int
+    what: str
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
+
+    def fault(self, value: object) -> str:
+        """What is wrong with a value that is not allowed."""
+        if isinstance(value, int) and not isinstance(value, bool) and value > self.most:
+            return f"{shown(value)} is too large: at most {self.most:,} {self.what}."
+        return f"{shown(value)} is not a positive whole number."
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number from `least` to `most`."""
+
+    least: float
+    most: float
+
+    def allows(self, value: float) -> bool:
+        return isfinite(value) and self.least <= value <= self.most
+
+
+DEVICES = Limit(2**20, "devices")
+"""Ten times the largest machine there is."""
+NODE_DEVICES = Limit(4096, "devices in a machine")
+"""Racks that act as one machine have some hundred."""
+LAYERS = Limit(10_000, "layers")
+"""DeepNet (Wang et al. 2022) has 1,000; every one of ours costs memory when stages are cut."""
+DIMENSION = Limit(2**36, "elements along one dim")
+"""Rows of the largest embedding tables are some 2^33; squares of it still are exact enough in a double."""
+SEQUENCE = Limit(2**27, "tokens in a sample")
+"""128 M tokens; the longest contexts that were trained have 10 M."""
+BATCH = Limit(2**30, "samples in a step")
+MICRO_BATCH = Limit(2**20, "samples in a micro-batch")
+PASSES = Limit(500_000, "passes of a micro-batch through a stage")
+"""Of one step, micro-batches x stages x chunks: each is simulated, at some five microseconds and a kilobyte."""
+FACTOR = Range(1e-6, 1e6)
+"""By which a what-if may change something."""
+SLOWNESS = Range(0.01, 1000.0)
+"""Of a straggler: what is slower still has failed and is no part of the job."""
+LEAST_QUANTITY, MOST_QUANTITY = 1e-18, 1e24
+"""Of anything with a unit (bytes, seconds, bytes/s, FLOP/s): products and ratios of two stay finite."""
+
+
+def shown(value: object, width: int = 40) -> str:
+    """A value as messages show it, however long it is."""
+    try:
+        text = f"{value:,}" if type(value) is int and abs(value) < 10**18 else repr(value)
+    except ValueError:  # whole numbers with thousands of digits are not written out
+        text = "a number with thousands of digits"
+    return text if len(text) <= width else text[: width - 1] + "…"

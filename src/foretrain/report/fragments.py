@@ -1,0 +1,53 @@
+"""Answers in a notebook: what a terminal shows, as HTML whose styles reach nothing else in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from foretrain.report.layout import Cell, Grid, Part, Sheet
+from foretrain.report.words import clean
+
+_STYLES = {
+    "bold": "font-weight:650", "bold red": "font-weight:650;color:#d1342b", "dim": "opacity:.65",
+    "red": "color:#d1342b", "yellow": "color:#b3860b", "green": "color:#2e9e5b", "blue": "color:#4f7fd9",
+    "cyan": "color:#2496ab", "magenta": "color:#a45ad1",
+}  # fmt: skip
+_CELL = "padding:1px 10px 1px 0;border:0;vertical-align:top;background:none;text-align:"
+_HEADED = "font-weight:400;opacity:.65"
+
+
+def fragment(sheet: Sheet) -> str:
+    """One element; colours are those of the notebook, light or dark."""
+    parts = [f"<div>{''.join(map(_span, sheet.headline))}</div>"]
+    parts += [f"<div>{_span(line)}</div>" for line in sheet.opening]
+    for title, body in sheet.blocks:
+        parts.append(f'<div style="font-weight:650;margin-top:10px">{escape(clean(title))}</div>')
+        parts += [_part(part) for part in body]
+    style = "font:13px/1.45 system-ui,sans-serif;max-width:1000px;overflow-x:auto"
+    return f'<div class="foretrain" style="{style}">{"".join(parts)}</div>'
+
+
+def _part(part: Part) -> str:
+    if not isinstance(part, Grid):
+        return f"<div>{_span(part)}</div>"
+    rows = "".join(f"<tr>{''.join(_cells(row, part.columns))}</tr>" for row in part.rows)
+    head = ""
+    if any(part.head):
+        titles = tuple((title, "") for title in part.head)
+        head = f"<thead><tr>{''.join(_cells(titles, part.columns, 'th'))}</tr></thead>"
+    return f'<table style="border-collapse:collapse;margin:0">{head}<tbody>{rows}</tbody></table>'
+
+
+def _cells(row: tuple[Cell, ...], columns: str, tag: str = "td") -> Iterator[str]:
+    for cell, letter in zip(row, columns, strict=True):
+        style = _CELL + ("right" if letter == "r" else "left")
+        style += "" if letter == "w" else ";white-space:nowrap"
+        style += f";{_HEADED}" if tag == "th" else ""
+        yield f'<{tag} style="{style}">{_span(cell)}</{tag}>'
+
+
+def _span(cell: Cell) -> str:
+    text, style = cell
+    shown = escape("".join(c if c.isprintable() else " " for c in text))
+    return f'<span style="{_STYLES[style]}">{shown}</span>' if style else shown

@@ -1,0 +1,7 @@
+"""From what a door hands over to a scenario: names into values, and defaults for what was not said."""
+
+from foretrain.resolving.draft import Draft
+from foretrain.resolving.request import AUTO, Request
+from foretrain.resolving.resolve import ask, draft, resolve
+
+__all__ = ["AUTO", "Draft", "Request", "ask", "draft", "resolve"]

@@ -1,0 +1,83 @@
+"""The table of defaults (`defaults.yaml`), and the rows of it that a request takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.device import Device
+from foretrain.loading import load_own_yaml
+from foretrain.model.graph import Model
+
+FAMILIES = {"embedding_bag": "recommender", "attention": "transformer", "conv": "cnn"}
+"""Kinds of ops that tell what a model is, the first that it has."""
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    data: dict[str, Any] = load_own_yaml(Path(__file__).with_name("defaults.yaml"))
+    return data
+
+
+def family_of(model: Model) -> str:
+    """transformer, cnn, recommender or other."""
+    kinds = {op.kind for _, op in model.ops()}
+    return next((name for kind, name in FAMILIES.items() if kind in kinds), "other")
+
+
+def stack_for(model: Model, cluster: Cluster, said: Mapping[str, object]) -> tuple[str, str]:
+    """The software that a practitioner would take, and why."""
+    facts = {
+        "family": family_of(model),
+        "devices": cluster.device_count,
+        "nodes": cluster.node_count,
+        "device": cluster.devices[0].kind,
+    }
+    for row in defaults()["stacks"]:
+        when = row["when"]
+        if "plan" in when and not any(_is_said(word, said) for word in when["plan"]):
+            continue
+        if all(facts[name] == value for name, value in when.items() if name != "plan"):
+            return row["stack"], row["because"]
+    raise AssertionError("the last row of stacks has no condition")
+
+
+def _is_said(word: str, said: Mapping[str, object]) -> bool:
+    """Whether plan words hold `tp` (above 1), `sp` or `zero1`."""
+    if word.startswith("zero"):
+        return said.get("zero") == int(word[4:])
+    value = said.get(word)
+    return (bool(value) and value != 1) or value is True
+
+
+def precision_for(devices: Sequence[Device]) -> str:
+    """The first format of the list that all devices have a rate for."""
+    row = defaults()["precision"]["cpu" if devices[0].kind == "cpu" else "gpu"]
+    has = (name for name in row if all(device.peak(name) for device in devices))
+    return str(next(has, row[-1]))
+
+
+def optimizer_for(model: Model) -> str:
+    return str(defaults()["optimizer"][family_of(model)])
+
+
+def surely() -> float:
+    """The probability with which what is chosen for the user should fit."""
+    return float(defaults()["quick_search"]["fits_probability"])
+
+
+def quick_space(model: Model, runtime: str) -> tuple[str, ...]:
+    """Constraints of the small space that is searched for a plan."""
+    row = defaults()["quick_search"]
+    family = "transformer" if family_of(model) == "transformer" else "other"
+    base = [*row[family]]
+    if family == "transformer" and (model.seq_len or 0) < row["long"]:
+        base += row["short"]
+    able: list[str] = next(
+        (one["where"] for one in row["stacks"] if runtime in one["runtimes"]), []
+    )
+    names = {text.split("=")[0].removeprefix("no ") for text in able}
+    return (*(text for text in base if text.split("=")[0].removeprefix("no ") not in names), *able)

@@ -1,0 +1,91 @@
+"""What is trained of a model: all of it, or adapters beside frozen weights (`peft`, `lora_rank`, `lora_targets` …)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from foretrain.errors import RuntimePresetError
+from foretrain.limits import DIMENSION, shown
+from foretrain.model.graph import Model
+from foretrain.model.lora import TARGETS, Adapters, with_adapters
+from foretrain.model.precision import Precision, frozen_as
+from foretrain.resolving.defaults import defaults
+from foretrain.resolving.notes import Notes
+
+METHODS = ("lora", "qlora")
+NEED_ADAPTERS = (
+    "lora_rank", "lora_alpha", "lora_targets", "base_weights_frozen", "frozen_weights_dtype",
+)  # fmt: skip
+SWITCHES = ("peft", *NEED_ADAPTERS)
+QUANTISED = "nf4"  # what QLoRA keeps frozen weights in (Dettmers et al. 2023)
+
+Options = Mapping[str, Any]
+
+
+def tuned(
+    model: Model, precision: Precision, options: Options, notes: Notes
+) -> tuple[Model, Precision]:
+    """The model as a run tunes it, and its formats: with adapters where the switches say so."""
+    method = _method(options)
+    if method is None:
+        return model, precision
+    adapters = Adapters(_rank(options, notes), _targets(options, notes))
+    stored = options.get("frozen_weights_dtype") or (QUANTISED if method == "qlora" else None)
+    if stored is not None:
+        precision = frozen_as(precision, str(stored))
+    return with_adapters(model, adapters), precision
+
+
+def _method(options: Options) -> str | None:
+    """lora, qlora, or None where all weights are trained."""
+    said = {
+        word
+        for word in (str(options.get(key)).lower() for key in ("peft", "training"))
+        if word in METHODS
+    }
+    given = [key for key in NEED_ADAPTERS if options.get(key) not in (None, False)]
+    if given and not said:
+        raise RuntimePresetError(
+            f"{given[0]} = {options[given[0]]}: this belongs to adapters, but nothing says that they are trained. Add "
+            "peft = lora."
+        )
+    if said and options.get("base_weights_frozen") is False:
+        raise RuntimePresetError(
+            "base_weights_frozen = false: adapters beside weights that are trained too are not modelled. Leave peft out, "
+            "or freeze the weights."
+        )
+    return None if not said else "qlora" if "qlora" in said else "lora"
+
+
+def _rank(options: Options, notes: Notes) -> int:
+    rank = options.get("lora_rank")
+    if rank is None:
+        usual = int(defaults()["lora"]["rank"])
+        notes.assume(
+            f"adapters of rank {usual}", defaults()["lora"]["because"], "--set lora_rank=…"
+        )
+        return usual
+    if not DIMENSION.allows(rank):
+        raise RuntimePresetError(f"lora_rank = {shown(rank)}: {DIMENSION.fault(rank)}")
+    return int(rank)
+
+
+def _targets(options: Options, notes: Notes) -> tuple[str, ...]:
+    stated = options.get("lora_targets")
+    if stated is None:
+        usual = tuple(defaults()["lora"]["targets"])
+        what, why = f"adapters beside {', '.join(usual)}", defaults()["lora"]["because"]
+        notes.assume(what, why, "--set lora_targets=…")
+        return usual
+    words = stated.split(",") if isinstance(stated, str) else stated
+    if not isinstance(words, list | tuple) or not words:
+        raise RuntimePresetError(
+            f"lora_targets = {shown(stated)}: not a list of projections. Known: {', '.join(TARGETS)}."
+        )
+    return tuple(dict.fromkeys(_spelled(str(word)) for word in words))
+
+
+def _spelled(word: str) -> str:
+    name = word.strip(" []\"'").lower()
+    return name.replace("_", "-") if name.replace("_", "-") in TARGETS else name

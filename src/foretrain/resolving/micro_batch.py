@@ -1,0 +1,96 @@
+"""The micro-batch where none is given: what a practitioner would take, the largest that fits.
+
+In a pipeline it grows only as long as enough micro-batches are left to keep the bubble small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from foretrain.analysis.prediction import Memory
+from foretrain.errors import InputError
+from foretrain.plan.plan import Plan
+from foretrain.resolving.defaults import defaults, family_of, surely
+from foretrain.resolving.draft import Draft
+
+MOST_LISTED = 1 << 20
+"""Samples of a replica whose divisors are looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    samples: int
+    why: str
+    fits: bool
+
+
+def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch:
+    """The largest micro-batch of a plan that surely fits; where not even the smallest does, that fits at all."""
+    sizes, limit = _sizes(draft, plan, batch)
+
+    @cache
+    def memory(samples: int) -> Memory:
+        whole = batch if batch is not None else default_batch(plan, samples)
+        return draft.memory(plan, whole, samples)
+
+    if not memory(sizes[0]).fits:
+        return MicroBatch(sizes[0], "the smallest there is" if len(sizes) > 1 else limit, False)
+    least = surely() if memory(sizes[0]).fits_probability >= surely() else 0.0
+
+    def fits(samples: int) -> bool:
+        return memory(samples).fits and memory(samples).fits_probability >= least
+
+    if fits(sizes[-1]):
+        return MicroBatch(sizes[-1], limit, True)
+    low, high = 0, len(sizes) - 1  # the first fits, the last does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(sizes[middle]) else (low, middle)
+    return MicroBatch(sizes[low], "the largest that fits in memory", True)
+
+
+def default_batch(plan: Plan, micro: int) -> int:
+    """One micro-batch for every replica, or a few for every stage of a pipeline."""
+    stages = plan.schedule.stages
+    passes = int(defaults()["micro_batch"]["passes_per_stage"]) * stages if stages > 1 else 1
+    return plan.replicas * micro * passes
+
+
+def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], str]:
+    """Micro-batches from the smallest, and why there are no larger ones."""
+    row = defaults()["micro_batch"]
+    if batch is None:
+        length = draft.model.seq_len
+        most = int(row["samples"]) if length is None else max(1, int(row["tokens"]) // length)
+        return [1 << power for power in range(most.bit_length())], "as much as is usual on a device"
+    if batch % plan.replicas:
+        raise InputError(
+            f"a global batch of {batch:,} cannot be shared out over {plan.replicas:,} replicas. "
+            f"Take a multiple of {plan.replicas:,}, or a plan with fewer replicas."
+        )
+    each = batch // plan.replicas
+    if family_of(draft.model) in row["whole"]:
+        return [each], "all samples of a replica, as such models do not accumulate gradients"
+    every = _divisors(each)
+    stages, chunks = plan.schedule.stages, plan.schedule.chunks
+    if stages == 1:
+        return every, "all samples of a replica fit in memory"
+    wanted = int(row["per_stage"]) * stages / chunks
+    enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n)]
+    if not enough:
+        return every[:1], "as many micro-batches as there can be, for a small pipeline bubble"
+    return enough, "the largest that keeps the pipeline bubble small"
+
+
+def _is_legal(plan: Plan, passes: int) -> bool:
+    """Interleaved pipelines run micro-batches in groups of their stages."""
+    return plan.schedule.chunks == 1 or passes % plan.schedule.stages == 0
+
+
+def _divisors(count: int) -> list[int]:
+    if count > MOST_LISTED:
+        return [1 << power for power in range(count.bit_length()) if count % (1 << power) == 0]
+    small = [n for n in range(1, int(count**0.5) + 1) if count % n == 0]
+    return sorted({*small, *(count // n for n in small)})

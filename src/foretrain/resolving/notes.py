@@ -1,0 +1,30 @@
+"""What is noted while a request is resolved."""
+
+from __future__ import annotations
+
+from foretrain.errors import InputError
+from foretrain.resolving.request import Request
+
+
+class Notes:
+    """Defaults that were taken, and what a reader should know besides."""
+
+    def __init__(self, request: Request) -> None:
+        self.strict = request.strict
+        self.assumptions = list(request.assumptions)
+        self.warnings = list(request.warnings)
+        self.unknown = request.unknown
+
+    def assume(self, what: str, why: str, word: str) -> None:
+        """`word` is what the user would write to have it otherwise."""
+        self.assumptions.append(f"{what}: {why} ({word})")
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def unknown_switch(self, text: str, fault: InputError) -> None:
+        """A switch that nothing here answers to: a mistake of the user, or something of a run that we do not know."""
+        if self.strict:
+            raise fault
+        self.unknown += 1
+        self.warnings.append(text)

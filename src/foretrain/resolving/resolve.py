@@ -1,0 +1,293 @@
+"""The one resolver: a request becomes a scenario. Every default that is taken is noted with the word that changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Unpack
+
+from foretrain.analysis.job import JobWords, job_terms
+from foretrain.asked import Asked, ModelLike
+from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.headroom import headroom_share
+from foretrain.errors import InputError, ModelError, PlanError
+from foretrain.loading import is_file
+from foretrain.model.graph import Model
+from foretrain.model.load import load_model
+from foretrain.model.optimizer import Optimizer, optimizer
+from foretrain.model.precision import Precision, precision
+from foretrain.plan.plan import Plan
+from foretrain.plan.short_form import Words, filled, said
+from foretrain.resolving.auto import chosen_plan, own_plan
+from foretrain.resolving.defaults import defaults, optimizer_for, precision_for
+from foretrain.resolving.draft import Draft
+from foretrain.resolving.lora import tuned
+from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
+from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import AUTO, Request
+from foretrain.resolving.stack import stack_of
+from foretrain.resolving.work import as_trained
+from foretrain.scenario import Scenario
+from foretrain.units import parse_batch, show_count
+
+_OPTIMIZERS = {"adagrad": "adagrad", "adam": "adamw", "lamb": "lamb", "lion": "sgd",
+               "lars": "sgd", "sgd": "sgd"}  # fmt: skip
+"""Kinds of optimizers by a part of their names, for runs whose own is not known."""
+
+
+def resolve(request: Request) -> Scenario:
+    """The scenario of a request; every wrong word is an `InputError`."""
+    return _Resolver(request).scenario()
+
+
+def draft(request: Request) -> Draft:
+    """What a request says but for its plan and batch."""
+    return _Resolver(request).draft()[0]
+
+
+def ask(model: ModelLike, **words: Unpack[Asked]) -> Scenario:
+    """The scenario of a question in keywords, as `predict` takes them."""
+    said = {name: value for name, value in words.items() if value is not None}
+    job = {name: said.pop(name) for name in JobWords.__annotations__ if name in said}
+    return resolve(Request(model, **said, job=job))  # type: ignore[arg-type]
+
+
+class _Resolver:
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.notes = Notes(request)
+
+    def draft(self) -> tuple[Draft, Mapping[str, object] | None, bool]:
+        """All but plan and batch, the words of the plan, and whether the software is known."""
+        cluster = self._cluster()
+        model = self._model()
+        words = self._said()
+        number_format = self._precision(cluster)
+        is_tree = words is None and not self._is_open
+        said = {"tree": True} if is_tree or self.request.is_searched else words or {}
+        stack = stack_of(self.request, model, cluster, said, number_format.name, self.notes)
+        given = self.request.model
+        model = as_trained(
+            model,
+            stack.runtime,
+            stack.options,
+            self.notes,
+            keeps_dropout=isinstance(given, Mapping) and given.get("dropout") is not None,
+        )
+        model, number_format = tuned(model, number_format, stack.options, self.notes)
+        self._expect_experts(words, model)
+        draft = Draft(
+            model,
+            cluster,
+            stack.runtime,
+            number_format,
+            self._optimizer(model),
+            self.request.data,
+            self.request.measured,
+            headroom_share(self.request.headroom, cluster.devices, stack.runtime.headroom),
+        )
+        return draft, words, stack.is_known
+
+    def scenario(self) -> Scenario:
+        draft, words, is_known = self.draft()
+        found = self._planned(draft, words)
+        return replace(
+            found,
+            job=job_terms(self.request.job, found.workload) if self.request.job else None,
+            id=self.request.id,
+            assumptions=tuple(self.notes.assumptions),
+            warnings=tuple(self.notes.warnings),
+            is_runtime_known=is_known,
+            unknown_switches=self.notes.unknown,
+        )
+
+    # --- names into values ----------------------------------------------------------------------------
+
+    def _cluster(self) -> Cluster:
+        cluster, assumed, warned = Cluster.read(self.request.on)
+        self.notes.assumptions += assumed
+        self.notes.warnings += warned
+        self.notes.unknown += len(warned)
+        if self.request.stragglers is None:
+            return cluster
+        from foretrain.cluster.stragglers import with_stragglers
+
+        return with_stragglers(cluster, self.request.stragglers)
+
+    def _model(self) -> Model:
+        asked = self.request.seq
+        model = load_model(self.request.model, asked, self.notes.assumptions)
+        if asked is not None and model.seq_len is None:
+            raise ModelError(
+                f"{model.name} has no sequence length: its samples are not sequences. Leave --seq out."
+            )
+        if (
+            asked is None
+            and model.seq_len is not None
+            and not isinstance(self.request.model, Model)
+        ):
+            self.notes.assume(
+                f"sequence length {model.seq_len:,}", "the model's usual one", "--seq"
+            )
+        return model
+
+    def _said(self) -> Mapping[str, object] | None:
+        """The words of the plan; None where it is a tree, or nothing was said."""
+        plan = self.request.plan
+        if isinstance(plan, str) and not _is_file(plan):
+            return None if self._is_open else said(plan)
+        if isinstance(plan, Mapping) and "mesh" not in plan:
+            return plan
+        return None
+
+    def _precision(self, cluster: Cluster) -> Precision:
+        asked = self.request.precision
+        if asked is None:
+            asked = precision_for(cluster.devices)
+            self.notes.assume(
+                f"precision {asked}", "what the devices have matrix units for", "--precision"
+            )
+        found = precision(asked)
+        stated = self.request.runtime_options.get("float8")
+        if found.name == "bf16" and stated not in (None, False, "none"):
+            self.notes.assume("precision fp8", f"float8 = {stated}", "--precision")
+            return precision("fp8")
+        return found
+
+    def _optimizer(self, model: Model) -> Optimizer:
+        asked = self.request.optimizer
+        if asked is None:
+            asked = optimizer_for(model)
+            self.notes.assume(f"optimizer {asked}", "usual for such models", "--optimizer")
+        try:
+            return optimizer(asked)
+        except InputError:
+            found = next((o for part, o in _OPTIMIZERS.items() if part in str(asked).lower()), None)
+            if self.notes.strict or found is None:
+                raise
+            self.notes.warn(f"optimizer {asked!r} is not known; {found} stands in for it.")
+            self.notes.unknown += 1
+            return optimizer(found)
+
+    def _expect_experts(self, words: Mapping[str, object] | None, model: Model) -> None:
+        degree = (words or {}).get("ep", 1)
+        if (
+            isinstance(degree, int)
+            and degree > 1
+            and not any("expert" in op.size for _, op in model.ops())
+        ):
+            raise PlanError(f"ep{degree}: {model.name} has no experts to spread. Leave ep out.")
+
+    # --- plan, micro-batch and batch --------------------------------------------------------------------
+
+    def _planned(self, draft: Draft, words: Mapping[str, object] | None) -> Scenario:
+        batch, micro = self._batch(draft.model), self._micro(words)
+        if self.request.is_searched:
+            return draft.scenario(
+                own_plan(draft), batch or 1, 1
+            )  # only its other parts are looked at
+        if self._is_open:
+            return self._chosen(draft, batch, micro)
+        plan = self._plan(draft, words)
+        if micro is None and words is None:
+            micro = plan.schedule.micro_batch  # a tree says all there is to say
+        if micro is None:
+            found = largest_that_fits(draft, plan, batch)
+            self._assume_micro(found)
+            micro = found.samples
+        if batch is None:
+            batch = default_batch(plan, micro)
+            self._assume_batch(plan, batch, micro)
+        return draft.scenario(plan, batch, micro)
+
+    @property
+    def _is_open(self) -> bool:
+        plan = self.request.plan
+        return plan is None or (isinstance(plan, str) and plan.strip().lower() in ("", AUTO))
+
+    def _chosen(self, draft: Draft, batch: int | None, micro: int | None) -> Scenario:
+        """What the stack does by itself if that fits, else the winner of a quick search."""
+        is_searched = str(self.request.plan or "").strip().lower() == AUTO
+        found = chosen_plan(draft, batch, micro, is_searched=is_searched)
+        self.notes.assume(f"plan {found.plan.text}", found.why, "--plan")
+        if micro is None and found.micro is not None:
+            self._assume_micro(found.micro)
+        micro = micro or (found.micro.samples if found.micro is not None else 1)
+        whole = batch or found.batch or default_batch(found.plan, micro)
+        if batch is None:
+            self._assume_batch(found.plan, whole, micro)
+        return draft.scenario(found.plan, whole, micro)
+
+    def _plan(self, draft: Draft, words: Mapping[str, object] | None) -> Plan:
+        if words is None:
+            return Plan.of(
+                self.request.plan or "",
+                devices=draft.cluster.device_count,
+                runtime=draft.runtime,
+                defaults=draft.defaults,
+            )
+        whole = filled(words, draft.defaults, draft.cluster.device_count)
+        self._assume_words(words, whole, draft.runtime.name)
+        return draft.plan(replace(whole, micro=None))
+
+    def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:
+        is_split, replicas = whole.tp > 1, (whole.dp or 1) * whole.cp
+        switched = "on" if whole.sp else "off"
+        lines = (
+            ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3"),
+            ("sp", f"sequence parallelism {switched}", is_split, "sp or no-sp"),
+            ("recompute", f"recompute {whole.recompute}", True, "recompute=none|selective|full"),
+        )
+        for word, what, matters, change in lines:
+            if matters and word not in words:
+                self.notes.assume(what, f"as {name} has it", f"{change} in the plan")
+
+    def _batch(self, model: Model) -> int | None:
+        asked = self.request.batch
+        if asked is None:
+            return None
+        count, unit = parse_batch(asked)
+        if unit == "tokens":
+            if model.seq_len is None:
+                raise InputError(f"batch {asked}: {model.name} has no tokens. Give samples.")
+            samples = max(1, round(count / model.seq_len))
+            if samples * model.seq_len != count:
+                self.notes.warn(
+                    f"batch {asked} is no multiple of {model.seq_len:,} tokens: {samples:,} samples are taken."
+                )
+            count = samples
+        if count < 1:
+            raise InputError(f"global batch {asked} is not a positive whole number.")
+        tokens = count * (model.seq_len or 0)
+        if tokens > defaults()["batch"]["most_tokens"]:
+            self.notes.warn(
+                f"a global batch of {count:,} samples is {show_count(tokens)} tokens a step. If tokens were meant, write"
+                f" {asked} tokens."
+            )
+        return count
+
+    def _micro(self, words: Mapping[str, object] | None) -> int | None:
+        """As asked for, by an option or in the plan."""
+        asked, in_plan = self.request.micro_batch, (words or {}).get("micro")
+        if asked is not None and in_plan is not None and asked != in_plan:
+            raise InputError(
+                f"micro-batch {asked} and micro={in_plan} in the plan: give one of them."
+            )
+        found = asked if asked is not None else in_plan
+        if found is not None and (
+            isinstance(found, bool) or not isinstance(found, int) or found < 1
+        ):
+            raise InputError(f"micro-batch {found!r} is not a positive whole number.")
+        return found
+
+    def _assume_micro(self, found: MicroBatch) -> None:
+        self.notes.assume(f"micro-batch {found.samples:,}", found.why, "--micro-batch")
+
+    def _assume_batch(self, plan: Plan, batch: int, micro: int) -> None:
+        passes = batch // (micro * plan.replicas)
+        told = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
+        self.notes.assume(f"global batch {batch:,}", f"{told} for every replica", "--batch")
+
+
+def _is_file(plan: str) -> bool:
+    return plan.lower().endswith((".yaml", ".yml", ".json")) or is_file(plan)

@@ -1,0 +1,324 @@
+"""The software stack of a request: a preset, the switches that were said, and what the devices make of it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.errors import RuntimePresetError, did_you_mean
+from foretrain.model.graph import Model
+from foretrain.resolving.defaults import family_of, stack_for
+from foretrain.resolving.lora import SWITCHES
+from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Request
+from foretrain.runtime import Runtime, fields_of, folded, names, preset_file, presets, runtime
+
+MIB = float(1 << 20)
+FALLBACK = "generic"
+OF_MODELS = (
+    "max_predictions", "task", "float8", "moe_capacity_factor", "mtp", "mtp_layers", *SWITCHES,
+)  # fmt: skip
+"""Switches that the model answers to (`resolving.work`, `resolving.lora`)."""
+_AS_THE_DEVICE_HAS_IT = (None, "auto", "fused", "te", "transformer_engine")
+_SINCE_HOPPER = ("hopper", "blackwell", "blackwell-ultra")
+_NOTHING = (False, "none", "false", "0", "", "[]")
+_BLACKWELL = {"blackwell", "blackwell-ultra"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The software as it runs on these devices; `is_known` unless a preset stands in for it."""
+
+    runtime: Runtime
+    options: Mapping[str, Any]  # that were said, under the names of the table
+    is_known: bool
+
+
+def stack_of(
+    request: Request,
+    model: Model,
+    cluster: Cluster,
+    said: Mapping[str, object],
+    precision: str,
+    notes: Notes,
+) -> Stack:
+    """`said`: the words of the plan; `precision`: the number format by name."""
+    given = spelled(request.runtime_options)
+    preset, is_known = _preset(request.runtime, model, cluster, said, notes)
+    preset = _told(preset, given)
+    _expect_usable(given)
+    _expect_modelled(given)
+    _note_unknown(given, notes)
+    chosen = preset.with_options(_changes(preset, given))
+    chosen, why = _with_attention(chosen, given.get("attention"), cluster, precision)
+    chosen = _as_released(chosen, given, cluster, model, notes)
+    _assume(chosen, given, {"attention": why}, model, cluster, notes)
+    return Stack(on_devices(chosen, cluster), given, is_known)
+
+
+def on_devices(stack: Runtime, cluster: Cluster) -> Runtime:
+    """Matrix units of Blackwell read FP8 operands in either order, so weights need no second, transposed copy
+    (NVIDIA Transformer Engine: non-TN FP8 GEMMs)."""
+    kinds = {device.architecture for device in cluster.devices}
+    if kinds <= _BLACKWELL and stack.keeps_transposed:
+        return replace(stack, keeps_transposed=False)
+    return stack
+
+
+def spelled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The switches under the names of the table, those that say nothing left out; one given under both names counts
+    as the table spells it."""
+    names_of = {
+        spelling: key
+        for key, spellings in preset_file()["spellings"].items()
+        for spelling in spellings
+    }
+    stated = {key: value for key, value in options.items() if value is not None}
+    renamed = {names_of[key]: value for key, value in stated.items() if key in names_of}
+    return {**renamed, **{key: value for key, value in stated.items() if key not in names_of}}
+
+
+# --- which stack --------------------------------------------------------------------------------------
+
+
+def _preset(
+    asked: str | Runtime | None,
+    model: Model,
+    cluster: Cluster,
+    said: Mapping[str, object],
+    notes: Notes,
+) -> tuple[Runtime, bool]:
+    if isinstance(asked, Runtime):
+        return asked, True
+    if asked is None and not notes.strict:
+        notes.assume(f"runtime {FALLBACK}", "the run does not name its software", "runtime")
+        return presets()[FALLBACK], False
+    if asked is None:
+        name, because = stack_for(model, cluster, said)
+        notes.assume(f"runtime {name}", because, "--runtime")
+        return presets()[name], True
+    row = preset_file()["work_words"]["rollout"]
+    if any(f"-{word}-" in f"-{folded(asked)}-" for word in preset_file()["work_runtimes"]):
+        raise RuntimePresetError(
+            f"runtime {asked!r}: {row['is']}, which is not modelled. {row['remedy']}"
+        )
+    if notes.strict or folded(asked) in names():
+        return runtime(asked), names().get(folded(asked)) != FALLBACK
+    taken = nearest(asked)
+    notes.warn(f"runtime {asked!r} is not known; the preset {taken!r} stands in for it.")
+    return presets()[taken], False
+
+
+def preset_of(name: str | None) -> Runtime:
+    """The preset that a run's software is, or the nearest."""
+    return presets()[nearest(name) if name else FALLBACK]
+
+
+def nearest(name: str) -> str:
+    """The preset whose name or alias is contained in `name`, else the most similar one, else the generic."""
+    wanted = folded(name)
+    known = names()
+    if wanted in known:
+        return known[wanted]
+    inside = [alias for alias in known if f"-{alias}-" in f"-{wanted}-"]
+    if inside:
+        return known[max(inside, key=lambda alias: (len(alias), alias))]
+    close = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
+    return known[close[0]] if close else FALLBACK
+
+
+def _told(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
+    """The stack that a switch gives away, where it is more than the preset's name says."""
+    for tell, stands_for in preset_file()["tells"].items():
+        key, _, word = tell.partition("=")
+        value = options.get(key)
+        is_told = value is not None and word in ("", str(value).lower())
+        if is_told and preset.name in stands_for:
+            return presets()[stands_for[preset.name]]
+    return preset
+
+
+# --- switches -----------------------------------------------------------------------------------------
+
+
+def _changes(preset: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the stated switches set. Fields may be named themselves, too."""
+    data, own = preset_file(), fields_of()
+    changes: dict[str, Any] = {}
+    for key, value in options.items():
+        if key in data["mebibytes"]:
+            changes |= _bucket(preset, float(value) * MIB)
+        elif key in data["milliseconds"]:
+            changes[data["milliseconds"][key]] = float(value) * 1e-3
+        elif key in data["options"]:
+            changes |= _kept(
+                preset, data["options"][key].get(_word(value, data["options"][key])) or {}
+            )
+        elif key in own:
+            changes[key] = value
+    return changes
+
+
+def _kept(preset: Runtime, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A switch that says "on" does not overrule what the preset knows better: its own share of hidden
+    communication, and a host that is quicker than compiled PyTorch."""
+    kept = dict(changes)
+    if kept.get("expert_overlap") and preset.expert_overlap:
+        del kept["expert_overlap"]
+    if "host_seconds_per_kernel" in kept:
+        stated = kept["host_seconds_per_kernel"]
+        kept["host_seconds_per_kernel"] = min(stated, preset.host_seconds_per_kernel)
+    return kept
+
+
+def _bucket(preset: Runtime, size: float) -> dict[str, Any]:
+    """A stated bucket size; a smaller first bucket stays as it is."""
+    keeps_first = preset.first_bucket_bytes < preset.bucket_bytes
+    first = min(preset.first_bucket_bytes, size) if keeps_first else size
+    return {"bucket_bytes": size, "first_bucket_bytes": first}
+
+
+def _word(value: object, table: Mapping[Any, Any] = MappingProxyType({})) -> str | bool:
+    """The value as the table of a switch spells it."""
+    word: str | bool = value if isinstance(value, bool) else str(value).lower().replace("-", "_")
+    if word in table or True not in table:
+        return word
+    return {"yes": True, "on": True, "true": True, "1": True, "no": False, "off": False,
+            "false": False, "none": False, "0": False}.get(str(word), word)  # fmt: skip
+
+
+def _expect_usable(options: Mapping[str, Any]) -> None:
+    kinds = dict.fromkeys(preset_file()["mebibytes"], ("a size", "MiB"))
+    kinds |= dict.fromkeys(preset_file()["milliseconds"], ("a time", "ms"))
+    faults = []
+    for key, (kind, unit) in kinds.items():
+        value = options.get(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < float("inf")):
+            faults.append(f"{key}: {value!r} is not {kind}; give a positive number of {unit}.")
+    if faults:
+        raise RuntimePresetError("runtime options cannot be used:", faults=faults)
+
+
+def _expect_modelled(options: Mapping[str, Any]) -> None:
+    """Switches that change what is computed, not how: they are understood or refused, never passed over."""
+    rows = preset_file()["work"]
+    parts = preset_file()["work_words"]
+    known = known_options()
+    faults = []
+    for key, value in options.items():
+        row = rows.get(key)
+        if row is None and key not in known:
+            row = next((parts[part] for part in parts if part in key.lower()), None)
+        if row is None or _word(value) in (*row.get("same", ()), *_NOTHING):
+            continue
+        faults.append(f"{key} = {value}: {row['is']}, which is not modelled. {row['remedy']}")
+    if faults:
+        raise RuntimePresetError("this is other work than a training step here:", faults=faults)
+
+
+def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
+    faults = {
+        key: f"{key}: unknown option.{did_you_mean(key, known_options())}"
+        for key in options
+        if key not in known_options()
+    }
+    for key, table in preset_file()["options"].items():
+        value = options.get(key)
+        if value is not None and _word(value, table) not in table:
+            near = did_you_mean(str(value), [str(word).lower() for word in table])
+            faults[key] = f"{key}: {value!r} is not a value of it.{near}"
+    error = RuntimePresetError("runtime options are not usable:", faults=faults.values())
+    for key in faults:
+        told = f"runtime_options.{key} = {options[key]}: not known; the prediction is without it."
+        notes.unknown_switch(told, error)
+
+
+def known_options() -> frozenset[str]:
+    """Every switch and field that a request may set."""
+    data = preset_file()
+    parts = ("options", "mebibytes", "milliseconds", "unmodelled", "tells", "no_effect", "work")
+    tells = {tell.partition("=")[0] for tell in data["tells"]}
+    return frozenset(
+        {key for part in parts for key in data[part]} | tells | {*OF_MODELS} | {*fields_of()}
+    )
+
+
+def _assume(
+    chosen: Runtime,
+    options: Mapping[str, Any],
+    reasons: Mapping[str, str],
+    model: Model,
+    cluster: Cluster,
+    notes: Notes,
+) -> None:
+    """What the preset answers where a switch that matters was not set; `reasons` where there is more to say."""
+    data = preset_file()
+    for key, row in data["answered_by_preset"].items():
+        is_asked = row.get("for") in (None, family_of(model))
+        is_asked &= cluster.device_count >= row.get("devices", 1)
+        if is_asked and key not in options:
+            value = getattr(chosen, row["field"])
+            shown = {True: "on", False: "off"}.get(value, value)
+            why = reasons.get(key) or f"as {chosen.name} has it"
+            notes.assume(f"{row['title']} {shown}", why, f"--set {key}=…")
+    for key, reason in data["unmodelled"].items():
+        if key in options and _word(options[key]) not in _NOTHING:
+            notes.warn(f"{key} = {options[key]} is not modelled: {reason}.")
+
+
+# --- what the devices make of it ------------------------------------------------------------------------
+
+
+def _with_attention(
+    stack: Runtime, stated: object, cluster: Cluster, precision: str
+) -> tuple[Runtime, str]:
+    """Where attention is left open: fused kernels are for 16-bit numbers on devices of Ampere's time and later
+    (FlashAttention README), those that know bf16; since Hopper some stacks prefer another kernel. Also why."""
+    is_able = all(device.peak("bf16") for device in cluster.devices)
+    is_wide = precision in ("fp32", "tf32")
+    if stack.attention == "unfused":
+        return stack, ""
+    if stated is None and (is_wide or not is_able):
+        why = "16-bit numbers" if is_wide else "a device with bf16"
+        return replace(stack, attention="unfused"), f"fused kernels need {why}"
+    if (
+        stated in _AS_THE_DEVICE_HAS_IT
+        and stack.attention_since_hopper
+        and all(device.architecture in _SINCE_HOPPER for device in cluster.devices)
+    ):
+        word = stack.attention_since_hopper
+        return replace(stack, attention=word), f"as {stack.name} has it since Hopper"
+    return stack, ""
+
+
+def _as_released(
+    stack: Runtime, options: Mapping[str, Any], cluster: Cluster, model: Model, notes: Notes
+) -> Runtime:
+    """The stack as the release that a container is named after ran on these devices."""
+    found = re.search(r"(\d\d\.\d\d)", str(options.get("container") or ""))
+    architectures = {device.architecture for device in cluster.devices}
+    for row in preset_file()["lacks"]:
+        is_old = found is not None and found[1] < row["before"] and stack.name in row["runtimes"]
+        is_here = architectures & {*row.get("architectures", architectures)}
+        if is_old and is_here and _heads(model) == row.get("heads", _heads(model)):
+            stack = stack.with_options(row["sets"])
+            for key, value in row["sets"].items():
+                why = f"{stack.name} before {row['before']} had nothing else"
+                notes.assume(f"{key} {value}", why, "another container")
+    return stack
+
+
+def _heads(model: Model) -> str:
+    """Whether values have heads of another width than keys, as in latent attention."""
+    widths = {
+        (op.size["head_dim"], op.size.get("v_dim", op.size["head_dim"]))
+        for _, op in model.ops()
+        if op.kind == "attention"
+    }
+    return "equal" if all(keys == values for keys, values in widths) else "unequal"

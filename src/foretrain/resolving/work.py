@@ -1,0 +1,91 @@
+"""What is trained: the model as its task and its software have it, and how the machine counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from foretrain.errors import RuntimePresetError
+from foretrain.model.graph import Model
+from foretrain.model.transformer import transformer
+from foretrain.resolving.notes import Notes
+from foretrain.runtime import Runtime, preset_file
+
+SQUAD_TOKENS = 384
+_MODULES = "mtp_layers"
+MASKED = 0.15  # share of tokens that BERT masks (Devlin et al. 2018)
+
+
+def as_trained(
+    model: Model, stack: Runtime, options: Mapping[str, Any], notes: Notes, *, keeps_dropout: bool
+) -> Model:
+    """The model with what its task, its stack and the switches of both change in it; `keeps_dropout` where its own is
+    stated."""
+    modules = _modules_asked(options, model.shape.num_nextn_predict_layers if model.shape else 0)
+    if model.shape is None or model.seq_len is None:
+        if modules:
+            raise RuntimePresetError(
+                f"{_MODULES} = {modules}: {model.name} is not described by a transformer shape, to which modules "
+                "could be added. Leave the switch out."
+            )
+        return model
+    shape, length = model.shape, _mean_length(model.seq_len, options, notes)
+    changes: dict[str, Any] = {}
+    if shape.dropout and not stack.has_dropout and not keeps_dropout:
+        changes["dropout"] = 0.0
+    capacity = options.get("moe_capacity_factor")
+    if capacity and shape.num_experts:
+        changes["capacity_factor"] = max(1.0, float(capacity))
+    if modules is not None:
+        changes["num_nextn_predict_layers"] = modules
+    if shape.head == "mlm":
+        changes |= _masked(length, stack, options, notes)
+    changes = {name: value for name, value in changes.items() if getattr(shape, name) != value}
+    if not changes and length == model.seq_len:
+        return model
+    return transformer(replace(shape, **changes), length, model.name, model.source)
+
+
+def _modules_asked(options: Mapping[str, Any], usual: int) -> int | None:
+    """Modules of multi-token prediction: as many as a switch counts, the model's `usual` ones or one where a switch
+    says no more than yes, None where none says anything."""
+    asked, count = options.get("mtp"), options.get(_MODULES)
+    if asked is not None and not isinstance(asked, bool):
+        raise RuntimePresetError(f"mtp = {asked!r}: neither true nor false. Give one of them.")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+        raise RuntimePresetError(
+            f"{_MODULES} = {count!r}: not a number of modules. Give a whole number, 0 for none."
+        )
+    if asked is not None and count is not None and asked != bool(count):
+        raise RuntimePresetError(
+            f"mtp = {str(asked).lower()} and {_MODULES} = {count}: one says there are modules, the other there are "
+            "none. Give one of them."
+        )
+    if count is not None or asked is None:
+        return count
+    return max(1, usual) if asked else 0
+
+
+def _mean_length(length: int, options: Mapping[str, Any], notes: Notes) -> int:
+    """Tokens per sample, or their mean where the software sorts samples by length instead of padding them."""
+    known = preset_file()["lengths"].get(str(options.get("task")), {})
+    mean = int(known.get(length, length))
+    if mean != length:
+        notes.assume(f"{mean} tokens", f"the mean of sorted batches of up to {length}", "--seq")
+    return mean
+
+
+def _masked(
+    length: int, stack: Runtime, options: Mapping[str, Any], notes: Notes
+) -> dict[str, Any]:
+    """A BERT as its task has it. 384 tokens are SQuAD's (Devlin et al. 2018, run_squad), pre-training has 128 or 512;
+    the masked tokens alone reach the head where a switch or the stack says so."""
+    if length == SQUAD_TOKENS:
+        notes.assume(f"{length} tokens", "fine-tuned to find answers, as on SQuAD", "--seq")
+        return {"head": "span"}
+    predictions = options.get("max_predictions")
+    if predictions is None and stack.gathers_masked:
+        predictions = ceil(MASKED * length)
+    return {} if predictions is None else {"predicted_positions": int(predictions)}

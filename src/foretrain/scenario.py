@@ -1,0 +1,169 @@
+"""Scenario: everything an answer depends on, resolved, and a hash of its content.
+
+`resolving.resolve` makes one from whatever a door hands over; every answer is an answer to a scenario.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.errors import Bug
+from foretrain.model.workload import Workload
+from foretrain.plan.plan import Plan
+from foretrain.runtime import Runtime
+
+if TYPE_CHECKING:
+    from foretrain.analysis.job import JobTerms
+    from foretrain.cost.compute import ComputeModel
+    from foretrain.cost.curves import OwnCurves
+
+
+class Measured(Protocol):
+    """Times of the user's own machine, which stand before what ships (`foretrain.measurement.Calibration`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def compute(self) -> ComputeModel: ...
+
+    @property
+    def curves(self) -> OwnCurves | None: ...
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that it holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Model, workload, machines, plan, stack and costs of one training step.
+
+    What follows `job` is said about the scenario and no part of it: how it was named, and what had to be filled in.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    plan: Plan
+    runtime: Runtime
+    measured: Measured | None = None
+    headroom: float = 0.0  # share of a device's memory that is kept free
+    job: JobTerms | None = None  # all the steps, where more than one is asked for
+    id: str = ""
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    is_runtime_known: bool = True  # else a preset stands in for it
+    unknown_switches: int = 0  # that may have changed the run
+    is_plan_open: bool = field(
+        default=False, compare=False
+    )  # no plan was given, only a stack's own
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the content: scenarios whose answers can differ have different ones."""
+        parts = [
+            digest(self.workload),
+            digest(self.cluster),
+            digest(self.plan),
+            digest(self.runtime),
+            "" if self.measured is None else self.measured.digest,
+            self.headroom.hex(),
+            plain(self.job),
+            # they widen the interval
+            [self.is_runtime_known, self.unknown_switches, len(self.assumptions)],
+        ]
+        return _hashed(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked, in the words of a prediction document."""
+        w = self.workload
+        measured = {} if self.measured is None else {"calibration": self.measured.name}
+        micro, trained = self.plan.schedule.micro_batch, w.model.trained_parameters
+        return {
+            "model": w.model.name,
+            "parameters": w.model.parameters,
+            **({} if trained == w.model.parameters else {"trained_parameters": trained}),
+            "seq_len": w.seq_len,
+            "global_batch": w.global_batch,
+            "micro_batch": micro,
+            "micro_batches": w.global_batch // (micro * self.plan.replicas),
+            "precision": w.precision.name,
+            "optimizer": w.optimizer.name,
+            "cluster": self.cluster.name,
+            "devices": self.cluster.device_count,
+            "nodes": self.cluster.node_count,
+            "device": self.cluster.devices[0].name,
+            "plan": self.plan.text,
+            "runtime": self.runtime.name,
+            "headroom": self.headroom,
+            **measured,
+            **({} if self.job is None else self.job.to_dict()),
+        }
+
+
+_KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""Models and clusters are asked about again and again; each object is hashed once."""
+
+
+def digest(value: Any) -> str:
+    """A hash of a value and all values in it."""
+    try:
+        found = _KNOWN.get(value)
+    except TypeError:  # not every value can be referred to weakly, or be hashed
+        return _hashed(plain(value))
+    if found is None:
+        found = _KNOWN[value] = _hashed(plain(value))
+    return found
+
+
+def _hashed(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_LABELS = {
+    "Model": ("name", "source", "shape"),
+    "Cluster": ("name",),
+    "Node": ("title", "source"),
+    "Device": ("title", "source"),
+    "Network": ("source",),
+    "Plan": ("text",),
+    "Runtime": ("title", "source", "aliases"),
+}
+"""Fields that are for people: no answer depends on them."""
+
+
+def plain(value: Any) -> Any:
+    """Values all the way down, such that equal things come out equal; floats keep every bit, labels are left out."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):  # 2.0 equals 2
+        return int(value) if value.is_integer() else value.hex()
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), list(value.shape), value.tobytes().hex()]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = type(value).__qualname__
+        labels = _LABELS.get(kind, ())
+        named = {
+            f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in labels
+        }
+        return {"": kind, **named}
+    if isinstance(value, Mapping):
+        return sorted(([plain(k), plain(v)] for k, v in value.items()), key=json.dumps)
+    if isinstance(value, frozenset | set):
+        return sorted((plain(one) for one in value), key=json.dumps)
+    if isinstance(value, Sequence):
+        return [plain(one) for one in value]
+    raise Bug(f"{type(value).__qualname__} cannot be part of a scenario.")

@@ -1,0 +1,263 @@
+"""From a scenario to a Prediction: compile, cost, simulate, analyse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from foretrain import __version__
+from foretrain.analysis.critical_path import critical_path
+from foretrain.analysis.links import link_use
+from foretrain.analysis.memory import headroom_note, memory, notes
+from foretrain.analysis.money import money
+from foretrain.analysis.operators import busiest_operators, executed_flops
+from foretrain.analysis.prediction import Late, LinkUse, Memory, Prediction
+from foretrain.analysis.sensitivity import remedies, run_graph
+from foretrain.analysis.stalls import stalls
+from foretrain.analysis.timeline import timeline
+from foretrain.analysis.uncertainty import Known, trust
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile import ExecutionGraph, compile_step
+from foretrain.cost.collectives import chosen
+from foretrain.cost.compute import Calibrated, ComputeModel
+from foretrain.cost.cost import Costs, cost_graph
+from foretrain.cost.drift import with_waits
+from foretrain.cost.items import Known as Costed
+from foretrain.cost.network import Network, network_of
+from foretrain.cost.pace import chain_clock
+from foretrain.engine import Run, engine_name
+from foretrain.model.flops import training_flops
+from foretrain.runtime import Runtime
+from foretrain.scenario import Measured, Scenario
+
+
+def network_for(scenario: Scenario) -> Network:
+    """The cluster's links under the scenario's communication library."""
+    return network_on(scenario.cluster, scenario.runtime, scenario.measured)
+
+
+def network_on(cluster: Cluster, stack: Runtime, measured: Measured | None) -> Network:
+    own = None if measured is None else measured.curves
+    return network_of(cluster, stack.library, chosen(dict(stack.algorithms)), own)
+
+
+def compute_of(measured: Measured | None) -> ComputeModel:
+    return Calibrated() if measured is None else measured.compute
+
+
+def compile_scenario(
+    scenario: Scenario, *, is_folded: bool = True, compute: ComputeModel | None = None
+) -> ExecutionGraph:
+    """The execution graph of a scenario."""
+    costs = compute or compute_of(scenario.measured)
+    return compile_step(
+        scenario.workload,
+        scenario.plan,
+        scenario.runtime,
+        network_for(scenario),
+        is_folded=is_folded,
+        pace=partial(chain_clock, scenario.cluster, scenario.runtime, costs),
+    )
+
+
+def cost_scenario(
+    scenario: Scenario,
+    graph: ExecutionGraph,
+    compute: ComputeModel | None = None,
+    known: Costed | None = None,
+) -> Costs:
+    """What the graph's tasks cost on the scenario's cluster; `known` as in `cost_graph`."""
+    network, cluster = network_for(scenario), scenario.cluster
+    costs = cost_graph(
+        graph,
+        cluster,
+        scenario.runtime,
+        network,
+        compute or compute_of(scenario.measured),
+        scenario.workload.data,
+        known,
+    )
+    drift = 0.0 if network.own is None else network.own.drift_between(cluster.devices)
+    return with_waits(graph, costs, drift, cluster.device_count)
+
+
+def peak_memory(scenario: Scenario) -> Memory:
+    """What the fullest device holds, without a simulation."""
+    return _held(scenario, compile_scenario(scenario))
+
+
+def _held(scenario: Scenario, graph: ExecutionGraph) -> Memory:
+    cluster = scenario.cluster
+    device_kind = np.asarray(cluster.device_kind)[graph.fold.examples]
+    capacities = np.array([d.memory_bytes for d in cluster.devices])[device_kind]
+    return memory(graph, scenario.runtime, capacities, scenario.headroom, scenario.is_runtime_known)
+
+
+def answer(
+    scenario: Scenario, *, is_folded: bool = True, compute: ComputeModel | None = None
+) -> Prediction:
+    """Compile, cost, simulate, analyse."""
+    return simulate_scenario(scenario, is_folded=is_folded, compute=compute).prediction
+
+
+def simulate_scenario(
+    scenario: Scenario, *, is_folded: bool = True, compute: ComputeModel | None = None
+) -> Simulation:
+    """Compile, cost, simulate; what is asked of the result is worked out then."""
+    graph = compile_scenario(scenario, is_folded=is_folded, compute=compute)
+    costs = cost_scenario(scenario, graph, compute)
+    return Simulation(scenario, graph, costs, run_graph(graph, costs), compute)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A step that was run. Its time and memory are enough to rank it; where the time went takes as long again."""
+
+    scenario: Scenario
+    graph: ExecutionGraph
+    costs: Costs
+    run: Run
+    compute: ComputeModel | None = (
+        None  # that kernels were timed by, where not as the scenario says
+    )
+
+    @cached_property
+    def step_seconds(self) -> float:
+        return float(self.run.end.max())
+
+    @cached_property
+    def memory(self) -> Memory:
+        return _held(self.scenario, self.graph)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return _prediction(self)
+
+
+def _prediction(simulated: Simulation) -> Prediction:
+    scenario, graph, costs = simulated.scenario, simulated.graph, simulated.costs
+    run, step, held = simulated.run, simulated.step_seconds, simulated.memory
+    counts = graph.fold.counts
+    found = stalls(graph, costs, run, step)
+    mean = found.mean(counts)
+    stages = range(len(graph.stages))
+    by_stage = tuple(
+        type(found)(found.by_class[graph.fold.stage_of == s]).mean(counts[graph.fold.stage_of == s])
+        for s in stages
+    )
+    sure = trust(graph, costs, found, known_of(scenario))
+    model_flops, peak = _model_flops(scenario), _peak(scenario)
+    workload = scenario.workload
+    line = timeline(graph, run)
+    interval, terms = sure.interval(step), scenario.job
+    cost = money(scenario.cluster, step, terms.usd_per_device_hour if terms else None)
+    job = None
+    if terms is not None:
+        job = terms.totals(workload, scenario.cluster, step, interval, cost.usd_per_hour)
+    return Prediction(
+        id=scenario.id,
+        step_seconds=step,
+        interval=interval,
+        samples_per_second=workload.global_batch / step,
+        tokens_per_second=None if workload.tokens is None else workload.tokens / step,
+        mfu=model_flops / step / peak if peak else None,
+        hfu=model_flops * _recompute_factor(graph) / step / peak if peak else None,
+        memory=held,
+        stalls=mean,
+        stalls_by_stage=by_stage,
+        bottleneck=max(mean, key=lambda name: mean[name]),
+        what_would_help=Late(
+            partial(
+                remedies,
+                graph,
+                costs,
+                step,
+                partial(_on_links, simulated),
+                partial(_hosted, simulated),
+            )
+        ),
+        cost=cost,
+        measured_share=sure.measured_share,
+        assumptions=(
+            *scenario.assumptions,
+            *headroom_note(scenario.runtime, scenario.headroom),
+            *(job.notes if job else ()),
+        ),
+        warnings=(*scenario.warnings, *costs.notes, *notes(held)),
+        provenance=_provenance(scenario, costs),
+        question=scenario.to_dict(),
+        timeline=line,
+        critical_path=Late(partial(critical_path, line)),
+        links=Late(partial(_links, scenario, graph, costs, step)),
+        operators=busiest_operators(graph, costs),
+        job=job,
+    )
+
+
+def _on_links(simulated: Simulation, rate: str, factor: float) -> Costs:
+    """The step's costs with other links, as `whatif` asks for them."""
+    scenario, costs = simulated.scenario, simulated.costs
+    other = replace(scenario, cluster=scenario.cluster.scaled(**{rate: factor}))
+    return cost_scenario(other, simulated.graph, known=costs.known.without(rate))
+
+
+def _hosted(simulated: Simulation, factor: float) -> float | None:
+    """The step with other hosts where they take more than launches, as `whatif` has it."""
+    scenario = simulated.scenario
+    if not scenario.runtime.has_host_in_steps:
+        return None
+    other = replace(scenario, runtime=scenario.runtime.with_host(factor))
+    return simulate_scenario(other, compute=simulated.compute).step_seconds
+
+
+def _links(
+    scenario: Scenario, graph: ExecutionGraph, costs: Costs, step: float
+) -> tuple[LinkUse, ...]:
+    name = network_for(scenario).link_name
+    return link_use(graph, costs, name, step, counts=costs.network_routes.count)
+
+
+def known_of(scenario: Scenario) -> Known:
+    """What the scenario says, as far as it decides how sure its answer can be."""
+    return Known(
+        devices=scenario.cluster.device_count,
+        nodes=scenario.cluster.node_count,
+        architecture=scenario.cluster.devices[0].architecture,
+        runtime=scenario.runtime.name,
+        is_runtime_known=scenario.is_runtime_known,
+        assumed=len(scenario.assumptions),
+        unknown_switches=scenario.unknown_switches,
+    )
+
+
+def _model_flops(scenario: Scenario) -> float:
+    """Forward and backward FLOPs of the mathematics, recomputation not counted."""
+    return training_flops(scenario.workload.model) * scenario.workload.global_batch
+
+
+def _recompute_factor(graph: ExecutionGraph) -> float:
+    """Work done over work needed: hardware utilisation counts recomputation, model utilisation does not."""
+    done, again = executed_flops(graph)
+    return done / (done - again) if done > again else 1.0
+
+
+def _peak(scenario: Scenario) -> float | None:
+    """FLOP/s of all devices together at the workload's matmul format, where the data sheet has it."""
+    cluster, dtype = scenario.cluster, scenario.workload.precision.matmul
+    peaks = [device.peak(dtype) for device in cluster.devices]
+    known = [peak for peak in peaks if peak is not None]
+    if len(known) < len(peaks):
+        return None
+    counts = np.bincount(np.asarray(cluster.device_kind), minlength=len(peaks))
+    return float(sum(p * n for p, n in zip(known, counts, strict=True)))
+
+
+def _provenance(scenario: Scenario, costs: Costs) -> dict[str, str]:
+    return {
+        "version": __version__,
+        "calibration": "; ".join(costs.sources[:3]),
+        "inputs_sha256": scenario.sha256,
+        "engine": engine_name(),
+    }

@@ -1,0 +1,153 @@
+"""Sweep: every combination of some values, predicted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from foretrain.analysis.answer import Table
+from foretrain.analysis.prediction import Prediction
+from foretrain.asked import ClusterLike, ModelLike, Options
+from foretrain.errors import InputError
+from foretrain.followups import changed, expect_changes
+from foretrain.simulation import answer
+
+__all__ = ["Point", "Sweep", "sweep"]
+
+MAX_POINTS = 10_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination: its prediction, or why there is none."""
+
+    values: Mapping[str, Any]
+    prediction: Prediction | None = None
+    error: Mapping[str, str] | None = None  # kind, message
+
+    @property
+    def name(self) -> str:
+        """`batch=64 plan=tp8`."""
+        return " ".join(f"{key}={value}" for key, value in self.values.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        if self.prediction is None:
+            return {"values": dict(self.values), "error": dict(self.error or {})}
+        return {"values": dict(self.values), "prediction": self.prediction.to_dict()}
+
+    def row(self) -> dict[str, Any]:
+        p = self.prediction
+        figures = ("step_seconds", "samples_per_second", "tokens_per_second", "mfu", "bottleneck")
+        return {
+            **self.values,
+            **{name: None if p is None else getattr(p, name) for name in figures},
+            "peak_bytes": None if p is None else p.memory.peak_bytes,
+            "usable_bytes": None if p is None else p.memory.usable_bytes,
+            "fits": None if p is None else p.fits,
+            "usd_per_step": None if p is None else p.cost.usd_per_step,
+            "error": None if self.error is None else self.error["message"],
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Table):
+    """`points` in the order of the values, the last of `varied` running fastest."""
+
+    varied: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def best(self) -> Point | None:
+        """The point that fits with the most tokens a second; samples where there are no tokens."""
+        fitting = [p for p in self.points if p.prediction is not None and p.prediction.fits]
+        return max(fitting, key=_rate, default=None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [point.row() for point in self.points]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "varied": list(self.varied),
+            "points": [point.to_dict() for point in self.points],
+            "best": None if self.best is None else self.best.name,
+        }
+
+
+def _rate(point: Point) -> float:
+    p = point.prediction
+    return 0.0 if p is None else p.tokens_per_second or p.samples_per_second
+
+
+def sweep(
+    model: ModelLike | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    on: ClusterLike | None = None,
+    progress: Callable[[int], None] | None = None,
+    **question: Unpack[Options],
+) -> Sweep:
+    """Predict every combination of some values.
+
+    Args:
+        model: as for `predict`; may be left out where it is varied.
+        vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) or factors of the
+            hardware as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
+        on: as for `predict`; may be left out where it is varied.
+        progress: told how many points are done.
+        **question: the other keywords of `predict`.
+
+    Returns:
+        A point for each combination. One that cannot be asked, such as a plan that the devices do not allow, says why.
+
+    >>> from foretrain import sweep
+    >>> found = sweep("gpt2", on="1 x dgx-h100", plan="dp8", vary={"batch": [64, 128]})
+    >>> [row["batch"] for row in found.rows()], found.best.values
+    ([64, 128], {'batch': 128})
+    """
+    _expect(vary, model, on)
+    points = []
+    for combination in itertools.product(*vary.values()):
+        points.append(_point(model, on, question, dict(zip(vary, combination, strict=True))))
+        if progress is not None:
+            progress(len(points))
+    return Sweep(tuple(vary), tuple(points))
+
+
+def _expect(
+    vary: Mapping[str, Sequence[Any]], model: ModelLike | None, on: ClusterLike | None
+) -> None:
+    expect_changes(vary)
+    given = {"model": model, "on": on}
+    faults = [
+        f"{name}: {values!r} is no list of values to try."
+        for name, values in vary.items()
+        if isinstance(values, str) or not len(values)
+    ]
+    faults += [
+        f"{name}: missing. Give it, or values of it to try."
+        for name, value in given.items()
+        if value is None and name not in vary
+    ]
+    if not vary:
+        faults.append("vary: missing. Say what to vary, such as seq.")
+    if math.prod(len(values) for values in vary.values()) > MAX_POINTS:
+        faults.append(f"more than {MAX_POINTS:,} combinations; give fewer values.")
+    if faults:
+        raise InputError("this cannot be swept:", faults=faults)
+
+
+def _point(
+    model: ModelLike | None,
+    on: ClusterLike | None,
+    question: Mapping[str, Any],
+    values: Mapping[str, Any],
+) -> Point:
+    given = dict(question) if on is None else {**question, "on": on}
+    try:
+        asked = changed(model or values["model"], given, values)
+        return Point(values, answer(asked))
+    except InputError as error:
+        return Point(values, error={"kind": type(error).__name__, "message": str(error)})

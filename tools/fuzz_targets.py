@@ -11,7 +11,8 @@ from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LAYERS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
-TINY = {"transformer": {**LAYERS, "num_key_value_heads": 2, "intermediate_size": 128}, "seq": 64}
+TINY: dict[str, Any] = {"transformer": {**LAYERS, "num_key_value_heads": 2, "intermediate_size": 128}, "seq": 64}
+MOE = {**TINY, "transformer": {**TINY["transformer"], "num_experts": 4, "num_experts_per_tok": 2}}
 ON = ["--on", "1 x dgx-a100-80gb"]
 STEP = ["--batch", "16", "--micro-batch", "1", "--seq", "64"]
 
@@ -37,11 +38,13 @@ def targets(folder: Path) -> tuple[Target, ...]:
     """Every reader. `folder` is for files that inputs refer to."""
     tiny = folder / "tiny.json"
     tiny.write_text(json.dumps(TINY))
+    moe = folder / "moe.json"
+    moe.write_text(json.dumps(MOE))
     ask = [str(tiny), *ON, *STEP]
     return (
         *_models(),
         *_clusters(ask),
-        *_plans(ask),
+        *_plans(ask, [str(moe), *ON, *STEP]),
         *_words(str(tiny), ask),
         *_recommended(folder),
         *_cases(),
@@ -145,7 +148,7 @@ def _catalogue(table: str, rows: Any) -> Target:
     )
 
 
-def _plans(ask: list[str]) -> tuple[Target, ...]:
+def _plans(ask: list[str], ask_experts: list[str]) -> tuple[Target, ...]:
     from foretrain.plan import Plan
     from foretrain.runtime import runtime
 
@@ -158,7 +161,7 @@ def _plans(ask: list[str]) -> tuple[Target, ...]:
         {**written, "mesh": {**written["mesh"], "tp": 4, "dp": 2}},
     )
     words = (text, "tp4 dp2 zero3 shard=2", "pp2 interleaved vpp2", "cp2 cp=ring order=tp-cp-dp-pp", "dp8 buckets=25MB",
-             "pp2 layers=2,2 offload=optimizer+activations micro=2", "ep2 etp1 tp2")  # fmt: skip
+             "pp2 layers=2,2 offload=optimizer+activations micro=1")  # fmt: skip
     return (
         Target(
             "plan file",
@@ -168,6 +171,12 @@ def _plans(ask: list[str]) -> tuple[Target, ...]:
         ),
         Target(
             "plan words", ("predict", *ask, "--plan", "{word}", "--json"), _texts(*words), "text"
+        ),
+        Target(
+            "plan words of experts",
+            ("predict", *ask_experts, "--plan", "{word}", "--json"),
+            _texts("ep2 etp1 tp2", "dp8 ep4 zero1"),
+            "text",
         ),
     )
 

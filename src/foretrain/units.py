@@ -178,6 +178,12 @@ def counted(count: int, what: str, plural: str = "") -> str:
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
+def multiples_near(count: int, of: int) -> str:
+    """The multiples on either side of a count: "16 or 20"."""
+    lower = count // of * of
+    return " or ".join(f"{n:,}" for n in (lower, lower + of) if n)
+
+
 def show_count(count: float) -> str:
     """`175.2 B` for parameters, `1,024` for small numbers."""
     if abs(count) < 1e5:

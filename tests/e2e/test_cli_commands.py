@@ -59,7 +59,7 @@ def test_predict_hands_over_what_was_asked(
     assert code == 0
     assert calls == [
         {
-            "model": "llama3-8b", "on": "2 x dgx-h100", "plan": "tp4 pp2 dp2", "batch": 256, "micro_batch": 1,
+            "model": "llama3-8b", "on": "2 x dgx-h100", "plan": "tp4 pp2 dp2", "batch": "256", "micro_batch": 1,
             "seq": 8192, "runtime": "megatron",
             "runtime_options": {"bucket_bytes": 4e7, "attention": "flash", "uses_cuda_graphs": True},
         }
@@ -368,7 +368,9 @@ def test_a_document_of_another_kind_is_refused(
 ) -> None:
     (tmp_path / "x.json").write_text("[]")
     assert run(["explain", str(tmp_path / "x.json")]) == 2
-    assert "step_seconds, stalls, memory missing" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "is not a prediction" in err
+    assert "expected object, found []" in err
 
 
 def test_sweep_tries_every_combination(capsys: pytest.CaptureFixture[str]) -> None:

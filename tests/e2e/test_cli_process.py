@@ -129,7 +129,8 @@ def test_predict_writes_every_report(tmp_path: Path) -> None:
 def test_cases_answer_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"id": "bad", "model": 7}\nnonsense\n')
     ran = _run("predict", "--cases", str(tmp_path / "c.jsonl"))
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 1, ran.stderr
+    assert "2 of 2 cases" in ran.stderr
     documents = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [d["id"] for d in documents] == ["bad", "line-2"]
     assert all("error" in d for d in documents)

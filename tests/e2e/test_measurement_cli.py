@@ -47,7 +47,7 @@ def test_from_a_store_to_a_prediction(
     assert run(["predict", *GPT2, "--on", "2 x local", "--calibration", str(file), "--json"]) == 0
     of_file = told(capsys)
     assert of_store == of_file
-    assert of_file["question"]["runtime"] == "cpu-gloo"  # type: ignore[index]
+    assert of_file["question"]["runtime"] == "cpu-eager"  # type: ignore[index]
     assert of_file["question"]["precision"] == "fp32"  # type: ignore[index]
     assert of_file["question"]["devices"] == 2  # type: ignore[index]
     assert of_file["measured_share"] > 0.2  # type: ignore[operator]

@@ -113,8 +113,8 @@ def test_cases_are_checked_before_they_are_read() -> None:
     faults = case_faults(wrong)
     for word in ("plan.dp", "plan.zero", "seq_len", "runtime"):
         assert any(fault.startswith(word) for fault in faults), word
-    from foretrain.cases import question_from_case
+    from foretrain.cases import request_from_case
 
     with pytest.raises(InputError) as refused:
-        question_from_case(wrong)
+        request_from_case(wrong)
     assert refused.value.faults == tuple(faults)

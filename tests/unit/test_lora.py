@@ -205,12 +205,11 @@ def test_a_checkpoint_holds_adapters_alone() -> None:
 
 
 def test_searches_estimate_adapters_as_they_are_simulated() -> None:
-    """Estimates take the first layer for one like the others, which it is not quite."""
+    """Estimates take the first layer for one like the others; it has no gradient to hand on, and there are four."""
     task = Task.of(asked("dp8", frozen_weights_dtype="fp8", **LORA))
     found = gaps(task, ["micro=1", "cp=1", "offload=none", "order=default"], 16, seed=0)
-    assert median(abs(gap.time) for gap in found) < 0.04
-    held = task.runtime.context_bytes
-    assert max(abs((gap.estimated_bytes + held) / gap.bytes - 1) for gap in found) < 0.05
+    assert median(abs(gap.time) for gap in found) < 0.06
+    assert max(abs(gap.memory) for gap in found) < 0.05
 
 
 # --- switches -----------------------------------------------------------------------------------------
@@ -219,7 +218,7 @@ def test_searches_estimate_adapters_as_they_are_simulated() -> None:
 def test_what_is_left_open_is_assumed_and_told() -> None:
     scenario = asked(peft="lora")
     told = [line for line in scenario.assumptions if "adapters" in line]
-    assert [line.rpartition("--set ")[2] for line in told] == ["lora_rank=….", "lora_targets=…."]
+    assert [line.rpartition("--set ")[2] for line in told] == ["lora_rank=…)", "lora_targets=…)"]
     assert scenario.to_dict()["trained_parameters"] == scenario.workload.model.trained_parameters
     assert "trained_parameters" not in asked().to_dict()
 

@@ -24,6 +24,7 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import Schedule, block_choice
 from foretrain.runtime import Runtime
+from foretrain.units import multiples_near
 
 
 def compile_step(
@@ -50,8 +51,7 @@ def micro_batches(workload: Workload, plan: Plan) -> int:
             for m in range(1, min(4 * micro, workload.global_batch) + 1)
             if workload.global_batch % (m * replicas) == 0
         ]
-        lower = workload.global_batch // (micro * replicas) * micro * replicas
-        sizes = " or ".join(str(n) for n in (lower, lower + micro * replicas) if n)
+        sizes = multiples_near(workload.global_batch, micro * replicas)
         remedy = f"a micro-batch of {near[-1]}" if near else f"a global batch of {sizes}"
         raise PlanError(
             f"global batch {workload.global_batch:,} is not divisible by micro-batch {micro} x"

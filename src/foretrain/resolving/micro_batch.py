@@ -14,6 +14,7 @@ from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
 from foretrain.resolving.defaults import defaults, family_of, surely
 from foretrain.resolving.draft import Draft
+from foretrain.units import multiples_near
 
 MOST_LISTED = 1 << 20
 """Samples of a replica whose divisors are looked at one by one."""
@@ -67,8 +68,8 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
         return [1 << power for power in range(most.bit_length())], "as much as is usual on a device"
     if batch % plan.replicas:
         raise InputError(
-            f"a global batch of {batch:,} cannot be shared out over {plan.replicas:,} replicas. "
-            f"Take a multiple of {plan.replicas:,}, or a plan with fewer replicas."
+            f"global batch {batch:,} is not divisible by {plan.replicas:,} replicas. Try a global batch of "
+            f"{multiples_near(batch, plan.replicas)}, or a plan with fewer replicas."
         )
     each = batch // plan.replicas
     if family_of(draft.model) in row["whole"]:

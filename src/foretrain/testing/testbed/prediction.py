@@ -20,6 +20,7 @@ from foretrain.cluster.device import Device
 from foretrain.cost.collectives import selector
 from foretrain.cost.collectives.constants import constants
 from foretrain.cost.compute import KernelCosts, Roofline
+from foretrain.cost.network import network_of
 from foretrain.model.ops.base import Kernel
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
@@ -211,3 +212,4 @@ def measured_constants(machine: Machine) -> Iterator[None]:
 def _forget() -> None:
     selector.protocols.cache_clear()
     selector.select.cache_clear()
+    network_of.cache_clear()  # networks remember what collectives cost

@@ -11,7 +11,10 @@ from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LAYERS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
-TINY: dict[str, Any] = {"transformer": {**LAYERS, "num_key_value_heads": 2, "intermediate_size": 128}, "seq": 64}
+TINY: dict[str, Any] = {
+    "transformer": {**LAYERS, "num_key_value_heads": 2, "intermediate_size": 128},
+    "seq": 64,
+}
 MOE = {**TINY, "transformer": {**TINY["transformer"], "num_experts": 4, "num_experts_per_tok": 2}}
 ON = ["--on", "1 x dgx-a100-80gb"]
 STEP = ["--batch", "16", "--micro-batch", "1", "--seq", "64"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from foretrain.analysis.job import JobWords
+from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
-from foretrain.cluster.stragglers import Spread
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -16,6 +15,9 @@ from foretrain.model.workload import DataSource
 from foretrain.plan.plan import Plan
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured
+
+if TYPE_CHECKING:
+    from foretrain.cluster.stragglers import Spread
 
 __all__ = ["Asked", "ClusterLike", "ModelLike", "Options"]
 

@@ -17,7 +17,7 @@ from foretrain.scenario import Measured
 from foretrain.simulation import answer
 
 if TYPE_CHECKING:
-    from foretrain.analysis.job import JobWords
+    from foretrain.analysis.job_words import JobWords
     from foretrain.cluster.stragglers import Spread
 
 

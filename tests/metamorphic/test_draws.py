@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from .cases import CHUNK, Case
@@ -38,6 +39,7 @@ def test_draws_meet_what_they_should():
             *(f"axis {axis}" for axis, size in case.scenario.plan.mesh.axes if size > 1),
             *(f"word {word}" for word in case.words),
             f"stages {min(case.scenario.plan.schedule.stages, 2)}",
+            "spread experts" if re.search(r"\bep\d", case.scenario.plan.text) else "",
             f"fits {case.simulated.memory.fits}",
             case.scenario.workload.precision.name,
             case.cluster.devices[0].kind,
@@ -46,7 +48,7 @@ def test_draws_meet_what_they_should():
     )
     wanted = (
         "devices 1", "devices 2", "nodes 1", "nodes 3", "kinds 2", "open plan", "open batch", "axis dp", "axis tp",
-        "axis pp", "axis cp", "axis ep", "stages 2", "bf16", "fp16", "fp32", "gpu", "cpu", "star", "fits True",
+        "axis pp", "axis cp", "spread experts", "stages 2", "bf16", "fp16", "fp32", "gpu", "cpu", "star", "fits True",
         "word runtime", "word runtime_options", "word headroom",
     )  # fmt: skip
     assert [word for word in wanted if not seen[word]] == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from foretrain.analysis.goodput import HOUR, Interruptions, Risk, checkpoint_bytes, figure
+from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
 from foretrain.errors import InputError
@@ -21,19 +22,6 @@ MOST = 1e21
 """of anything that is counted, and of USD: beyond any in use, and no sum of it overflows"""
 MOST_PUE = 10.0
 """power of a data centre over that of its computers: beyond any in use"""
-
-
-class JobWords(TypedDict, total=False):
-    """What a question may say of a job."""
-
-    tokens: float | str | None
-    samples: float | str | None
-    steps: float | str | None
-    epochs: float | str | None
-    dataset_samples: float | str | None
-    dataset_tokens: float | str | None
-    usd_per_hour: float | str | None  # of one device
-    pue: float | str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,9 @@ def _stages_run_every_step_once(graph: ExecutionGraph) -> None:
         updates = [number for number, run in enumerate(runs) if run[0] == UPDATE]
         _require(updates in ([], [len(runs) - 1]), f"class {rank_class} goes on after its update")
         _grid_is_complete(rank_class, place)
-        went_back = len({run[0] for run in place}) > 1  # frozen stages that open a pipeline need not
+        went_back = (
+            len({run[0] for run in place}) > 1
+        )  # frozen stages that open a pipeline need not
         _require(went_back or not updates, f"class {rank_class} lacks a direction")
 
 

@@ -15,7 +15,7 @@ from foretrain.runtime import Runtime
 from foretrain.scenario import Measured
 
 if TYPE_CHECKING:
-    from foretrain.analysis.job import JobWords
+    from foretrain.analysis.job_words import JobWords
     from foretrain.cluster.stragglers import Spread
 
 AUTO = "auto"

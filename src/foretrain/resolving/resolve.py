@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from foretrain.analysis.job import JobWords, job_terms
+from foretrain.analysis.job_words import JobWords
 from foretrain.asked import Asked, ModelLike
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import headroom_share
@@ -29,6 +29,9 @@ from foretrain.resolving.stack import stack_of
 from foretrain.resolving.work import as_trained
 from foretrain.scenario import Scenario
 from foretrain.units import parse_batch, show_count
+
+if TYPE_CHECKING:
+    from foretrain.analysis.job import JobTerms
 
 _OPTIMIZERS = {"adagrad": "adagrad", "adam": "adamw", "lamb": "lamb", "lion": "sgd",
                "lars": "sgd", "sgd": "sgd"}  # fmt: skip
@@ -93,13 +96,20 @@ class _Resolver:
         found = self._planned(draft, words)
         return replace(
             found,
-            job=job_terms(self.request.job, found.workload) if self.request.job else None,
+            job=self._job(found),
             id=self.request.id,
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
             is_runtime_known=is_known,
             unknown_switches=self.notes.unknown,
         )
+
+    def _job(self, found: Scenario) -> JobTerms | None:
+        if not self.request.job:
+            return None
+        from foretrain.analysis.job import job_terms
+
+        return job_terms(self.request.job, found.workload)
 
     # --- names into values ----------------------------------------------------------------------------
 

@@ -115,17 +115,19 @@ def search(
     where: Sequence[str] = (),
     objective: str = "time",
     top: int = 10,
+    simulated: int | None = None,
     executor: Executor | None = None,
     journal: Journal | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> SearchResult:
-    """The best plans for a task."""
+    """The best plans for a task. `simulated`: how many of the best by estimate are simulated, left out a multiple of
+    `top`."""
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is unknown. Known: {', '.join(OBJECTIVES)}.")
     started = perf_counter()
     plans = space(task, where)
     _expect_parts(plans)
-    keep = _keep(top)
+    keep = simulated or _keep(top)
     if journal is not None and journal.key != key(task, plans, objective, keep):
         raise InputError(f"journal {journal.path} was opened for another search; see search_key.")
     executor = executor or InOrder()

@@ -27,6 +27,8 @@ Bools = NDArray[np.bool_]
 SHORTEST_SLICE = 512
 """Tokens of a sequence that context parallelism leaves a rank at least."""
 MOST_MICRO = 64
+MOST_CHUNKS = 16
+"""Of a stage: Megatron's recipes have up to 12 (GPT-3 175B, virtual pipeline of single layers)."""
 FEWEST_POWERS = 4
 INTERLEAVED = "interleaved"
 
@@ -261,12 +263,16 @@ def _divisors(count: int) -> list[int]:
 
 
 def _chunks(layers: int, stages: Sequence[int]) -> list[int]:
-    """Chunks that share layers out evenly on some number of stages."""
-    found = {1}
-    for pp in stages:
-        if pp > 1 and layers % pp == 0:
-            found.update(n for n in _divisors(layers // pp) if n <= 16)
-    return sorted(found)
+    """Chunks that share layers out evenly on some number of stages; embedding and head may count as a layer each."""
+    most = range(2, MOST_CHUNKS + 1)
+    found = {vpp for pp in stages if pp > 1 for vpp in most if _is_even(layers, pp, vpp)}
+    return sorted({1} | found)
+
+
+def _is_even(layers: int, stages: int, chunks: int) -> bool:
+    """Whether parts are alike (`compile.passes.place`)."""
+    counted = layers if layers % stages == 0 else layers + 2
+    return counted % (stages * chunks) == 0
 
 
 def _context(task: Task, devices: int) -> list[int]:
@@ -292,13 +298,13 @@ def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[
         if pp == 1:
             continue
         model, layers = task.workload.model, _repeated(task)
-        if vpp > 1 and layers % (pp * vpp):
+        if vpp > 1 and not _is_even(layers, pp, vpp):
             refused[pp, vpp] = "chunks are uneven"
             continue
         try:
             place(model, Schedule(INTERLEAVED, 1, pp, vpp), task.runtime.places_by_products)
         except PlanError as error:
             refused[pp, vpp] = str(error)
-        if pp * vpp > layers:
+        if pp * vpp > layers + 2 * (vpp > 1):
             refused.setdefault((pp, vpp), "more parts than layers")
     return refused

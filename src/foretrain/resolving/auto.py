@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import exp
+from statistics import NormalDist
+from typing import TYPE_CHECKING
 
+from foretrain.analysis.uncertainty import memory_spread
+from foretrain.cluster.headroom import usable_bytes
 from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import filled
@@ -12,8 +18,11 @@ from foretrain.resolving.draft import Draft
 from foretrain.resolving.micro_batch import MicroBatch, largest_that_fits
 from foretrain.units import show_bytes
 
-LOOKED_AT = 8
-"""Plans among which one that surely fits is looked for."""
+if TYPE_CHECKING:
+    from foretrain.planning.planner import Ranked
+
+LOOKED_AT = 4
+"""Plans of a quick search that are simulated, the best by estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +79,36 @@ def _quick(draft: Draft, batch: int, micro: int | None) -> tuple[Plan, int, int]
     from foretrain.planning import planner
     from foretrain.planning.task import Task
 
-    anything = draft.scenario(own_plan(draft), batch, 1)
-    task = Task.of(anything)
-    where = [*quick_space(draft.model, draft.runtime.name)]
+    where = [*quick_space(draft.model, draft.runtime)]
     if micro is not None:
         where.append(f"micro={micro}")
-    try:
-        found = planner.search(task, where=where, top=LOOKED_AT)
-    except InputError:
-        return None
-    if not found.best:
-        return None
-    sure = (row for row in found.best if row.simulation.memory.fits_probability >= surely())
-    best = next(sure, found.best[0]).plan
-    words = replace(task.words(best.text), micro=None)
-    return draft.plan(words), best.schedule.micro_batch, found.plans_valid
+    for who in (_with_room(draft), draft):  # a plan that surely fits, else one that is expected to
+        task = Task.of(who.scenario(own_plan(who), batch, 1))
+        try:
+            found = planner.search(task, where=where, top=LOOKED_AT, simulated=LOOKED_AT)
+        except InputError:
+            return None
+        if found.best:
+            best = _plainest(found.best).plan
+            words = replace(task.words(best.text), micro=None)
+            return draft.plan(words), best.schedule.micro_batch, found.plans_valid
+    return None
+
+
+def _plainest(ranked: Sequence[Ranked]) -> Ranked:
+    """Of plans that are as good as equally fast, the one with the fewest parts."""
+    limit = ranked[0].simulation.step_seconds * (1.0 + defaults()["quick_search"]["ties"])
+    close = [row for row in ranked if row.simulation.step_seconds <= limit]
+    return min(close, key=lambda row: row.plan.schedule.stages * row.plan.schedule.chunks)
+
+
+def _with_room(draft: Draft) -> Draft:
+    """With so much kept free that what is expected to fit does so with the probability a choice should have."""
+    spread = memory_spread(draft.runtime.name, is_runtime_known=True)
+    share = exp(-NormalDist().inv_cdf(surely()) * spread)
+    size, context = min(d.memory_bytes for d in draft.cluster.devices), draft.runtime.context_bytes
+    usable = usable_bytes(size, context, draft.headroom)
+    return replace(draft, headroom=1.0 - (usable * share + context) / size)
 
 
 def _usual_batch(draft: Draft) -> int:

@@ -11,6 +11,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
 from foretrain.loading import load_own_yaml
 from foretrain.model.graph import Model
+from foretrain.runtime import Runtime
 
 FAMILIES = {"embedding_bag": "recommender", "attention": "transformer", "conv": "cnn"}
 """Kinds of ops that tell what a model is, the first that it has."""
@@ -69,15 +70,22 @@ def surely() -> float:
     return float(defaults()["quick_search"]["fits_probability"])
 
 
-def quick_space(model: Model, runtime: str) -> tuple[str, ...]:
+def quick_space(model: Model, stack: Runtime) -> tuple[str, ...]:
     """Constraints of the small space that is searched for a plan."""
     row = defaults()["quick_search"]
     family = "transformer" if family_of(model) == "transformer" else "other"
     base = [*row[family]]
-    if family == "transformer" and (model.seq_len or 0) < row["long"]:
-        base += row["short"]
+    if family == "transformer":
+        facts = {"tokens": model.seq_len or 0, "parameters": model.parameters}
+        contexts = (one for one in row["contexts"] if _reaches(facts, one["from"]))
+        base += next(contexts)["where"]
+        base += row["recompute"]["unfused" if stack.attention == "unfused" else "fused"]
     able: list[str] = next(
-        (one["where"] for one in row["stacks"] if runtime in one["runtimes"]), []
+        (one["where"] for one in row["stacks"] if stack.name in one["runtimes"]), []
     )
     names = {text.split("=")[0].removeprefix("no ") for text in able}
     return (*(text for text in base if text.split("=")[0].removeprefix("no ") not in names), *able)
+
+
+def _reaches(facts: Mapping[str, float], least: Mapping[str, float]) -> bool:
+    return all(facts[name] >= value for name, value in least.items())

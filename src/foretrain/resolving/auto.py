@@ -27,12 +27,12 @@ LOOKED_AT = 4
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A plan, why it was taken, and its micro-batch where that is decided too."""
+    """A plan, why it was taken, and its batch (None: as is usual for it) and micro-batch."""
 
     plan: Plan
     why: str
-    batch: int | None = None
-    micro: MicroBatch | None = None
+    batch: int | None
+    micro: MicroBatch
 
 
 def own_plan(draft: Draft) -> Plan:
@@ -43,12 +43,12 @@ def own_plan(draft: Draft) -> Plan:
 def chosen_plan(draft: Draft, batch: int | None, micro: int | None, *, is_searched: bool) -> Chosen:
     """The stack's own plan, or the fastest that a quick search finds; `is_searched` asks for the latter."""
     own = own_plan(draft)
-    lacking = ""
+    lacking, size = "", MicroBatch(micro or 1, "the smallest there is", False)
     if not is_searched:
         try:
             size = _size(draft, own, batch, micro)
         except InputError as error:
-            lacking = str(error).splitlines()[0].rstrip(".")
+            lacking = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         else:
             if size.fits:
                 return Chosen(own, f"what {draft.runtime.name} does by itself", batch, size)
@@ -57,9 +57,9 @@ def chosen_plan(draft: Draft, batch: int | None, micro: int | None, *, is_search
             lacking = f"{draft.runtime.name}'s own, {own.text}, needs {show_bytes(needs)} a device"
     found = _quick(draft, batch or _usual_batch(draft), micro)
     if found is None:
-        if lacking and not is_searched:
-            return Chosen(own, f"{lacking}, and a quick search found none that fits", batch)
-        return Chosen(own, "a quick search found none that fits", batch)
+        if lacking:
+            lacking += ", and "
+        return Chosen(own, f"{lacking}a quick search found none that fits", batch, size)
     plan, samples, count = found
     why = f"the fastest of {count:,} in a quick search"
     size = MicroBatch(samples, "part of that plan", True)

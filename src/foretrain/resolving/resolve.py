@@ -220,9 +220,9 @@ class _Resolver:
         is_searched = str(self.request.plan or "").strip().lower() == AUTO
         found = chosen_plan(draft, batch, micro, is_searched=is_searched)
         self.notes.assume(f"plan {found.plan.text}", found.why, "--plan")
-        if micro is None and found.micro is not None:
+        if micro is None:
             self._assume_micro(found.micro)
-        micro = micro or (found.micro.samples if found.micro is not None else 1)
+            micro = found.micro.samples
         whole = batch or found.batch or default_batch(found.plan, micro)
         if batch is None:
             self._assume_batch(found.plan, whole, micro)

@@ -12,6 +12,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.network_words import _table, nearest_network, network_word
 from foretrain.errors import ClusterError, InputError, hint
 from foretrain.model.load import load_model
+from foretrain.resolving import ask
 from foretrain.runtime import runtime
 
 GBPS = 1e9 / 8
@@ -182,3 +183,10 @@ def test_hints_are_short() -> None:
         with pytest.raises(InputError) as refused:
             unknown()
         assert len(str(refused.value)) < 400
+
+
+def test_a_batch_that_tokens_were_meant_by() -> None:
+    asked = {"on": "2 x dgx-h100", "plan": "tp4 pp2 dp2", "micro_batch": 1}
+    with pytest.raises(InputError, match="Write 4Mtok"):
+        ask("llama3-8b", batch="4M", **asked)
+    assert ask("llama3-8b", batch="4Mtok", **asked).workload.global_batch == 512

@@ -270,6 +270,11 @@ class _Resolver:
             raise InputError(f"global batch {asked} is not a positive whole number.")
         tokens = count * (model.seq_len or 0)
         if tokens > defaults()["batch"]["most_tokens"]:
+            if str(asked).strip()[-1] in "kKMGBT":  # 4M: no batch of samples is written so
+                raise InputError(
+                    f"batch {asked}: {count:,} samples are {show_count(tokens)} tokens per step, more than any published run"
+                    f" has. Write {asked}tok for tokens, or '{asked} samples'."
+                )
             self.notes.warn(
                 f"a global batch of {count:,} samples is {show_count(tokens)} tokens a step. If tokens were meant, write"
                 f" {asked} tokens."

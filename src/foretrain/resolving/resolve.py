@@ -260,12 +260,7 @@ class _Resolver:
         if unit == "tokens":
             if model.seq_len is None:
                 raise InputError(f"batch {asked}: {model.name} has no tokens. Give samples.")
-            samples = max(1, round(count / model.seq_len))
-            if samples * model.seq_len != count:
-                self.notes.warn(
-                    f"batch {asked} is no multiple of {model.seq_len:,} tokens: {samples:,} samples are taken."
-                )
-            count = samples
+            count = self._samples(count, model.seq_len)
         if count < 1:
             raise InputError(f"global batch {asked} is not a positive whole number.")
         tokens = count * (model.seq_len or 0)
@@ -280,6 +275,24 @@ class _Resolver:
                 f" {asked} tokens."
             )
         return count
+
+    def _samples(self, tokens: int, length: int) -> int:
+        """Of a batch in tokens. 4M is 4 x 1,024 x 1,024 where that is a number of samples and four million is not, as
+        batches are mostly powers of two."""
+        asked = self.request.batch
+        for power in (3, 2, 1):
+            if tokens % length and tokens % 1000**power == 0:
+                binary = tokens // 1000**power * 1024**power
+                if binary % length == 0:
+                    what = f"batch {asked} = {binary:,} tokens"
+                    self.notes.assume(what, f"a multiple of {length:,}", "--batch")
+                    return binary // length
+        samples = max(1, round(tokens / length))
+        if samples * length != tokens:
+            self.notes.warn(
+                f"batch {asked} is no multiple of {length:,} tokens: {samples:,} samples are taken."
+            )
+        return samples
 
     def _micro(self, words: Mapping[str, object] | None) -> int | None:
         """As asked for, by an option or in the plan."""

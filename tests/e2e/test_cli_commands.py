@@ -111,7 +111,7 @@ def test_a_missing_folder_is_found_before_any_work(
 ) -> None:
     assert run(["predict", *ASK, "-o", "nowhere/x.html"]) == 2
     assert calls == []
-    assert "the folder nowhere does not exist" in capsys.readouterr().err
+    assert "directory nowhere does not exist" in capsys.readouterr().err
 
 
 def test_does_not_fit_is_an_answer_with_code_1(
@@ -138,7 +138,7 @@ def test_does_not_fit_is_an_answer_with_code_1(
         (["predikt"], ["predikt"]),
         (
             ["predict", "--cases", "x.jsonl", "--batch", "4"],
-            ["leave MODEL and the other options out"],
+            ["remove MODEL and the other options"],
         ),
         (["predict", "--cases", "none.jsonl"], ["none.jsonl does not exist"]),
         (["predict", "--cases", "none.jsonl", "-o", "x.html"], ["FILE.jsonl"]),
@@ -172,7 +172,7 @@ def test_bad_input_is_explained_with_code_2(
             "foretrain: tp 12 does not divide",
         ),
         (DoesNotFit("no room"), 1, "foretrain: no room"),
-        (Bug("a broken invariant"), 101, "fault of Foretrain"),
+        (Bug("a broken invariant"), 101, "bug in Foretrain"),
         (ZeroDivisionError("oops"), 101, "internal error: ZeroDivisionError: oops"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
@@ -447,7 +447,7 @@ def test_schema_prints_one_document(
 def test_doctor_finds_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--json"]) == 0
     checks = {c["name"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
-    assert checks["catalogue"]["state"] == "ok"
+    assert checks["catalog"]["state"] == "ok"
     assert "engine" in checks
 
 

@@ -165,7 +165,7 @@ def test_ctrl_c_says_that_nothing_is_kept(
     assert run(ASK) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "in 1 of 4 parts of the search; nothing is kept" in captured.err
+    assert "in 1 of 4 parts of the search; no progress was saved" in captured.err
     assert "--state FILE" in captured.err
 
 
@@ -177,8 +177,8 @@ def test_ctrl_c_says_what_is_kept_and_the_search_goes_on(
         stopped_after(2, patch)
         assert run([*ASK, "--state", file]) == 130
     said = capsys.readouterr().err
-    assert f"in 2 of 4 parts of the search; they are kept in {file}." in said
-    assert "Give the same command again" in said
+    assert f"in 2 of 4 parts of the search; progress is saved in {file}." in said
+    assert "Run the same command again" in said
     with monkeypatch.context() as patch:
         stopped_after(2, patch)  # no more than the two parts that are left
         assert run([*ASK, "--state", file, "--json"]) == 0
@@ -195,7 +195,7 @@ def test_ctrl_c_before_anything(
 ) -> None:
     stopped_after(0, monkeypatch)
     assert run(ASK) == 130
-    assert "interrupted before any plan was looked at" in capsys.readouterr().err
+    assert "interrupted before any plan was evaluated" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a terminal to press Ctrl-C in")
@@ -231,7 +231,7 @@ def test_a_terminal_shows_progress_and_takes_ctrl_c(tmp_path: Path) -> None:
     said = text.decode()
     assert "plans " in said
     assert "best " in said
-    assert "are kept in" in said
+    assert "progress is saved in" in said
     assert "Traceback" not in said
 
 

@@ -47,7 +47,7 @@ def test_files_go_to_stdout_and_refusals_beside_them(capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert "==> megatron_args.txt <==\n--num-layers 32\n" in said.out
     assert "==> launch.sh <==\n#!/bin/sh\n" in said.out
-    assert "not said: zb-h1: Megatron-LM runs 1F1B" in said.err
+    assert "not expressible: zb-h1: Megatron-LM runs 1F1B" in said.err
 
 
 def test_files_go_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_own_prices_change_the_answer(tmp_path: Path, capsys: pytest.CaptureFixt
         (["recommend", "llama3-8b", "--tokens", "soon"], "tokens: 'soon' is not an amount"),
         (["recommend", "llama3-8b", "--tokens", "1e9", "--deadline", "soon"], "time"),
         ([*ASK, "--budget-usd", "much"], "--budget-usd"),
-        ([*ASK, "--spot", "--reserved"], "choose one"),
+        ([*ASK, "--spot", "--reserved"], "mutually exclusive"),
         ([*ASK, "--reserved"], "--prices"),
         ([*ASK, "--quota", "few"], "few"),
         ([*ASK, "--spot-rate", "2"], "--spot-rate"),

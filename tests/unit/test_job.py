@@ -257,4 +257,4 @@ def test_the_command_line_takes_a_job(capsys: pytest.CaptureFixture[str]) -> Non
     assert run([*line, "--tokens", "1T"]) == 2
     assert "tokens: samples of resnet50 are not sequences" in capsys.readouterr().err
     assert run(["predict", "--cases", "-", "--tokens", "1T"]) == 2
-    assert "leave the options of a job out" in capsys.readouterr().err
+    assert "remove the job options" in capsys.readouterr().err

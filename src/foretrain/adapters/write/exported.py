@@ -78,9 +78,9 @@ def _is_plain(name: str) -> bool:
 def _expect_free(target: Path, names: tuple[str, ...]) -> None:
     """Refuse before anything is written."""
     if not target.parent.is_dir():
-        raise FileError(f"{target} cannot be made: the folder {target.parent} does not exist.")
+        raise FileError(f"cannot create {target}: directory {target.parent} does not exist.")
     if target.exists() and not target.is_dir():
-        raise FileError(f"{target} is a file; launch files need a folder. Give another name.")
+        raise FileError(f"{target} is a file; launch files need a directory. Choose another name.")
     taken = [name for name in names if (target / name).is_dir()]
     if taken:
         raise FileError(

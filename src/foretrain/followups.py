@@ -161,7 +161,7 @@ def expect_changes(names: Iterable[str]) -> None:
     unknown = [name for name in names if name not in CHANGES]
     if unknown:
         faults = [f"{name}: cannot be changed.{did_you_mean(name, CHANGES)}" for name in unknown]
-        raise InputError(f"known are {', '.join(CHANGES)}:", faults=faults)
+        raise InputError(f"unknown change; known: {', '.join(CHANGES)}:", faults=faults)
 
 
 def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str, Any]) -> Scenario:
@@ -192,6 +192,7 @@ def _factor(key: str, value: Any, zero_allowed: bool = False) -> float:
         factor = float("nan")
     if not (FACTOR.allows(factor) or (factor == 0 and zero_allowed)):
         raise InputError(
-            f"{key}={shown(value)}: give a factor such as 2x or 0.5x, from {FACTOR.least:g} to {FACTOR.most:g}."
+            f"{key}={shown(value)}: expected a factor such as 2x or 0.5x, from "
+            f"{FACTOR.least:g} to {FACTOR.most:g}."
         )
     return factor

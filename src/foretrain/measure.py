@@ -97,7 +97,7 @@ def ops(
 
 def _expect_share(tolerance: float) -> None:
     if not 0.0 < tolerance < 1.0:
-        raise InputError(f"tolerance: {tolerance} is not between 0 and 1, such as {TOLERANCE}.")
+        raise InputError(f"tolerance: {tolerance} must be between 0 and 1, such as {TOLERANCE}.")
 
 
 def one_process(model: ModelLike, on: ClusterLike | None, question: Options) -> Scenario:
@@ -136,7 +136,7 @@ def links(
 
     _expect_share(tolerance)
     if processes < 2:
-        raise InputError(f"processes: {processes}; links join two processes or more.")
+        raise InputError(f"processes: {processes}; measuring links needs two or more.")
     given = {
         "--processes": processes,
         "--collectives": ",".join(wanted(collectives)),
@@ -153,7 +153,7 @@ def links(
         command = ["-m", "foretrain", "measure", "links", "-q", "-o", str(answer), *words]
         code = spawned(command, processes, answer=subprocess.DEVNULL)
         if code or not answer.exists():
-            raise InputError(f"the processes ended with code {code} before all was timed.")
+            raise InputError(f"the processes exited with code {code} before all timings finished.")
         return LinkReport.from_dict(json.loads(answer.read_text("utf-8")))
 
 

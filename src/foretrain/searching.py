@@ -222,7 +222,7 @@ def _check(objective: str, top: int, batch: int | str) -> None:
     if isinstance(batch, int) and batch < 1:
         faults.append(f"global batch {batch} is not a positive whole number.")
     if faults:
-        raise InputError("this cannot be searched for:", faults=faults)
+        raise InputError("invalid search:", faults=faults)
 
 
 def _seeded(slow: Any, seed: int | None) -> Any:

@@ -127,16 +127,16 @@ def _expect(
         if isinstance(values, str) or not len(values)
     ]
     faults += [
-        f"{name}: missing. Give it, or values of it to try."
+        f"{name}: missing. Specify it, or values to sweep."
         for name, value in given.items()
         if value is None and name not in vary
     ]
     if not vary:
-        faults.append("vary: missing. Say what to vary, such as seq.")
+        faults.append("vary: missing. Specify what to vary, such as seq.")
     if math.prod(len(values) for values in vary.values()) > MAX_POINTS:
-        faults.append(f"more than {MAX_POINTS:,} combinations; give fewer values.")
+        faults.append(f"more than {MAX_POINTS:,} combinations; specify fewer values.")
     if faults:
-        raise InputError("this cannot be swept:", faults=faults)
+        raise InputError("invalid sweep:", faults=faults)
 
 
 def _point(

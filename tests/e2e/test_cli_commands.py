@@ -133,7 +133,7 @@ def test_does_not_fit_is_an_answer_with_code_1(
         (["predict", *ASK, "--plan", "none.yaml"], ["none.yaml does not exist"]),
         (["predict", *ASK, "--seq", "many"], ["'many' is not a count"]),
         (["predict", *ASK, "--set", "bucket"], ["'bucket' is not KEY=VALUE"]),
-        (["predict", *ASK, "--set", "a=1", "--set", "a=2"], ["given twice"]),
+        (["predict", *ASK, "--set", "a=1", "--set", "a=2"], ["specified twice"]),
         (["predict", *ASK, "--colour"], ["--colour"]),
         (["predikt"], ["predikt"]),
         (
@@ -147,7 +147,7 @@ def test_does_not_fit_is_an_answer_with_code_1(
         (["sweep", *ASK], ["--vary: missing"]),
         (["sweep", *ASK, "--vary", "sqe=1,2"], ["Did you mean 'seq'"]),
         (["catalog", "list", "device"], ["Did you mean 'devices'"]),
-        (["catalog", "show", "h10000"], ["nothing is called"]),
+        (["catalog", "show", "h10000"], ["no catalog entry named"]),
         (["validate", "none.jsonl", "--tolerance", "-1"], ["--tolerance"]),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_rendezvous_is_numbered() -> None:
 def test_mistakes() -> None:
     with pytest.raises(InputError, match="no command"):
         Launch.of([])
-    with pytest.raises(InputError, match="names no script"):
+    with pytest.raises(InputError, match="contains no script"):
         Launch.of(["torchrun", "--nproc-per-node", "2"])
     with pytest.raises(InputError, match="a value is missing"):
         Launch.of(["torchrun", "--nproc-per-node"])

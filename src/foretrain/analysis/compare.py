@@ -151,14 +151,14 @@ def _remarks(
         return
     a, b = (question.get("model") for question in asked)
     if per is None:
-        yield f"Not comparable: {a} and {b} have no unit of work in common, such as tokens."
+        yield f"Not comparable: {a} and {b} have no common unit of work, such as tokens."
         return
     shown = [name for name in work if name != "parameters" or "model" not in work]
     told = ", ".join(f"{name} {_said(changed[name])}" for name in shown)
     yield f"The work differs ({told}), so times are per {per}."
     if "model" in work or "parameters" in work:
         unit = per.rpartition(" ")[2].removesuffix("s")
-        yield f"A {unit} is not the same work for both models."
+        yield f"A {unit} is not the same amount of work for both models."
 
 
 def _said(pair: tuple[Any, Any]) -> str:
@@ -197,8 +197,8 @@ def _figures(
         ("usable memory", "bytes", [row.get("usable_bytes") for row in memory]),
         (f"cost per {per or 'step'}", "USD", usd),
         ("cost per hour", "USD", [row.get("usd_per_hour") for row in cost]),
-        ("days of the job", "d", [(d.get("job") or {}).get("expected_days") for d in pair]),
-        ("cost of the job", "USD", [(d.get("job") or {}).get("usd") for d in pair]),
+        ("job duration in days", "d", [(d.get("job") or {}).get("expected_days") for d in pair]),
+        ("job cost", "USD", [(d.get("job") or {}).get("usd") for d in pair]),
     ]
     for name, unit, values in rows:
         a, b = (None if value is None else float(value) for value in values)

@@ -44,7 +44,7 @@ class NodeRun:
         if not 1 <= self.used <= self.node.device_count:
             faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
         if faults:
-            raise ClusterError(f"Nodes {self.node.name!r} are not usable:", faults=faults)
+            raise ClusterError(f"Nodes {self.node.name!r} are invalid:", faults=faults)
 
 
 # Not slotted: cached_property keeps the arrays in the instance's __dict__.
@@ -63,7 +63,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise ClusterError(f"Cluster {self.name!r} has no nodes; give at least one.")
+            raise ClusterError(f"Cluster {self.name!r} has no nodes; specify at least one.")
         if not DEVICES.allows(self.device_count):
             raise ClusterError(
                 f"Cluster {shown(self.name, 80)} has {self.device_count:,} devices; at most {DEVICES.most:,}."
@@ -162,7 +162,9 @@ class Cluster:
             if 0 <= left < run.count:
                 return run.node
             left -= run.count
-        raise ClusterError(f"There is no node {number}; nodes run from 0 to {self.node_count - 1}.")
+        raise ClusterError(
+            f"There is no node {number}; nodes are numbered 0 to {self.node_count - 1}."
+        )
 
     @property
     def is_uniform(self) -> bool:
@@ -193,8 +195,9 @@ class Cluster:
         """The same machines with only the first `devices` in use, filling node after node."""
         if not 1 <= devices <= self.device_count:
             raise ClusterError(
-                f"{counted(devices, 'device')} asked of {self.name}, which has {self.device_count}. "
-                f"Ask for 1 to {self.device_count}, or a larger cluster."
+                f"{counted(devices, 'device')} requested from {self.name}, which has "
+                f"{self.device_count}. Request 1 to {self.device_count}, or use a larger "
+                "cluster."
             )
         left, runs = devices, []
         for run in self.runs:
@@ -213,7 +216,8 @@ class Cluster:
         """The first nodes with that many devices in use each: `[1, 3, 4]`. Neighbouring equals are joined."""
         if not 1 <= len(devices_per_node) <= self.node_count:
             raise ClusterError(
-                f"The placement names {len(devices_per_node)} nodes, {self.name} has {self.node_count}."
+                f"The placement lists {len(devices_per_node)} nodes, but {self.name} has "
+                f"{self.node_count}."
             )
         runs: list[NodeRun] = []
         for number, used in enumerate(devices_per_node):

@@ -14,7 +14,7 @@ from foretrain.model.ops import FAMILIES
 def model_faults(model: Model) -> list[str]:
     """Everything wrong with the graph; empty for a legal one."""
     if not model.blocks:
-        return ["blocks: there are none."]
+        return ["blocks: empty."]
     faults = _repeated([block.name for block in model.blocks], "blocks")
     for block in model.blocks:
         faults += _block_faults(block)
@@ -43,7 +43,9 @@ def _block_faults(block: Block) -> list[str]:
     for tensor in (*block.inputs, *block.outputs):
         missing = [dim for dim in tensor.dims if dim not in sizes]
         if missing:
-            faults.append(f"{block.name}: sizes lack {', '.join(missing)} of {tensor.name}.")
+            faults.append(
+                f"{block.name}: sizes must include {', '.join(missing)} of {tensor.name}."
+            )
     return faults or list(_wiring_faults(block))
 
 
@@ -60,7 +62,7 @@ def _op_faults(block: Block, op: Op) -> list[str]:
     for tensor in (*op.inputs, *op.outputs, *op.weights):
         missing = [dim for dim in tensor.dims if dim not in op.size]
         if missing:
-            faults.append(f"{where}: sizes lack {', '.join(missing)} of {tensor.name}.")
+            faults.append(f"{where}: sizes must include {', '.join(missing)} of {tensor.name}.")
     if not op.outputs:
         faults.append(f"{where}: has no output.")
     return faults

@@ -40,7 +40,7 @@ class DataSource:
         if self.workers < 1:
             faults.append(f"workers: {self.workers} is not a positive whole number.")
         if faults:
-            raise InputError("this data source is not usable:", faults=faults)
+            raise InputError("invalid data source:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Workload:
             raise ModelError(f"global batch: {BATCH.fault(self.global_batch)}")
         if self.seq_len != self.model.seq_len:
             raise ModelError(
-                f"sequence length {self.seq_len} is not the {self.model.seq_len} that "
-                f"{self.model.name} was built for. Build both with Workload.of(model, seq=…)."
+                f"sequence length {self.seq_len} does not match the {self.model.seq_len} that "
+                f"{self.model.name} was built with. Build both with Workload.of(model, seq=…)."
             )
 
     def __repr__(self) -> str:

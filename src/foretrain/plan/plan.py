@@ -74,7 +74,9 @@ class Plan:
         elif isinstance(spec, Mapping):
             plan = cls.from_dict(spec)
         elif not isinstance(spec, str):
-            raise PlanError(f"a plan is a mapping or words such as 'tp8 dp2', found {shown(spec)}.")
+            raise PlanError(
+                f"a plan must be a mapping or a string such as 'tp8 dp2', got {shown(spec)}."
+            )
         elif spec.endswith((".yaml", ".yml")) or is_file(spec):
             from foretrain.loading import load_yaml
 
@@ -86,8 +88,9 @@ class Plan:
             plan = replace(plan, root=replace(plan.root, schedule=schedule))
         if plan.ranks != devices:
             raise PlanError(
-                f"the plan is for {counted(plan.ranks, 'rank')} ({_shown(plan.mesh)}) but the cluster has"
-                f" {counted(devices, 'device')}. Change a degree, or the number of nodes."
+                f"the plan is for {counted(plan.ranks, 'rank')} ({_shown(plan.mesh)}) but the "
+                f"cluster has {counted(devices, 'device')}. Change a degree or the number of "
+                "nodes."
             )
         return plan
 

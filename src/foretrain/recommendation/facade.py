@@ -204,7 +204,7 @@ class _Round:
         usd = tariff.usd(self.terms.buying)
         if usd is None:
             self.unpriced[name] = (
-                f"no {self.terms.buying} price is known; give one in a file of your own prices."
+                f"no {self.terms.buying} price is known; specify one in your own price file."
             )
             return
         counts = list(self.terms.counts(name, node, tariff))
@@ -217,7 +217,7 @@ class _Round:
             self.looked_at += 1
         if not counts:
             self.unpriced[name] = (
-                "the quota allows none, or one machine has more devices than allowed."
+                "the quota allows none, or one instance has more devices than allowed."
             )
 
     def _take(self, candidate: Candidate, found: Offer | Miss) -> None:
@@ -270,7 +270,9 @@ class _Round:
     def _notes(self) -> tuple[str, ...]:
         notes = [*self.job.assumptions, *self.look.stacks.notes()]
         if self.job.deadline is None:
-            notes.append(f"no deadline given: offers of up to {days(self.look.most_hours)}.")
+            notes.append(
+                f"no deadline specified: showing offers of up to {days(self.look.most_hours)}."
+            )
         return tuple(notes)
 
     def _nearest(self, misses: Sequence[Miss]) -> str:

@@ -210,7 +210,7 @@ class Runtime:
                 faults.append(f"{name}: {error}")
         if faults:
             raise RuntimePresetError(
-                f"options of runtime {self.name!r} are not usable:", faults=faults
+                f"options of runtime {self.name!r} are invalid:", faults=faults
             )
         return replace(self, **changes)
 

@@ -131,7 +131,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         if not line.lstrip().startswith("{"):
-            raise CaseError(f"{path}, line {number}: a case is a JSON object, found {shown(line)}.")
+            raise CaseError(
+                f"{path}, line {number}: a case must be a JSON object, got {shown(line)}."
+            )
         try:
             case = load_json(line, "a case")
         except FileError as error:
@@ -140,5 +142,5 @@ def _read(path: Path) -> list[dict[str, Any]]:
         faults += [f"line {number}: {fault}" for fault in case_faults(case)]
         cases.append(case)
     if faults:
-        raise CaseError(f"{path} is not usable:", faults=faults)
+        raise CaseError(f"{path} is invalid:", faults=faults)
     return cases

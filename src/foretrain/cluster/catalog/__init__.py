@@ -164,7 +164,8 @@ class _Catalogue:
             chain.append(found)
             if found in chain[:-1]:
                 raise ClusterError(
-                    f"Device {name!r}: `like` goes in a circle, {' → '.join(chain)}. Give one of them its own rates."
+                    f"Device {name!r}: `like` is circular, {' → '.join(chain)}. Specify "
+                    "the rates of one of them directly."
                 )
         return device_from(name, row) if len(chain) == 1 else device_like(name, self.devices[chain[1]], row)  # fmt: skip
 
@@ -184,7 +185,7 @@ def _read(folder: str) -> _Catalogue:
 
 def _user_files(folder: Path) -> dict[str, Rows]:
     if not folder.is_dir():
-        raise FileError(f"FORETRAIN_CATALOG names {folder}, which is not a folder.")
+        raise FileError(f"FORETRAIN_CATALOG is set to {folder}, which is not a directory.")
     from foretrain.cluster.catalog.checking import check_catalogue_file
 
     found = {}

@@ -50,7 +50,7 @@ class Line:
     device: str
     what: str
     errors: Floats
-    baseline: Floats | None  # the roofline's errors; None where the device is not in the catalogue
+    baseline: Floats | None  # the roofline's errors; None where the device is not in the catalog
 
     def text(self) -> str:
         plain = "–" if self.baseline is None else _percent(self.baseline)

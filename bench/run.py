@@ -28,7 +28,7 @@ time says.
 
 How to read it:
 
-- *warm* is a second and later call in one Python process: the catalogue is read and the cluster's routes are
+- *warm* is a second and later call in one Python process: the catalog is read and the cluster's routes are
   known. *cold* is a whole process, from the shell and back.
 - 16,384 GPUs take about as long as 1,024 because ranks that behave alike are simulated once (see
   [how it works](how-it-works.md)); the timeline has as many tasks.

@@ -89,18 +89,18 @@ def sweep(
     progress: Callable[[int], None] | None = None,
     **question: Unpack[Options],
 ) -> Sweep:
-    """Predict every combination of some values.
+    """Predict all combinations of the given values.
 
     Args:
-        model: as for `predict`; may be left out where it is varied.
+        model: as for `predict`; may be omitted if it is varied.
         vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) or factors of the
             hardware as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
-        on: as for `predict`; may be left out where it is varied.
-        progress: told how many points are done.
+        on: as for `predict`; may be omitted if it is varied.
+        progress: called with the number of points done.
         **question: the other keywords of `predict`.
 
     Returns:
-        A point for each combination. One that cannot be asked, such as a plan that the devices do not allow, says why.
+        A point for each combination. An invalid combination, such as a plan that does not match the devices, states the reason.
 
     >>> from foretrain import sweep
     >>> found = sweep("gpt2", on="1 x dgx-h100", plan="dp8", vary={"batch": [64, 128]})

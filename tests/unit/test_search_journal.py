@@ -208,7 +208,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path, restart: bool) -> None:
     path.write_text("Chapter one. " * 1000)
     refused(path, "not a valid search journal", restart=restart)
     path.write_text("short")
-    refused(path, "too few", restart=restart)
+    refused(path, "too small", restart=restart)
     path.unlink()
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE parts (number INTEGER)")
@@ -261,7 +261,7 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
             assert path.read_bytes() == text[:length]
 
 
-def test_a_corrupted_file_is_an_error_or_right(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_or_right(tmp_path: Path) -> None:
     """Whatever byte is wrong: never another answer."""
     whole, path = tmp_path / "whole", tmp_path / "state"
     written = filled(whole, 20)
@@ -270,9 +270,9 @@ def test_a_corrupted_file_is_an_error_or_right(tmp_path: Path) -> None:
     errors = 0
     for _ in range(400):
         place = draw.randrange(len(text)) if draw.random() < 0.8 else draw.randrange(4096)
-        corrupted = bytearray(text)
-        corrupted[place] ^= 1 << draw.randrange(8)
-        path.write_bytes(corrupted)
+        damaged = bytearray(text)
+        damaged[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
         try:
             with Journal(path, KEY) as journal:
                 assert journal.known() == written

@@ -47,7 +47,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Table):
-    """What makes B slower or faster than A. `causes` add up to the difference of the times, largest first.
+    """Explain why B is slower or faster than A. `causes` add up to the difference of the times, largest first.
 
     `per` is what the times are of: a `step` where both do the same work, else `million tokens` or
     `thousand samples`; None where the two have nothing in common, and then there are no causes.
@@ -82,15 +82,15 @@ def compare(
     *,
     names: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
-    """What makes B slower or faster than A.
+    """Explain why B is slower or faster than A.
 
     Args:
-        a: a prediction, or its document (`Prediction.to_dict()`, or what a `.json` report holds).
-        b: the other one.
-        names: where the two come from, such as the names of their files.
+        a: a prediction, or its document (`Prediction.to_dict()`, or the content of a `.json` report).
+        b: the prediction to compare it with.
+        names: labels for the two, such as their file names.
 
     Returns:
-        Times of both in seconds, per step where model, batch, sequence, precision and optimizer are the same, else
+        Times of both in seconds, per step if model, batch, sequence, precision and optimizer are the same, otherwise
         per million tokens or thousand samples; memory in bytes, cost in USD.
 
     >>> from foretrain import compare, predict

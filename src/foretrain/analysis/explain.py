@@ -43,10 +43,10 @@ class Explanation(Answer):
 
 
 def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
-    """Why a step takes its time, in sentences, and what would help most.
+    """Explain in sentences where the step time goes and what would help most.
 
     Args:
-        document: a prediction, or its document (`Prediction.to_dict()`, or what a `.json` report holds).
+        document: a prediction, or its document (`Prediction.to_dict()`, or the content of a `.json` report).
 
     >>> from foretrain import explain, predict
     >>> why = explain(predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64))

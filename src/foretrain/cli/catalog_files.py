@@ -1,4 +1,4 @@
-"""The user's own catalogue: one folder with devices.yaml, nodes.yaml and links.yaml."""
+"""The user's own catalog: one folder with devices.yaml, nodes.yaml and links.yaml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def user_folder() -> Path:
 
 
 def add_file(path: str, replace: bool) -> tuple[Path, list[str]]:
-    """Put the rows of `path` into the user's catalogue; the file they went to and their names."""
+    """Put the rows of `path` into the user's catalog; the file they went to and their names."""
     import yaml
 
     from foretrain.cluster.catalog.checking import check_catalogue_file

@@ -1,4 +1,4 @@
-"""From rows of plain data (catalogue, user files) to the nouns."""
+"""From rows of plain data (catalog, user files) to the nouns."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     {device: h100, devices_per_node: 8, nodes: 2, intra_node: nvlink4-nvswitch,
      network: {kind: infiniband, gbps_per_node: 3200}}
 
-Host, network cards and price come from the machine in the catalogue that is most like it; what is null comes from
+Host, network cards and price come from the machine in the catalog that is most like it; what is null comes from
 there too and is said so. `placement` lists devices in use per node, `devices` is how many take part in all.
 """
 
@@ -81,7 +81,7 @@ def used_devices(data: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _name(node: Node, used: Sequence[int], device: Device) -> str:
-    """As one would write it, where the machine is one of the catalogue."""
+    """As one would write it, where the machine is one of the catalog."""
     is_whole = all(count == node.device_count for count in used)
     if is_whole and node.name in catalog.nodes():
         return f"{len(used)} x {node.name}"
@@ -248,7 +248,7 @@ def _filled(per_node: int, nodes: int, devices: int | None, assumptions: list[st
 
 
 def _most_alike(wanted: _Wanted, per_node: int) -> Node:
-    """The catalogue machine with this device that matches best; ties go to the standard one."""
+    """The catalog machine with this device that matches best; ties go to the standard one."""
     standard = catalog.standard_node(wanted.device)
     best, best_score = standard, _likeness(wanted, standard, per_node)
     for name in catalog.nodes_with(wanted.device.name):

@@ -237,7 +237,7 @@ def _run(form: NodeForm, parts: Parts) -> NodeRun:
 
 
 def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
-    """A catalogue machine with what the user says differently."""
+    """A catalog machine with what the user says differently."""
     devices = row.get("devices") or list(base.devices)
     changed = node_from(
         row.get("name") or base.name,
@@ -350,7 +350,7 @@ def _bare(value: Any) -> Any:
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """Complete in itself: devices are written out, nothing refers to the catalogue."""
+    """Complete in itself: devices are written out, nothing refers to the catalog."""
     keys: dict[Device, str] = {}
     for run in cluster.runs:
         for device in run.node.devices:

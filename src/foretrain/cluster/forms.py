@@ -131,7 +131,7 @@ class PriceForm:
 
 @dataclass(frozen=True, slots=True)
 class NodeForm:
-    """A machine, whole or as changes to one in the catalogue (`node`)."""
+    """A machine, whole or as changes to one in the catalog (`node`)."""
 
     __pydantic_config__: ClassVar[Any] = STRICT
     node: str | None = None

@@ -152,7 +152,7 @@ class Provenance:
 # Not slotted: cached_property keeps what is worked out in the instance's __dict__.
 @dataclass(frozen=True)
 class Calibration:
-    """Costs of one machine. `device` is `local`, or the catalogue's name of the device that was measured."""
+    """Costs of one machine. `device` is `local`, or the catalog's name of the device that was measured."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT
 

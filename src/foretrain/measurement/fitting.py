@@ -43,7 +43,7 @@ def calibrate(
 ) -> Calibration:
     """What the newest measurements of a machine say. `threads`: of those kernels that were timed with so many (the
     number most were timed with); `processes`: that were timed by so many at once (the nearest number there is);
-    `device`: the catalogue's name of a GPU that its driver calls something else."""
+    `device`: the catalog's name of a GPU that its driver calls something else."""
     name = machine if isinstance(machine, str) else machine.id
     rows = store.rows(machine=name, newest=True)
     if not rows:

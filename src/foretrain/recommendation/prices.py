@@ -1,4 +1,4 @@
-"""Prices: the catalogue's with their date, and the user's own over them."""
+"""Prices: the catalog's with their date, and the user's own over them."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ def _faults(rows: Sequence[Any]) -> list[str]:
 
 
 def _offers() -> dict[str, Node]:
-    """Machines of the catalogue that somebody rents out."""
+    """Machines of the catalog that somebody rents out."""
     return {name: node for name, node in nodes().items() if node.cloud is not None}
 
 
 def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
-    """By instance; what the user gives replaces what the catalogue has, with the user's date."""
+    """By instance; what the user gives replaces what the catalog has, with the user's date."""
     found = {name: _catalogued(node) for name, node in _offers().items()}
     for row in own:
         base = found[row.instance]

@@ -67,9 +67,8 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
         return [1 << power for power in range(most.bit_length())], "a common size per device"
     if batch % plan.replicas:
         raise InputError(
-            f"global batch {batch:,} must be divisible by the number of replicas "
-            f"({plan.replicas:,}). Use a multiple of {plan.replicas:,}, or a plan with fewer "
-            "replicas."
+            f"global batch {batch:,} must be divisible by the {plan.replicas:,} replicas. "
+            f"Use a multiple of {plan.replicas:,}, or a plan with fewer replicas."
         )
     each = batch // plan.replicas
     if family_of(draft.model) in row["whole"]:

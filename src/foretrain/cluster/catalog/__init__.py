@@ -1,4 +1,4 @@
-"""The catalogue: devices, nodes and links as data, each row with its source.
+"""The catalog: devices, nodes and links as data, each row with its source.
 
 `devices.yaml`, `nodes.yaml` and `links.yaml` are read on first use; a row becomes a value when it is asked
 for. A folder named by the environment variable FORETRAIN_CATALOG may hold files of the same names: their
@@ -126,7 +126,7 @@ def words() -> list[str]:
 
 
 def nodes_with(device: str) -> list[str]:
-    """Names of the machines made of that device (by catalogue name)."""
+    """Names of the machines made of that device (by catalog name)."""
     rows = _catalogue().node_rows
     return [name for name, row in rows.items() if _device_word(row) == device]
 
@@ -192,7 +192,7 @@ def _user_files(folder: Path) -> dict[str, Rows]:
     for name in ("devices", "links", "nodes"):
         path = folder / f"{name}.yaml"
         if path.exists():
-            rows = load_yaml(path, f"catalogue {name}") or {}
+            rows = load_yaml(path, f"catalog {name}") or {}
             check_catalogue_file(name, rows, str(path))
             found[name] = rows
     return found

@@ -1,4 +1,4 @@
-"""Checks of a user's own catalogue files."""
+"""Checks of a user's own catalog files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_catalogue_file"]
 
 
 def check_catalogue_file(name: str, rows: Any, where: str) -> None:
-    """Every fault of a catalogue file at once."""
+    """Every fault of a catalog file at once."""
     if not isinstance(rows, Mapping):
         raise ClusterError(f"{where} must contain a mapping of names to entries.")
     faults: list[str] = []

@@ -113,8 +113,7 @@ def test_the_speed_from_which_networks_have_rdma_is_that_of_the_catalogue() -> N
     fast = [nics for nics in cards if nics.bandwidth >= 200 * GBPS]
     with_rdma = [nics for nics in fast if nics.kind != "ethernet"]
     assert (
-        f"{len(with_rdma)} of the catalog's {len(fast)} machines"
-        in _table()["rdma_from"]["source"]
+        f"{len(with_rdma)} of the catalog's {len(fast)} machines" in _table()["rdma_from"]["source"]
     )
 
 

@@ -122,7 +122,7 @@ def _expect(
     expect_changes(vary)
     given = {"model": model, "on": on}
     faults = [
-        f"{name}: {values!r} is no list of values to try."
+        f"{name}: {values!r} is not a list of values."
         for name, values in vary.items()
         if isinstance(values, str) or not len(values)
     ]

@@ -64,8 +64,8 @@ def test_the_best_does_the_most_work_a_second() -> None:
     [
         ({}, "Specify what to vary"),
         ({"sequence": [1]}, "cannot be changed"),
-        ({"batch": []}, "no list of values"),
-        ({"seq": "4k"}, "no list of values"),
+        ({"batch": []}, "is not a list of values"),
+        ({"seq": "4k"}, "is not a list of values"),
         ({"batch": list(range(1, 201)), "seq": list(range(1, 201))}, "more than 10,000"),
     ],
 )

@@ -247,7 +247,7 @@ def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
         if not equals or not key.strip():
             raise InputError(f"{flag} {text!r} is not KEY=VALUE.")
         if key.strip() in found:
-            raise InputError(f"{flag}: {key.strip()!r} is given twice.")
+            raise InputError(f"{flag}: {key.strip()!r} is specified twice.")
         found[key.strip()] = literal(value.strip())
     return found
 

@@ -56,7 +56,7 @@ def _axes(texts: list[str] | None) -> dict[str, list[Any]]:
         if not equals or not values.strip():
             raise InputError(f"--vary {text!r} is not KEY=A,B,C.")
         if name in axes:
-            raise InputError(f"--vary: {name!r} is given twice.")
+            raise InputError(f"--vary: {name!r} is specified twice.")
         axes[name] = [
             literal(value.strip().strip("'\"")) for value in values.split(",") if value.strip()
         ]

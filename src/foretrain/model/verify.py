@@ -99,7 +99,7 @@ def _carry_faults(model: Model) -> list[str]:
     for giver, taker in pairs:
         where = f"{giver.name} → {taker.name}"
         if len(giver.outputs) != len(taker.inputs):
-            faults.append(f"{where}: {len(giver.outputs)} given, {len(taker.inputs)} taken.")
+            faults.append(f"{where}: {len(giver.outputs)} outputs, but {len(taker.inputs)} inputs.")
             continue
         for given, taken in zip(giver.outputs, taker.inputs, strict=True):
             faults += _match_faults(where, giver, given, taker, taken)
@@ -110,7 +110,7 @@ def _match_faults(
     where: str, giver: Block, given: Tensor, taker: Block, taken: Tensor
 ) -> list[str]:
     if len(given.dims) != len(taken.dims):
-        return [f"{where}: {given.name} {given.dims} is taken as {taken.dims}."]
+        return [f"{where}: {given.name} {given.dims} does not match {taken.dims}."]
     made = prod(dict(giver.sizes)[dim] for dim in given.dims)
     for op in taker.ops:
         for tensor in op.inputs:
@@ -118,5 +118,5 @@ def _match_faults(
                 made, op.input_elements(tensor), rel_tol=1e-9
             ):
                 seen = op.input_elements(tensor)
-                return [f"{where}: {made:,} elements given, {op.name} takes {seen:,.0f}."]
+                return [f"{where}: {made:,} elements produced, but {op.name} reads {seen:,.0f}."]
     return []

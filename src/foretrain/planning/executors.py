@@ -243,7 +243,9 @@ class RayExecutor:
             return work(item)
 
         losses = _Losses(
-            self.notes, len(items), "See the cluster's logs; give its workers more memory."
+            self.notes,
+            len(items),
+            "See the logs of the cluster; increase the memory of its workers.",
         )
         sent = ray.put(work)
         todo = deque(range(len(items)))

@@ -114,7 +114,7 @@ def _faults(rows: Sequence[Any]) -> list[str]:
                 "instances to the directory in FORETRAIN_CATALOG."
             )
         if name and name in seen:
-            faults.append(f"{at}.instance: {name!r} is given twice.")
+            faults.append(f"{at}.instance: {name!r} is specified twice.")
         seen.append(name)
         quota = row.get("quota")
         if isinstance(quota, int) and quota < 0:

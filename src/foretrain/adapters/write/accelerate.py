@@ -163,7 +163,7 @@ def _steps(job: Job, account: Account) -> int:
     account.note(
         f"batch {job.batch}: not divisible by micro-batch {job.micro} x {job.devices // kept} "
         "replicas, which Accelerate uses for this plan; gradients are accumulated over "
-        f"{max(1, round(job.batch / each))}"
+        f"{max(1, round(job.batch / each))} micro-batches"
     )
     return max(1, round(job.batch / each))
 

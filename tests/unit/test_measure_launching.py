@@ -89,7 +89,7 @@ def test_runs_that_were_left_out_are_told_with_the_reason() -> None:
     (no_data,) = _notes(["T2", "F", "F2"])
     assert "T2 and F and F2 skipped: no training data" in no_data
     (no_workers,) = _notes(["P2", "F2"])
-    assert "P2 and F2 left out" in no_workers
+    assert "P2 and F2 skipped" in no_workers
     assert "workers" in no_workers
     assert len(_notes(["T2", "F", "P2", "F2"])) == 2
 

@@ -50,7 +50,7 @@ def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
 
     >>> from foretrain import explain, predict
     >>> why = explain(predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64))
-    >>> why.headline.endswith("of it computing")
+    >>> why.headline.endswith("of it compute")
     True
     """
     data = (
@@ -62,7 +62,7 @@ def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
     stalls = {name: float(data["stalls"].get(name, 0.0)) for name in STALLS}
     path = _summed(data.get("critical_path") or ())
     return Explanation(
-        headline=f"{rounded_seconds(step)} per step, {_share(stalls['compute'], step)} of it computing",
+        headline=f"{rounded_seconds(step)} per step, {_share(stalls['compute'], step)} of it compute",
         paragraphs=tuple(_paragraphs(data, stalls, step)),
         critical_path=tuple(path),
         remedies=tuple(data.get("what_would_help") or ()),

@@ -55,7 +55,7 @@ def headroom_share(
     except (ValueError, InputError):
         raise _fault(given, "is neither a percentage nor a size") from None
     if not 0.0 <= share <= MOST:
-        raise _fault(given, f"is not from 0 to {100 * MOST:.0f} % of a device")
+        raise _fault(given, f"must be between 0 and {100 * MOST:.0f} % of device memory")
     return share
 
 

@@ -184,7 +184,7 @@ def _read(word: str) -> dict[str, object]:
         "zero3",
         *(f"{o}=" for o in _OPTIONS),
     ]
-    raise PlanError(f"{word}: unknown word.{hint(lowered, known)}")
+    raise PlanError(f"{word}: unknown keyword.{hint(lowered, known)}")
 
 
 def _is_number(text: str) -> bool:

@@ -210,7 +210,7 @@ def cluster_page(cluster: Cluster) -> Page:
     from foretrain.cluster.drawing import drawn_network, drawn_nodes, topology_facts
 
     facts = topology_facts(cluster)
-    sections = [Section("Machines", lines=tuple(drawn_nodes(facts)))]
+    sections = [Section("Nodes", lines=tuple(drawn_nodes(facts)))]
     network = facts["network"]
     if network is not None:
         title = f"Network: {network['topology']}, {network['kind']}"

@@ -213,7 +213,7 @@ def test_the_command_line_takes_headroom(capsys: pytest.CaptureFixture[str]) -> 
     memory = json.loads(capsys.readouterr().out)["memory"]
     assert memory["headroom_bytes"] == pytest.approx(4 * GIB)
     assert run([*words, "--headroom", "95%"]) == 2
-    assert "headroom: '95%' is not from 0 to 90 % of a device" in capsys.readouterr().err
+    assert "headroom: '95%' must be between 0 and 90 % of device memory" in capsys.readouterr().err
 
 
 def tool(monkeypatch: pytest.MonkeyPatch) -> Any:

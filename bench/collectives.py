@@ -249,30 +249,30 @@ def _opinion(device: str, ranks: int, pairs: list[tuple[float, float]]) -> str:
 
 # --- the page -----------------------------------------------------------------------------------
 
-PAGE = """# How well communication is known
+PAGE = """# Accuracy of communication times
 
-Written by `bench/collectives.py`; do not edit. Inside one node (one NVLink domain) a collective's time is read off
-a measured curve where there is one. This page says how good the curves are, beside the two models that are
-commonly used instead.
+Written by `bench/collectives.py`; do not edit. Within one node (one NVLink domain), the time of a collective is
+taken from a measured curve if available. This page shows the accuracy of the curves, compared with the two models that
+are commonly used instead.
 
 ## Method
 
-- A point is the median of all readings of (device, ranks, collective, size). Single readings of one size differ
+- A point is the median of all measurements of (device, ranks, collective, size). Single measurements of one size differ
   by {spread_mean:.1%} on average ({spread_p95:.1%} at the 95th percentile) from that median: library versions, data types, runs.
-- Of collectives that sum, only half-precision readings are taken: int8 takes longer there (4 to 9 % in long messages, up
-  to a quarter where NVSwitch does the summing for floats), and training does not sum int8.
-- Split: of every curve the half of its sizes whose SHA-256 of (device, ranks, collective, size) is smallest is
-  fitted; the other half is scored. Sizes are a factor of two apart, so holes of a factor of 8 and more, with a change
-  of protocol somewhere inside, are common.
+- For collectives that reduce, only half-precision measurements are used: int8 takes longer there (4 to 9 % in long messages, up
+  to a quarter where NVSwitch reduces floats), and training does not reduce int8.
+- Split: of every curve, the half of its sizes with the smallest SHA-256 of (device, ranks, collective, size) is fitted; the
+  other half is scored. Sizes are a factor of two apart, so gaps of a factor of 8 and more, with a protocol switch inside, are
+  common.
 - **curves**: all curves of one campaign are completed together as a Gaussian process (`tools/fields.py`), and again NVLink and PCIe
-  machines each by themselves; the mean of the two is made monotone, kept where twice the bytes take at most twice the
+  machines separately; the mean of the two is made monotonic, limited such that twice the bytes take at most twice the
   time, and reduced to at most {knots} knots, interpolated in log-log space. Hyperparameters see the fitted half only. The form of the
   process (components, priors) was chosen among half a dozen by held-out scores on another split of the same data, so these figures
-  may flatter it a little; the two later steps by cross-validation inside the fitted half (six folds, mean and p95):
+  may be slightly optimistic; the two later steps by cross-validation inside the fitted half (six folds, mean and p95):
   process alone {inner[0]}, with the means {inner[1]}, with the limit too {inner[2]}.
 - **alpha-beta**: latency + bytes / bandwidth, fitted to the same half of each curve by least |log ratio|.
 - **NCCL tuner**: NCCL 2.30's own estimate (src/graph/tuning.cc: latencies, protocol shares, tree corrections, NVLS),
-  at the link rates it assumes; nothing is fitted. It is made to rank algorithms, not to tell time.
+  at the link rates it assumes; nothing is fitted. It is designed to rank algorithms, not to predict time.
 - Errors are |predicted / measured - 1|.
 
 ## NCCL in one node: {devices} devices, 2, 4 and 8 ranks, 512 B to 512 MB
@@ -289,48 +289,48 @@ commonly used instead.
 
 {v100}
 
-Nearly all of these sizes are long messages, where time is a straight line of size: {v100_verdict}
+Nearly all of these sizes are long messages, where time is linear in size: {v100_verdict}
 
 ## Seven collectives on 4 V100 as a framework calls them (PARAM, 4 B to 8 GB)
 
-The points were read off plots (about 1.5 %). The host's part of each call is in them, so they are kept apart from the
+The points were read off plots (about 1.5 %). They include the host time of each call, so they are kept separate from the
 device times above.
 
 {param}
 
-## What ships
+## Built-in curves
 
 Distilled from all sizes by the same steps: {shipped} curves, {bytes:,} bytes. Against the points they were made of they are off by
 {shipped_mean:.1%} on average ({shipped_p95:.1%} at the 95th percentile). Each point predicted from all others (leave one out):
-{loo_mean:.1%} on average, {loo_p95:.1%} at the 95th percentile, which is what a size between measured ones may expect.
+{loo_mean:.1%} on average, {loo_p95:.1%} at the 95th percentile, which is the expected error for a size between measured ones.
 
-Counts of ranks between measured ones are interpolated; beyond the largest the floor grows by the measured cost of a
-step and the rest with the share of the buffer that crosses a port (`Table.seconds_of` in `cost/curves.py`).
+Counts of ranks between measured ones are interpolated; beyond the largest, the floor grows by the measured cost of a
+step and the rest with the fraction of the buffer that crosses a port (`Table.seconds_of` in `cost/curves.py`).
 
-## Where curves hold
+## Where curves apply
 
-A curve is found by what was measured: the device (whatever it is called now, `like:` included), the family and topology of its links, and the
-number of ranks. On links of other rates, by a what-if or in a file, what lies above its floor is scaled with the bandwidth and
-the floor with the latency. Where devices or links are others, the model times the collective instead: the answer has a warning,
-and its interval is wider by the term `left_curve`, a standard deviation of log seconds of {left:.3g}. That is how far the model
+A curve is looked up by the measured device (including devices that are `like:` it), the family and topology of its links, and the
+number of ranks. On links with other rates, in a what-if or a file, the part above its floor is scaled with the bandwidth and the
+floor with the latency. For other devices or links, the network model is used instead: the prediction has a warning, and its
+interval is wider by the term `left_curve`, a standard deviation of log seconds of {left:.3g}. That is how far the model
 alone is from the curves below, from 1 MB to 512 MB (`tools/left_curve.py`: 0.18 to 0.50 on most devices, 1.0 on the V100's mesh, 1.6 and
 2.4 on L4 and A10G, whose traffic goes through the host). No published run tests that width yet.
 
-A curve whose bus bandwidth at the longest message is below a third of what fewer ranks of its device reach tells of its machine, not of its links. It is
-used for that machine alone (`measured_as` in a node's row). More ranks may halve the bandwidth for good reasons: five V100 of a
-cube mesh reach 0.44 of four. Of all that ship these are marked:
+A curve whose bus bandwidth at the longest message is below a third of what fewer ranks of its device reach reflects its machine, not its links. It is
+used only for that machine (`measured_as` in a node's row). More ranks may halve the bandwidth for good reasons: five V100 of a
+cube mesh reach 0.44 of four. Of all built-in curves, these are marked:
 
 | device | ranks | collective | bus bandwidth, GB/s | best of fewer ranks | machine |
 |---|---:|---|---:|---:|---|
 {marked}
 
-## Second opinions
+## Independent measurements
 
-All-reduce measured by others on other machines, of which nothing was fitted. (One choice was prompted by them: with int8
-readings among the sums, long messages on H100 and H200 came out 11 and 13 % too slow here.) Median of predicted / measured, below
-16 MB and from 16 MB on. H200 and B200 were timed from PyTorch (host time is in their short messages), the others with
-nccl-tests. A100 with 3, 5, 6 and 7 ranks and GB200 with 72 ranks are not measured in our tables: those rows
-test interpolation over ranks and the rule beyond the largest count.
+All-reduce measured by others on other machines, not used for fitting. (One choice was prompted by them: with int8
+measurements included, long messages on H100 and H200 were predicted 11 and 13 % too slow.) Median of predicted / measured, below
+16 MB and from 16 MB on. H200 and B200 were timed from PyTorch (short messages include host time), the others with
+nccl-tests. A100 with 3, 5, 6 and 7 ranks and GB200 with 72 ranks are not in our tables: those rows
+test interpolation over ranks and extrapolation beyond the largest count.
 
 | device | ranks | points | below 16 MB | from 16 MB |
 |---|---:|---:|---:|---:|
@@ -344,15 +344,15 @@ test interpolation over ranks and the rule beyond the largest count.
   nccl/README.md (H100), coreweave/nccl-tests@cb86553 README.md (GB200 NVL72), nccl-tests all-reduce on 2 to 8 A100
 """
 
-COMMENT = """Over all devices the mean target is {total}. On NVLink it is {nvlink}: the PCIe machines make the difference, above
+COMMENT = """Over all devices the mean target is {total}. On NVLink it is {nvlink}: the PCIe machines cause the difference, above
 all 8 x L40S, {worst:.0%} of all error in {share:.0%} of the points; without it the figures are {rest[0]:.1%} and {rest[1]:.1%}. With
 8 ranks its times jump and even fall with size (all-gather of 512 KB takes {gather[0]:.0f} us, of 1 MB {gather[1]:.0f} us; all-to-all
 of 128 MB takes {exchange[0]:.0f} ms, of 256 MB {exchange[1]:.0f} ms), and two readings of one size differ by up to {twice:.1f} times.
 
 What remains has two causes. **Noise**: by the spread of repeated readings the true curve itself would be off by {noise[0]:.1%} on NVLink,
 {noise[1]:.1%} on PCIe and {noise[2]:.1%} on 8 x L40S (mean); it is in the fitted points as well. **Switches of protocol**: a time grows up to
-threefold between neighbouring sizes; where the sizes on both sides are held out, in related curves too, nothing says where. With
-every other point given (leave one out, below) the error is a third smaller, so what is missing is points rather than a better curve.
+threefold between neighbouring sizes; where the sizes on both sides are held out, in related curves too, the location is unknown. With
+every other point given (leave one out, below) the error is a third smaller, so more points would help rather than a better curve.
 
 Tried for the PCIe machines, worse or hardly better (mean in cross-validation inside the fitted half, hyperparameters found again for each fold;
 the process of PCIe machines alone has 6.6 %): rougher and smoother kernels 6.5 and 6.6 %, narrower priors 6.8 to 7.7 %, sizes aligned by

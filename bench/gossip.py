@@ -124,7 +124,7 @@ def verdicts(rows: list[Scored]) -> list[str]:
     lines = [
         f"- mean error of rows of medium quality {medium:.1%} (target {MEAN_TARGET:.0%},"
         f" {'met' if medium <= MEAN_TARGET else 'missed'}); of low quality {low:.1%}",
-        f"- order of throughput: {right} of {len(told)} pairs that the reading error tells apart are right"
+        f"- order of throughput: {right} of {len(told)} pairs outside the digitization error are right"
         + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
     ]
     for method in METHODS.values():
@@ -137,35 +137,35 @@ def verdicts(rows: list[Scored]) -> list[str]:
     return lines
 
 
-PAGE = """# Replicas that agree while they compute
+PAGE = """# Overlapped and decentralized data parallelism
 
-Written by `bench/gossip.py`; do not edit. How data-parallel stacks overlap communication with backward, and how well
-published runs of two of them are predicted.
+Written by `bench/gossip.py`; do not edit. How data-parallel runtimes overlap communication with backward, and how
+accurately published runs of two of them are predicted.
 
-## Three ways to fuse
+## Gradient fusion
 
-| stack | what goes together | when |
+| runtime | what is fused | when |
 |---|---|---|
-| DDP (`ddp`, most others) | tensors in the order backward finishes them, until a bucket holds 25 MiB (the first: 1 MiB) | when the bucket is full, the rest at the end |
-| Horovod (`horovod`) | what is ready at a tick of its background thread, up to 64 MiB | every 5 ms, after all ranks agreed (1 ms and 128 MiB from 0.21: `cycle_seconds=1ms`, `bucket_bytes=128MiB`) |
-| BlueFog (`bluefog`) | the same, up to 8 MiB with what is received beside it (`fusion_copies`) | every 0.5 ms, after rank 0 has heard from all |
+| DDP (`ddp`, most others) | tensors in the order backward produces them, up to a bucket of 25 MiB (the first: 1 MiB) | when the bucket is full, the rest at the end |
+| Horovod (`horovod`) | what is ready at a cycle of its background thread, up to 64 MiB | every 5 ms, after all ranks agreed (1 ms and 128 MiB from 0.21: `cycle_seconds=1ms`, `bucket_bytes=128MiB`) |
+| BlueFog (`bluefog`) | the same, up to 8 MiB including receive buffers (`fusion_copies`) | every 0.5 ms, after rank 0 has received requests from all |
 
-A *cycle* (`cycle_seconds`) is why Horovod scales worse than its bytes suggest: ResNet-50 has some 25 of them in a backward pass, each
-with an all-reduce of its own, and each of those pays a ring's latency, which grows with the number of ranks. Before
-that, ranks agree on what to reduce: `negotiation_rounds` trips over a binary tree of small messages and the coordinator's
-time for each rank. A thread that negotiates for longer than a cycle looks less often, so its buffers grow. Tensors that
-share a buffer are copied in and out. What was ready after the last tick waits for the next.
+*Cycles* (`cycle_seconds`) are why Horovod scales worse than its bytes suggest: ResNet-50 has about 25 of them in a backward pass,
+each with its own all-reduce, and each of those has the latency of a ring, which grows with the number of ranks. Before that, ranks
+agree on what to reduce: `negotiation_rounds` trips over a binary tree of small messages and the coordinator's time for each rank.
+If negotiation takes longer than a cycle, cycles become less frequent and buffers larger. Tensors that share a buffer are copied in
+and out. Tensors that become ready after a cycle wait for the next.
 
-Weights instead of gradients may go earlier (`synchronises_at`): `gradient` when backward has it; `forward` (adapt while
-communicating) from the forward pass on, so that the whole step hides it; `adapted` (adapt then combine) when backward has the
-gradient and the weight is stepped. With whom (`synchronises`) is a collective: see [collectives](collectives.md).
+`synchronises_at` defines when synchronization starts: `gradient` as backward produces gradients; `forward` (adapt while
+communicating) on weights from the forward pass on, so that it overlaps the whole step; `adapted` (adapt then combine) on weights
+updated as backward produces their gradients. `synchronises` is the collective used: see [collectives](collectives.md).
 
-In a neighbour exchange a rank sends as soon as it is ready and waits, before its update, only for those that send to it (in
-a hierarchical one, a domain for the domains it hears): a slow rank holds up its neighbours and nobody else in that step.
-Ranks that send over unlike links then end at unlike times, and are simulated apart.
+In a neighbor exchange, a rank sends as soon as it is ready and waits, before its update, only for the ranks that send to it (in a
+hierarchical one, a domain for the domains that send to it): a slow rank delays only its neighbors in that step. Ranks that send over
+different links finish at different times, and are simulated separately.
 
-Through sockets (Ethernet) NCCL cannot use LL128 between nodes, and every hop between nodes takes a TCP message, 50 us,
-of which its tuner knows nothing when it chooses.
+Over sockets (Ethernet), NCCL cannot use LL128 between nodes, and every hop between nodes takes a TCP message of 50 us, which NCCL's
+tuner does not take into account.
 
 ```python
 >>> from foretrain import predict
@@ -180,23 +180,23 @@ True
 
 ## ResNet-50 on 4 to 128 V100 (p3.16xlarge, 25 Gb/s, 64 images per GPU)
 
-Published by BlueFog as a figure, read off to within 163 images/s: rows below 32 GPUs are of low quality.
+Published by BlueFog as a figure, digitized to within 163 images/s: rows below 32 GPUs have low quality.
 
 {table}
 
 {verdicts}
 
-## What these figures rest on
+## Caveats
 
 - No constant was fitted to these rows. Cycles, buffers and messages per cycle are those of the sources named in
   `runtime/presets.yaml`; 50 us for a TCP message and 5 us to read one rank's requests are classes, not measurements.
-- Which mechanisms to build was decided in view of these rows, so they are no independent test. That kernels of a hierarchical
-  exchange wait on all devices of a node (and slow them as a collective inside the node does) explains the gap between
-  the two BlueFog rows and was not tested elsewhere. Horovod and the hierarchical exchange are predicted within 1 % of each
-  other on 16 and 32 GPUs, and their order there is not safe: with 0.60 for the share of its rate that Ethernet reaches
-  instead of 0.58 (two measurements say 0.46 and 0.70) it is wrong on 32.
-- Horovod's decline comes out too small. Not modelled: that the slowest of many TCP connections sets the pace, ranks that
-  are late by chance, and hooks that fire when the host issues a kernel, not when the device is done.
+- Mechanisms were chosen with these rows in view, so they are not an independent test. That kernels of a hierarchical exchange
+  wait on all devices of a node (and slow them down like a collective within the node) explains the gap between the two BlueFog
+  rows and was not tested elsewhere. Horovod and the hierarchical exchange are predicted within 1 % of each
+  other on 16 and 32 GPUs, and their order there is uncertain: with a bandwidth efficiency of Ethernet of 0.60
+  instead of 0.58 (two measurements found 0.46 and 0.70) it is wrong on 32.
+- Horovod's decline is underestimated. Not modeled: the slowest of many TCP connections determining the speed, random delays of
+  ranks, and hooks that fire when the host launches a kernel, not when the device completes it.
 """
 
 

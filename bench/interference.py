@@ -34,51 +34,51 @@ PAGE = """# Interference
 
 Written by `python bench/interference.py DATA --report docs/interference.md`; do not edit.
 
-What runs at the same time on one device slows each other: a collective takes multiprocessors and memory bandwidth
-from kernels, copies share the host link with the network. Foretrain does not multiply durations. Every task has
-work left and a rate, and the rate falls while, and only while, something else runs beside it
-(see [how it works](how-it-works.md)). How much it falls is a table for each device, factor on the time of one activity while
+Concurrent work on one device slows down: a collective takes multiprocessors and memory bandwidth from kernels, copies share
+the host link with the network. Foretrain does not multiply durations. Every task has remaining work and a rate, and the rate
+is reduced while, and only while, something else runs concurrently
+(see [how it works](how-it-works.md)). The reduction is a table for each device, with the slowdown of one activity while
 another runs: `src/foretrain/cost/calibration/interference.yaml`.
 
 The factors are fitted to runs measured for Mist (Zhu et al., EuroSys 2025): GEMM, all-gather, and copies from host
-to device and back, each alone and two to four of them started together. Half of the {configurations:,} configurations
-was fitted; below is the other half. An error is |predicted / measured - 1| of the time until all is done, given
-the times of the parts alone; means over runs.
+to device and back, each in isolation and two to four of them concurrently. Half of the {configurations:,} configurations
+was fitted; the results are for the other half. The error is |predicted / measured - 1| of the time until all parts are
+done, given the times of the parts in isolation; means over runs.
 
 {by_device}
 
-`max` is the longest part alone, as if overlap were free. `gamma` is the rule of Proteus (Duan et al. 2023): a task that overlaps
-another takes 1 + gamma times as long, as a whole; the fitted gamma is one for each device, reach and set of activities, more
-numbers than there are factors.
+`max` is the longest part in isolation, as if overlap were free. `gamma` is the rule of Proteus (Duan et al. 2023): a task that overlaps
+another takes 1 + gamma times as long, as a whole; gamma is fitted for each device, scope and set of activities, which is
+more parameters than the factors.
 
 {by_kind}
 
-Computing under a collective and nothing else, which is what training does most, by device:
+Compute overlapped with a collective only, the most common case in training, by device:
 
 {by_pair}
 
-## What was measured
+## Measured factors
 
-Factors on the time of the first while the second runs; 1 where not shown. Factors above 2 mean that the two run one
-after the other, more or less; the data then cannot tell which of them waited.
+Slowdown of the first while the second runs; 1 if not shown. Factors above 2 mean that the two are more or less
+serialized; the data then cannot show which of them waited.
 
 {tables}
 
-Not all of these are the device's doing. On the V100 16 GB and the L4 machines copies and kernels ran one after the other,
-which the same V100 chip does not do in the 32 GB machine; the cause may be in the host or its drivers. So other devices of
-their kind take the factors of another relative. The factors of a spanning collective hide what the layout of its
-groups does: with one device of each node in a group, copies slow it several times; with all eight, far less. And all of
-it is large GEMMs and all-gathers; other kernels and other collectives are taken to behave alike.
+Not all of these are caused by the device. On the V100 16 GB and the L4 machines, copies and kernels were serialized, which
+does not happen with the same V100 chip in the 32 GB machine; the cause may be the host or its drivers. So similar devices use
+the factors of another related device. The factors of a collective across nodes hide the effect of its group
+layout: with one device of each node in a group, copies slow it several times; with all eight, far less. All
+measurements use large GEMMs and all-gathers; other kernels and collectives are assumed to behave alike.
 
-## What was left out
+## Excluded measurements
 
 Groups of runs that do not repeat (in one of ten runs with a collective the standard deviation is more than
 {repeatable:.0%} of the mean) are neither fitted nor scored. In many of them the concurrent run was faster than its longest
-part alone, so the times alone are no ground to predict from; no rule comes near ({wild}):
+part alone, so the isolated times cannot be used for prediction; no rule comes close ({wild}):
 
 {left_out}
 
-Devices without measurements take those of a relative: V100 boards with NVLink the V100 32 GB, other devices linked directly the
+Devices without measurements use those of a related device: V100 boards with NVLink the V100 32 GB, other devices linked directly the
 A100, devices linked through PCIe the A10G. That is an assumption; Hopper and later have more multiprocessors to spare
 for collectives and can reduce in the switch, so their true factors are probably smaller.
 """

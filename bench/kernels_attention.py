@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "kernels-attention.md"
 GROUPED = (
     "## Expert layers",
     "",
-    "Grouped products as they stand in whole expert layers of aiconfigurator-core (TensorRT-LLM, evenly spread tokens, "
+    "Grouped GEMMs in whole expert layers of aiconfigurator-core (TensorRT-LLM, evenly spread tokens, "
     "32 or more per expert), same split. The roofline has the same harness added. *untuned*: series left out "
     "because they ran on a kernel that was not tuned, at all sizes at least a quarter slower than the fit; the last "
     "column is the mean error with them. `fp8` is per tensor. The A100 has no evenly spread readings of a "
@@ -43,8 +43,8 @@ GROUPED = (
     "|---|---|--:|--:|--:|--:|--:|--:|--:|",
 )
 DEEPEP = (
-    "Not covered yet: dispatch and combine of tokens by DeepEP, which are kernels of their own rather than "
-    "an all-to-all of the library (its published rates: 153 to 158 GB/s inside a node of H800, 43 to 58 GB/s over "
+    "Not covered yet: dispatch and combine of tokens by DeepEP, which are custom kernels instead of "
+    "the library's all-to-all (its published rates: 153 to 158 GB/s inside a node of H800, 43 to 58 GB/s over "
     "InfiniBand).",
     "",
 )
@@ -168,7 +168,7 @@ def layers_by_roofline(x: Floats, layers: grouped.Layers, form: str) -> Floats:
 def page(lines: Sequence[Line], layers: Sequence[str]) -> str:
     return "\n".join(
         [
-            "# Attention kernels: measured and told",
+            "# Accuracy of attention times",
             "",
             "Made by `bench/kernels_attention.py`. Half of the shapes, chosen by a hash, is fitted; the figures are of the "
             "other half. *table*: prefills of aiconfigurator-core in 16 bit, causal, at least 256 keys, 1,024 tokens and half "
@@ -176,7 +176,7 @@ def page(lines: Sequence[Line], layers: Sequence[str]) -> str:
             "`tools/attention_points.yaml` (read off charts to about one per cent). Errors are of seconds, relative.",
             "",
             "`flash` is FlashAttention-2 on A100, H100 and H200, FlashInfer on L40S and TensorRT-LLM's kernels, "
-            "which stand in the same place, on Blackwell; `flash3` is FlashAttention-3.",
+            "which are used instead, on Blackwell; `flash3` is FlashAttention-3.",
             "",
             "| device | kernel | direction | source | n | mean error | p90 | roofline mean | roofline p90 |",
             "|---|---|---|---|--:|--:|--:|--:|--:|",

@@ -165,7 +165,7 @@ def layers() -> dict[tuple[str, str, str], Floats]:
             found[p.device, f"{what} forward", fitted].append(given[0] / p.forward)
         if p.backward is not None:
             predicted = given[1 : 1 + p.gradients].sum()
-            whole = "two products" if p.gradients == 2 else "one product"
+            whole = "two GEMMs" if p.gradients == 2 else "one GEMM"
             seen = fitted if p.gradients == 1 else "no"
             found[p.device, f"{what} backward, {whole}", seen].append(predicted / p.backward)
     return {key: np.array(values) for key, values in sorted(found.items())}
@@ -182,11 +182,11 @@ def _cell(errors: Floats) -> str:
 
 def page(found: list[Score]) -> str:
     lines = [
-        "# Accuracy of matrix products",
+        "# Accuracy of GEMM times",
         "",
-        "Made by `python bench/kernels_gemm.py`. Measured times of matrix products against the tables of",
-        "`foretrain.cost.compute.gemm` and against the plain roofline, on shapes that the fit has not seen (half of all,",
-        f"by a hash of the shape). *Large* are products with every dim at least {LEAST}, as in training. Errors are",
+        "Made by `python bench/kernels_gemm.py`. Measured GEMM times compared with the tables of",
+        "`foretrain.cost.compute.gemm` and with the plain roofline, on held-out shapes (half of all, selected by a hash of the",
+        f"shape). *Large* are GEMMs with every dim at least {LEAST}, as in training. Errors are",
         "|predicted / measured − 1|: mean and 90th percentile.",
         "",
         "| device | format | shapes | table | p90 | roofline | p90 | large shapes | table | p90 | roofline | p90 |",
@@ -210,51 +210,51 @@ def page(found: list[Score]) -> str:
 
 
 SOURCES = (
-    "Where the readings come from:",
+    "Sources of the measurements:",
     "",
     "- bf16, fp8 and fp4 on A100 … GB300, L40S and RTX PRO 6000: aiconfigurator-core (bursts at full clocks); the",
-    "  quicker of the TensorRT-LLM and SGLang readings of a shape is taken for the truth. On H100 and A100 the two differ",
-    "  by 5 % in the mean on the same large bf16 product, so part of what is left is noise of the measurement.",
-    "- fp8 is per-tensor scaling as Transformer Engine runs it on Hopper: TensorRT-LLM's call less its separately timed",
-    "  passes that quantise the input. Block-scaled kernels (DeepGEMM) are only compared below. fp4 is NVFP4 and has",
-    "  the quantising of its input in it.",
-    "- fp32: NeuSight's eager kernels without tf32, single and batched; readings near the cost of a call are left out. The",
+    "  faster of the TensorRT-LLM and SGLang measurements of a shape is used as reference. On H100 and A100 the two differ",
+    "  by 5 % in the mean on the same large bf16 GEMM, so part of the error is measurement noise.",
+    "- fp8 is per-tensor scaling as Transformer Engine runs it on Hopper: TensorRT-LLM's call minus its separately timed",
+    "  input quantization. Block-scaled kernels (DeepGEMM) are only compared below. fp4 is NVFP4 and",
+    "  includes input quantization.",
+    "- fp32: NeuSight's eager kernels without tf32, single and batched; measurements near the call overhead are excluded. The",
     "  batch is an axis of these tables; in the others it lengthens the longer side.",
-    "- fp16 on V100, A10G and L4: layers of GPT models (Aceso, Mist), forward, and backward where it is one product; a",
-    "  few hundred shapes, so the A100's table gives the form and these readings the level. Forward and backward",
-    "  disagree there (most on L4, for reasons the profiles do not tell), and the tables lie between.",
-    "- Left out: NeuSight's P4, whose large products no table of this form fits (mean error about one half).",
+    "- fp16 on V100, A10G and L4: layers of GPT models (Aceso, Mist), forward, and backward where it is one GEMM; only a",
+    "  few hundred shapes, so the A100 table determines the shape and these measurements the level. Forward and backward",
+    "  disagree there (most on L4, for reasons the profiles do not show), and the tables are in between.",
+    "- Excluded: NeuSight's P4, whose large GEMMs cannot be fitted by such a table (mean error about one half).",
     "",
-    "How far to trust the figures: no shape is in both halves, but the form of the model (knots, stiffness, tiles of the",
-    "waves) was chosen by errors on the held-apart half of A100, H100, L40S, B200 (fp4) and RTX PRO 6000 (fp8), some two",
-    "dozen variants, and for fp32 of A100 (40 GB), H100, MI100, P100, T4 and L4, some thirty. Their rows are flattered by",
-    "that a little; for the other devices the form was taken as it was. fp8 truth is a difference of two measurements;",
-    "shapes where quantising is most of the call are neither fitted nor scored. All figures here are bursts, without the",
-    "`sustained` factors that training runs taught; the roofline's shares are meant for long runs.",
+    "Caveats: no shape is in both halves, but the form of the model (knots, stiffness, tiles of the",
+    "waves) was chosen by errors on the held-out half of A100, H100, L40S, B200 (fp4) and RTX PRO 6000 (fp8), some two",
+    "dozen variants, and for fp32 of A100 (40 GB), H100, MI100, P100, T4 and L4, some thirty. Their rows are slightly",
+    "optimistic; for the other devices the form was not tuned. The fp8 reference is a difference of two measurements;",
+    "shapes where quantization dominates the call are neither fitted nor scored. All figures here are bursts, without the",
+    "`sustained` factors fitted to training runs; the roofline's efficiencies are meant for long runs.",
     "",
     f"What keeps tables above {TARGET:.0%}:",
     "",
-    "- L40S and RTX PRO 6000, small products: their caches (96 and 128 MB) hold the weights from one call to the next, or do",
+    "- L40S and RTX PRO 6000, small GEMMs: their caches (96 and 128 MB) hold the weights from one call to the next, or do",
     "  not, by the exact size and by the kernel chosen. On L40S 8192×2048 in bf16 takes 15.8, 27.5, 16.2 and 27.5 µs with 8,",
     "  9, 10 and 11 rows. No table that rises with the work follows that: made from *all* readings, the nearest that never",
-    "  falls still misses by 4.5 % in the mean on L40S (bf16). Products of training read their weights from memory.",
+    "  falls still misses by 4.5 % in the mean on L40S (bf16). GEMMs in training read their weights from memory.",
     "- B200, fp4: by the same measure 4.5 %; with 9 to 15 rows a time lies 8 % (mean) off its neighbours of one row less and more.",
     "- T4 and L4, fp32: a batch of a product takes, per matrix, 18 % (mean; 11–13 % median) more or less than a line between",
     "  the next smaller and the next larger batch of the same product says. On H100, MI100, MI210 and P100 it is 1 to 3 %,",
     "  on the A100 with 40 GB 6 %. These boards have 70 and 72 W, so clocks that change are the likely cause.",
-    "- P100 and V100, fp32: dims that are no multiple of four choose other kernels (P100: 10 % between the two kinds where n is",
-    "  above 8192), and products with few rows and a great depth are split in ways the table does not know.",
+    "- P100 and V100, fp32: dims that are not a multiple of four select other kernels (P100: 10 % between the two kinds where n is",
+    "  above 8192), and GEMMs with few rows and large k are split in ways the table does not cover.",
     "- fp16 on L4 and V100: readings of one and the same shape, forward of one layer and backward of another, lie apart by 35 %",
-    "  and 12 % in the mean. On A10G it is 1 %: there the form, which is the A100's, is what misses.",
+    "  and 12 % in the mean. On A10G it is 1 %: there the error comes from the form, which is that of the A100.",
     "",
 )
 
 
 def _unseen() -> list[str]:
     lines = [
-        "## Tables that ship against other measurements",
+        "## Built-in tables vs. other measurements",
         "",
-        "Best sustained rate found by search (MAMF) and the table's rate for the same shape, TFLOP/s:",
+        "Best sustained rate found by search (MAMF) and the rate of the table for the same shape, TFLOP/s:",
         "",
         "| device | format | m×n×k | MAMF | table | table / MAMF |",
         "|---|---|---|---|---|---|",
@@ -272,8 +272,8 @@ def _unseen() -> list[str]:
     lines += [
         "",
         "Layers of GPT models in fp16, linear and unfused attention (batched). Backward of some profiles takes as long as",
-        "one product and is taken for the input's gradient alone. *Fitted to*: the table was made from these rows, so they",
-        "are no test of it. The stiffness of these fits was chosen among five with all these rows in sight:",
+        "one GEMM and is assumed to be only the input gradient. *Fitted to*: the table was fitted to these rows, so they",
+        "are not a test. The stiffness of these fits was chosen among five with all these rows in view:",
         "",
         "| device | direction | fitted to | layers | median predicted / measured | median error | mean error |",
         "|---|---|---|---|---|---|---|",

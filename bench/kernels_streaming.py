@@ -50,7 +50,7 @@ class Line:
     device: str
     what: str
     errors: Floats
-    baseline: Floats | None  # the roofline's errors; None where the device is not in the catalogue
+    baseline: Floats | None  # the roofline's errors; None where the device is not in the catalog
 
     def text(self) -> str:
         plain = "–" if self.baseline is None else _percent(self.baseline)
@@ -145,30 +145,30 @@ def _case(device: str, network: str, batch: int) -> dict[str, object]:
 
 # --- the page -----------------------------------------------------------------------------------
 
-HEAD = """# Accuracy of streaming kernels, convolutions and look-ups
+HEAD = """# Accuracy of memory-bound kernels, convolutions and embedding lookups
 
 Written by `python bench/kernels_streaming.py`, do not edit. Errors are absolute and relative, mean / 90th percentile, on
-the half of the measured shapes that was not fitted (a hash of the shape decides), beside the data-sheet roofline under
-the same harness: what the benchmark adds before a kernel starts is added to both. Readings within 30 % (convolutions: 60 %)
-of a device's shortest call are left out: they time the call, not the kernel. [DATA_SOURCES.md](../DATA_SOURCES.md) has the sources.
+the half of the measured shapes that was not fitted (selected by a hash of the shape), compared with the data-sheet roofline under
+the same harness: the benchmark overhead before a kernel starts is added to both. Readings within 30 % (convolutions: 60 %)
+of a device's shortest call are excluded: they measure the call, not the kernel. [DATA_SOURCES.md](../DATA_SOURCES.md) has the sources.
 
 | device | kernels | shapes | tables, mean / p90 | roofline, mean / p90 |
 |---|---|---|---|---|
 """
 LIMITS = """
-## What is not measured
+## Not measured
 
-- Norms are told from other streaming kernels by a second entry in their kernel's shape, the length of a row.
-- Backward of norms is measured on V100, A100, A10G and L4; elsewhere it is taken as 0.55 of the forward share.
+- Norms are distinguished from other memory-bound kernels by a second entry in their shape, the length of a row.
+- Backward of norms is measured on V100, A100, A10G and L4; elsewhere it is assumed to be 0.55 of the forward efficiency.
 - 3x3 convolutions forward are measured on every device named; 1x1, strided and 7x7 kernels and both gradients on V100 only,
-  and their factors are borrowed by the others. cuDNN's choices scatter: in a trial with gradient-boosted trees in place
-  of the quadratic the held-apart error was still 14 % on V100, 19 % on A100 and 13 % on T4.
-- No measurement of 16-bit or tf32 convolutions was at hand (the WideResNet profiles are FP32). One share of peak per chip and
-  format is set on whole ResNet-50 steps (four runs of the fitted half of the open cases); channel order is not told apart within a format.
-- Depth-wise convolutions and optimizer kernels are not measured: the first are vector arithmetic at an assumed share, the
-  second stream their bytes.
-- Look-ups are measured with rows drawn evenly. Of skewed tables the rows met and met again follow from Zipf's law, not from
-  measured kernels.
+  and the other devices use the same factors. cuDNN's choices vary: in a trial with gradient-boosted trees in place
+  of the quadratic the held-out error was still 14 % on V100, 19 % on A100 and 13 % on T4.
+- No measurements of 16-bit or tf32 convolutions were available (the WideResNet profiles are FP32). One share of peak per chip and
+  format is set on whole ResNet-50 steps (four runs of the fitted half of the open cases); memory format is not distinguished within a dtype.
+- Depth-wise convolutions and optimizer kernels are not measured: the first are modeled as vector arithmetic at an assumed efficiency, the
+  second as memory-bound.
+- Embedding lookups are measured with uniformly distributed rows. For skewed tables, distinct and repeated rows follow from Zipf's
+  law, not from measured kernels.
 """
 
 
@@ -177,13 +177,13 @@ def page() -> str:
     text = (
         HEAD
         + "\n".join(lines)
-        + "\n\n## Look-ups on V100\n\n| kernel | readings | mean error |\n|---|---|---|\n"
+        + "\n\n## Embedding lookups on V100\n\n| kernel | readings | mean error |\n|---|---|---|\n"
     )
     for what, errors in distil_embedding.scored().items():
         fitted = " (fitted)" if what.startswith("DLRM_default") else ""
         text += f"| {what}{fitted} | {len(errors)} | {100 * np.mean(errors):+.0f} % |\n"
-    text += "\n## Whole training steps of CNNs in FP32, which nothing was fitted on\n\n"
-    text += "Measured by Lin et al. 2024 with eager PyTorch on one GPU; the host's part is the runtime preset's.\n\n"
+    text += "\n## Whole FP32 training steps of CNNs, not used for fitting\n\n"
+    text += "Measured by Lin et al. 2024 with eager PyTorch on one GPU; host overhead is that of the runtime preset.\n\n"
     text += (
         "| device | network | batch | measured | tables | roofline |\n|---|---|---|---|---|---|\n"
     )
@@ -193,7 +193,7 @@ def page() -> str:
         text += f"| {step.device} | {step.network} | {step.batch} | {1e3 * step.measured:.1f} ms | {said:+.0f} % | {plain:+.0f} % |\n"
     means = [100 * np.mean([abs(getattr(s, n) / s.measured - 1) for s in found]) for n in ("said", "plain")]  # fmt: skip
     text += f"| mean of absolute errors | | | | {means[0]:.1f} % | {means[1]:.1f} % |\n"
-    text += "\nInception-v3 at batch 64 on V100 is not in line with batch 32 (205.7 against 158.8 ms) and doubtful.\n"
+    text += "\nInception-v3 at batch 64 on V100 is inconsistent with batch 32 (205.7 vs. 158.8 ms) and questionable.\n"
     return text + LIMITS
 
 

@@ -18,39 +18,38 @@ from measure import HERE, Row, environment, number, one_core, rows_of, show
 PAGE = """# Benchmarks
 
 Written by `make bench`; do not edit. One core, one process at a time, {machine}. {load}
-Times are wall time, the best of several runs where there are several: other work on a machine only ever adds to
-them. Medians and CPU time stand beside them; where a target is missed in wall time it is missed, whatever the CPU
-time says.
+Times are wall time, the best of several runs if there are several, since other load on a machine only adds to them.
+Medians and CPU time are listed as well; a target counts as missed if it is missed in wall time, whatever the CPU time.
 
 | what | measured | target | met | remarks |
 |---|---:|---:|---|---|
 {rows}
 
-How to read it:
+Notes:
 
-- *warm* is a second and later call in one Python process: the catalogue is read and the cluster's routes are
+- *warm* is a second and later call in one Python process: the catalog is read and the cluster's routes are
   known. *cold* is a whole process, from the shell and back.
-- 16,384 GPUs take about as long as 1,024 because ranks that behave alike are simulated once (see
+- 16,384 GPUs take about as long as 1,024 because ranks with identical behavior are simulated once (see
   [how it works](how-it-works.md)); the timeline has as many tasks.
-- The drawn graph is 64 nodes and some 350 cables in a YAML file, bandwidth and latency of their own in each
-  direction; every rank is simulated by itself. The fat tree has half the uplinks that its nodes could fill.
+- The explicit graph has 64 nodes and about 350 cables in a YAML file, with different bandwidth and latency in each
+  direction; every rank is simulated separately. The fat tree has 2:1 oversubscription.
 - The engine's figures are tasks per second on 98,304 tasks: `static` has no flows, in `sharing` one task in
-  ten is a flow, nearly 64 of them at once all the time, and in `spread` about half as many; in
-  `slowing` tasks on one place slow each other, in `calm` they could but do not.
-- A search is the first of its process, imports not counted. Every plan of the space is estimated, the best are
+  ten is a flow, nearly 64 of them concurrent at all times, and in `spread` about half as many; in
+  `slowing` tasks on one device slow each other down, in `calm` they could but do not.
+- A search is the first in its process, without imports. Every plan of the space is estimated, the best are
   simulated in full. Alpa's figures are published ones (OSDI 2022, table 5; artifact of Aceso, EuroSys 2024) for the
   same model and as many GPUs of the same kind: its search compiles and measures candidates on the cluster.
-  Calculon's search (SC 2023) answers by closed forms, ours simulates the best plans besides. Two rates are compared, by
-  CPU time: of all configurations that the loops name, those included that are refused before anything is computed,
-  which is its own count, and of the others alone.
-- Other predictors stand beside ours for orientation. llm-analysis evaluates a closed form in well under a
+  Calculon's search (SC 2023) uses closed forms; ours also simulates the best plans. Two rates are compared, by
+  CPU time: of all configurations that the loops name, including those rejected before anything is computed,
+  which is its own count, and of the others only.
+- Other predictors are listed for orientation. llm-analysis evaluates a closed form in well under a
   millisecond; it does not schedule micro-batches, so its step has no pipeline bubble, and its default
   efficiencies are ideal. Ours compiles a graph, simulates it, and keeps timeline, stalls and memory over time.
-  These are different answers, so no ratio of speeds is given, and which step is nearer to a real run this page
-  does not say.
+  The results are not equivalent, so no speed ratio is given; this page does not show which step time is closer to a
+  real run.
 - Calculon (calculon-ai/calculon) is not published on PyPI (the package called `calculon` there is an unrelated
-  producer-consumer library), so `make bench` cannot install it: its search is measured beside ours if
-  FORETRAIN_CALCULON names a checkout, and else its rate is that of another run.
+  producer-consumer library), so `make bench` cannot install it: its search is measured if
+  FORETRAIN_CALCULON is set to a checkout; otherwise its rate is from another run.
 """
 
 

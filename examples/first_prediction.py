@@ -1,4 +1,4 @@
-"""A question and its answer.
+"""A first prediction.
 
 python examples/first_prediction.py [report.html]
 """
@@ -22,7 +22,7 @@ def main(report: str | None = None) -> None:
     low, high = answer.interval
     print(f"{answer.step_seconds:.2f} s per step ({low:.2f} to {high:.2f})")
     print(f"{answer.tokens_per_second or 0:,.0f} tokens/s, MFU {answer.mfu or 0:.0%}")
-    print(f"{answer.memory.peak_bytes / 2**30:.1f} GiB on the fullest device, fits: {answer.fits}")
+    print(f"{answer.memory.peak_bytes / 2**30:.1f} GiB peak memory, fits: {answer.fits}")
     for cause, seconds in sorted(answer.stalls.items(), key=lambda pair: -pair[1]):
         if seconds > 0:
             print(f"  {cause:13}{seconds:8.3f} s")

@@ -1,4 +1,4 @@
-"""Unlike machines in one cluster: everybody waits for the slowest.
+"""A heterogeneous cluster: all ranks wait for the slowest node.
 
 python examples/mixed_cluster.py
 """

@@ -1,4 +1,4 @@
-"""A plan as a strategy tree in YAML: recompute only as many layers as memory demands.
+"""A plan as a strategy tree in YAML: recompute only as many layers as memory requires.
 
 python examples/plan_from_yaml.py
 """

@@ -39,7 +39,7 @@ FLOOR = 1.6  # readings nearer to a device's shortest time say little
 FLOPS = np.arange(30.0, 37.5, 1.0)
 STEEPEST = 0.5  # fall of the log factor per doubling: twice the work takes longer
 REPEATED = 4  # times a profiled 3x3 counts as much as an eager one where both are fitted
-PLAIN = {"p4": (5.5e12, 192e9, 20)}  # measured boards that the catalogue does not hold
+PLAIN = {"p4": (5.5e12, 192e9, 20)}  # measured boards that the catalog does not hold
 RIDGE = 0.02
 SAME_CHIP = {"v100-pcie-32gb": "v100-sxm2-32gb", "a100-pcie-80gb": "a100-sxm4-80gb"}
 """Board measured -> the board whose name the table bears: shares of peak are the chip's."""

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "memory"
 DATE = "2026-11-15"
-BANDWIDTH = {"p4": 192e9}  # measured boards that the catalogue does not hold
+BANDWIDTH = {"p4": 192e9}  # measured boards that the catalog does not hold
 KNOTS = np.arange(24.0, 32.5, 1.0)  # log2 of bytes moved
 ROWS = np.arange(10.0, 16.5, 1.0)  # log2 of the bytes of a reduced row
 ABOVE_FLOOR = 1.3  # readings nearer to the shortest time say little about the kernel

@@ -147,7 +147,7 @@ def _clusters(ask: list[str]) -> tuple[Target, ...]:
 def _catalogue(table: str, rows: Any) -> Target:
     call = ("catalog", "check", "--json")
     return Target(
-        f"catalogue {table}", call, _trees(rows), file=f"{table}.yaml", variable="FORETRAIN_CATALOG"
+        f"catalog {table}", call, _trees(rows), file=f"{table}.yaml", variable="FORETRAIN_CATALOG"
     )
 
 

@@ -2,7 +2,7 @@
 
 python tools/left_curve.py     prints it, by device and in all
 
-Every curve that ships is asked of the model alone, on the first machine of the catalogue that has its device, from
+Every curve that ships is asked of the model alone, on the first machine of the catalog that has its device, from
 1 MB to 512 MB. The root mean square of log(model / curve) is the term `left_curve` of
 `cost/calibration/uncertainty.yaml`: a standard deviation of log seconds of the collectives concerned.
 """

@@ -30,7 +30,7 @@ def measured_part(folder: Path) -> str:
     merged = measured_sets(cases, same_batch=False)
     return f"""{_by_group(sets)}
 
-Plans of unlike batches answer different questions, so they are kept apart. Put together and compared by time per
+Plans with different batch sizes are not directly comparable, so they are kept separate. Combined and compared by time per
 sample, {_within(merged, "simulated")} sets count by the simulator, {_within(merged, "estimated")} by the estimator.
 
 {_by_set(sets)}"""

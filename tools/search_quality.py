@@ -48,12 +48,12 @@ STACKS: tuple[tuple[str, str, int, str, str], ...] = (
 SAME = 0.005
 PAGE = """# Search quality
 
-Written by `tools/search_quality.py`; do not edit. The simulator is the measure of the first two parts: how near it is
-to real runs is on the [accuracy page](accuracy.md).
+Written by `tools/search_quality.py`; do not edit. The first two parts use the simulator as the reference; see the
+[accuracy page](accuracy.md) for how close it is to real runs.
 
-## Estimates against simulations
+## Estimates vs. simulations
 
-{plans} plans of each space, drawn evenly from those that fit (seed {seed}); nothing is pinned. Gaps are
+{plans} plans of each space, sampled evenly from those that fit (seed {seed}); nothing is pinned. Gaps are
 |estimated / simulated − 1|, tau is Kendall's between the two orders of the plans. Wanted: median ≤ 3 %, p95 ≤ 10 %,
 tau ≥ 0.95. *Unfit* counts plans that fit as estimated but not as simulated; the search simulates what it recommends,
 so none of these is ever recommended.
@@ -65,9 +65,9 @@ Over all {total} plans: median {median}, p95 {p95}; of pairs of plans of one spa
 
 {worst}
 
-## Searches against looking at all
+## Search vs. exhaustive evaluation
 
-{pairs} small searches drawn by lot (seed {seed}; models, clusters, stacks and constraints), every plan simulated.
+{pairs} random small searches (seed {seed}; models, clusters, runtimes and constraints), every plan simulated.
 The plan found first is the best one, or within {same} of it, in {equal} of them{others}. Searches where nothing fits
 are {empty} of these, and the search says so in {agreed}. A search simulates the {simulated} plans that it estimates to
 be best, or all where fewer fit: in {chosen} of these searches more do, and there its estimates had to choose.
@@ -76,7 +76,7 @@ be best, or all where fewer fit: in {chosen} of these searches more do, and ther
 
 ## Measured plans
 
-Sets of {least} or more measured plans of one model, cluster and batch. A set counts where the plan that is ranked first
+Sets of {least} or more measured plans of one model, cluster and batch. A set counts if the plan ranked first
 is within {near} of the one measured as best. Wanted: 80 %. The table of sets has simulated over measured times of the
 best plan and of the first; where the second is far from one, the run was slower than others like it.
 
@@ -151,7 +151,7 @@ def page(
         p95=share(whole.p95),
         ordered=share(ordered),
         tau=f"{tau:.3f}",
-        worst="Furthest off: "
+        worst="Largest errors: "
         + "; ".join(f"`{r.plan}` {100 * r.time:+.0f} %" for r in worst)
         + ".",
         pairs=len(pairs),

@@ -16,17 +16,17 @@ from foretrain.report.md import table
 MEAN_AIM, P90_AIM = 0.08, 0.15
 
 HOW = """\
-Each configuration in each round: the kernels of its step are timed one by one, each after the eight calls that come
-before it in the step (`foretrain.measurement.ops.measure_ops`, what `foretrain measure ops` runs); the step is predicted
-from these times; then the configuration is trained, in processes of its own, and its steps are timed. No step and no
-part of one is seen before it is predicted. Runs of two processes: kernels are timed by two processes at once, all-reduces
-and drift by `foretrain measure links` at the start of the round. One thread a process.
+For each configuration in each round, the kernels of its step are timed one by one, each after the eight calls that precede it
+in the step (`foretrain.measurement.ops.measure_ops`, as in `foretrain measure ops`); the step is predicted from these timings;
+then the configuration is trained in separate processes, and its steps are timed. No step or part of a step is measured before
+it is predicted. For runs of two processes, kernels are timed by two concurrent processes, and all-reduces and drift by
+`foretrain measure links` at the start of the round. Each process has one thread.
 
 *measured* and *predicted* are medians over the rounds, *interval* is the widest 95 % interval of a round's median step,
-*rounds apart* how far the slowest round is from the fastest, *error* the median of the rounds' errors: a round's prediction
-is compared with the training that came right after it, since the machine's own speed drifts from round to round.
-*once* compares what was predicted in the first round with the median training of all later ones: kernels timed once, then
-everything trained. It holds the drift of the machine between the two as well."""
+*rounds apart* is the difference between the slowest and the fastest round, *error* is the median of the rounds' errors: a
+round's prediction is compared with the training right after it, since the speed of the machine drifts between rounds. *once*
+compares the predictions of the first round with the median training of all later ones: kernels are timed once, then everything
+is trained. It includes the drift of the machine between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def page(rows: Sequence[Compared], rounds: int, machine: str) -> str:
         for row in rows
     ]
     parts = (
-        "# One host: predicted against measured",
+        "# One host: predicted vs. measured",
         f"`python tools/single_host.py --rounds {rounds}` on {machine}: {len(rows)} training runs of real models "
         f"(perceptrons, convolutional nets, transformers), medians of {rounds} rounds.",
         f"Mean error {100 * mean(errors):.1f} % (aim {100 * MEAN_AIM:.0f} %), median {100 * median(errors):.1f} %, "

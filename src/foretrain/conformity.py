@@ -37,7 +37,7 @@ def _faults(schema: Schema, value: Any, path: str, root: Schema) -> Iterator[str
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if not any(_KINDS[kind](value) for kind in kinds):
-            yield f"{where}: expected {' or '.join(kinds)}, found {shown(value)}."
+            yield f"{where}: expected {' or '.join(kinds)}, got {shown(value)}."
             return
     for word, wanted in schema.items():
         if word not in _ABOUT and word != "type":
@@ -51,13 +51,13 @@ def _checked(
         case "const" if value != wanted:
             yield f"{where}: {shown(value)} is not {wanted!r}."
         case "enum" if not any(type(one) is type(value) and one == value for one in wanted):
-            yield f"{where}: {shown(value)} is none of {', '.join(map(str, wanted))}."
+            yield f"{where}: {shown(value)} is not one of {', '.join(map(str, wanted))}."
         case "minimum" if isinstance(value, int | float) and value < wanted:
-            yield f"{where}: {shown(value)} is less than {wanted}."
+            yield f"{where}: {shown(value)} must be at least {wanted}."
         case "maximum" if isinstance(value, int | float) and value > wanted:
             yield f"{where}: {shown(value)} is more than {wanted:,}."
         case "exclusiveMinimum" if isinstance(value, int | float) and not value > wanted:
-            yield f"{where}: {shown(value)} is not more than {wanted}."
+            yield f"{where}: {shown(value)} must be greater than {wanted}."
         case "minItems" if isinstance(value, list | tuple) and len(value) < wanted:
             yield f"{where}: {len(value)} entries; at least {wanted}."
         case "maxItems" if isinstance(value, list | tuple) and len(value) > wanted:
@@ -84,7 +84,7 @@ def _checked(
                 yield from _faults(wanted, item, f"{path}[{index}]", root)
         case "anyOf":
             if all(next(_faults(one, value, path, root), None) is not None for one in wanted):
-                yield f"{where}: {shown(value)} is none of the {len(wanted)} forms it may have."
+                yield f"{where}: {shown(value)} matches none of the {len(wanted)} allowed forms."
         case "$ref":
             yield from _faults(root["$defs"][wanted.rpartition("/")[2]], value, path, root)
         case (

@@ -107,7 +107,7 @@ class Database:
         if not size:
             return
         if size < SMALLEST_PAGE:
-            raise self.foreign(f"{size} bytes are too few for a database")
+            raise self.foreign(f"it is too small for a database ({size} B)")
         until = time.monotonic() + UNDONE_BY_ITSELF
         while True:
             try:
@@ -152,14 +152,15 @@ class Database:
         if _is_empty(file):
             return
         if _pragma(file, "application_id") != self.form.application:
-            raise self.foreign("it is a database of another program")
+            raise self.foreign("it is the database of another program")
         version = _pragma(file, "user_version")
         if not 1 <= version <= self.form.version:
             raise self.foreign(
-                f"its form is {version}; this version of Foretrain knows forms 1 to {self.form.version}"
+                f"its format version is {version}; this version of Foretrain supports 1 to "
+                f"{self.form.version}"
             )
         if _schema(file) != self.form.schema(version):
-            raise self.foreign(f"its tables are not those of form {version}")
+            raise self.foreign(f"its tables do not match format version {version}")
         faults = [row[0] for row in file.execute("PRAGMA quick_check(3)")]
         if faults != ["ok"]:
             raise self.damaged("; ".join(" ".join(str(fault).split()) for fault in faults))
@@ -196,8 +197,8 @@ class Database:
             yield
         except sqlite3.OperationalError as error:
             raise FileError(
-                f"{self.form.what} {self.path}: {error}. What was in it is still there; see that its folder "
-                "exists and can be written and that the disk is not full."
+                f"{self.form.what} {self.path}: {error}. Its contents are intact; check that "
+                "the directory exists and is writable and that the disk is not full."
             ) from error
         except sqlite3.DatabaseError as error:
             if "not a database" in str(error):
@@ -205,19 +206,21 @@ class Database:
             raise self.damaged(str(error)) from error
         except OSError as error:
             raise FileError(
-                f"{self.form.what} {self.path}: {error.strerror or error}. Name another file."
+                f"{self.form.what} {self.path}: {error.strerror or error}. Specify another file."
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise self.damaged(f"a row cannot be read ({error!r})") from error
 
     def foreign(self, why: str) -> FileError:
         return FileError(
-            f"{self.path} is not a {self.form.what} that can be used: {why}. It is left as it is; name another file."
+            f"{self.path} is not a valid {self.form.what}: {why}. It was not modified; "
+            "specify another file."
         )
 
     def damaged(self, why: str) -> FileError:
         return FileError(
-            f"{self.form.what} {self.path} is damaged: {why}. It is left as it is; move it away or name another file."
+            f"{self.form.what} {self.path} is corrupted: {why}. It was not modified; move "
+            "it away or specify another file."
         )
 
 

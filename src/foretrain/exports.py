@@ -13,7 +13,7 @@ __all__ = ["export"]
 
 
 def export(model: ModelLike, *, to: str, **question: Unpack[Asked]) -> Exported:
-    """Launch files of a plan for other software, and what of the plan they cannot say.
+    """Generate launch files of a plan for a training framework, and list what it cannot express.
 
     Args:
         model: as for `predict`.
@@ -21,7 +21,7 @@ def export(model: ModelLike, *, to: str, **question: Unpack[Asked]) -> Exported:
         **question: the keywords of `predict`.
 
     Returns:
-        Files by name (`files`), sentences on what they leave unsaid (`cannot`), and `save(folder)`.
+        Files by name (`files`), what they cannot express (`cannot`), and `save(folder)`.
 
     >>> from foretrain import export
     >>> made = export("gpt2", to="torchrun", on="1 x dgx-h100", plan="dp8", batch=64)

@@ -22,7 +22,7 @@ from foretrain.units import parse_count
 
 
 def compile_graph(model: ModelLike, **question: Unpack[Asked]) -> ExecutionGraph:
-    """The compiled program of a step: rank classes, streams, tasks and what they wait for.
+    """Return the compiled program of a step: rank classes, streams, tasks and their dependencies.
 
     Args:
         model: as for `predict`.
@@ -37,7 +37,7 @@ def compile_graph(model: ModelLike, **question: Unpack[Asked]) -> ExecutionGraph
 
 
 def fit(model: ModelLike, **question: Unpack[Asked]) -> FitAnswer:
-    """Whether a plan fits in memory, and the changes that would make it fit, the least intrusive first.
+    """Check whether a plan fits in memory, and which changes would make it fit, least intrusive first.
 
     Args:
         model: as for `predict`.
@@ -138,12 +138,12 @@ CHANGES = (*_SCALES, "host", *_ASKED)
 
 
 def whatif(model: ModelLike, *, changes: Mapping[str, Any], **question: Unpack[Asked]) -> WhatIf:
-    """The same step with something changed, before and after.
+    """Predict the step before and after a change.
 
     Args:
         model: as for `predict`.
-        changes: factors of the hardware (`{"network.bandwidth": "2x", "device.compute": 1.5, "host": 0}`) or other
-            values of the question (`{"plan": "tp4 pp4", "batch": 512}`).
+        changes: hardware factors (`{"network.bandwidth": "2x", "device.compute": 1.5, "host": 0}`) or other
+            arguments (`{"plan": "tp4 pp4", "batch": 512}`).
         **question: the keywords of `predict`.
 
     >>> from foretrain import whatif
@@ -161,7 +161,7 @@ def expect_changes(names: Iterable[str]) -> None:
     unknown = [name for name in names if name not in CHANGES]
     if unknown:
         faults = [f"{name}: cannot be changed.{did_you_mean(name, CHANGES)}" for name in unknown]
-        raise InputError(f"known are {', '.join(CHANGES)}:", faults=faults)
+        raise InputError(f"unknown change; known: {', '.join(CHANGES)}:", faults=faults)
 
 
 def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str, Any]) -> Scenario:
@@ -192,6 +192,7 @@ def _factor(key: str, value: Any, zero_allowed: bool = False) -> float:
         factor = float("nan")
     if not (FACTOR.allows(factor) or (factor == 0 and zero_allowed)):
         raise InputError(
-            f"{key}={shown(value)}: give a factor such as 2x or 0.5x, from {FACTOR.least:g} to {FACTOR.most:g}."
+            f"{key}={shown(value)}: expected a factor such as 2x or 0.5x, from "
+            f"{FACTOR.least:g} to {FACTOR.most:g}."
         )
     return factor

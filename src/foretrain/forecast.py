@@ -39,34 +39,34 @@ def predict(
     headroom: float | str | None = None,
     **job: Unpack[JobWords],
 ) -> Prediction:
-    """Predict one training step: its time, memory, stalls and cost; with an amount of work, the whole job.
+    """Predict time, memory, stalls and cost of a training step, or of a whole job if its length is given.
 
-    What is left out is what a practitioner would take; `assumptions` of the answer lists every such choice.
+    Arguments not specified get common defaults; `assumptions` of the result lists every default used.
 
     Args:
-        model: a zoo name, a Hugging Face `config.json` or its folder, our YAML, or a `Model`.
+        model: a zoo name, a Hugging Face `config.json` or its directory, a Foretrain YAML file, or a `Model`.
         on: the cluster: `"16 x dgx-a100-80gb"`, `"4 x aws:p4d.24xlarge"`, a YAML file, or a `Cluster`.
-        plan: the short form (`"tp8 pp16 dp8 zero1"`), the content of a YAML file, or a `Plan`; `"auto"` for the winner
-            of a quick search. Left out, what the stack does by itself if that fits, else the same search.
+        plan: the short form (`"tp8 pp16 dp8 zero1"`), the content of a YAML file, or a `Plan`; `"auto"` for the best plan
+            of a quick search. Default: the runtime's default plan if it fits, otherwise the same search.
         batch: global batch in samples, or in tokens (`"4Mtok"`).
-        micro_batch: samples per micro-batch; left out, the largest that fits.
-        seq: tokens per sample; left out, what the model was published with.
+        micro_batch: samples per micro-batch. Default: the largest that fits.
+        seq: tokens per sample. Default: the published sequence length of the model.
         precision: `bf16`, `fp16`, `fp32`, `fp8` …
         optimizer: `adam`, `sgd` …
-        runtime: the software stack: `megatron`, `fsdp2`, `ddp` …; left out, the usual one for such a model and cluster.
-        runtime_options: switches of the stack: `{"attention": "flash", "compile": True}`.
-        data: what loading samples takes; left out, data is always there in time.
-        stragglers: slow devices: `{3: 1.5}`, `"3:1.5"` or a spread such as `"sigma=0.05,seed=1"`.
-        measured: costs of the user's own machine (`foretrain.calibrate()`).
-        headroom: how much of a device's memory is kept free: a share or a size.
+        runtime: the software stack: `megatron`, `fsdp2`, `ddp` …. Default: chosen by model, plan and cluster.
+        runtime_options: options of the runtime: `{"attention": "flash", "compile": True}`.
+        data: cost of loading samples. Default: data loading never stalls the step.
+        stragglers: slow devices: `{3: 1.5}`, `"3:1.5"` or a distribution such as `"sigma=0.05,seed=1"`.
+        measured: calibration of your own machine (`foretrain.calibrate()`).
+        headroom: device memory to keep free: a fraction or a size.
         **job: `tokens`, `samples`, `steps` or `epochs` (of `dataset_samples` or `dataset_tokens`) of the whole job,
             `usd_per_hour` of one device, and `pue`.
 
     Returns:
-        Seconds, bytes and USD of a step. A plan that does not fit is an answer: `fits` is False.
+        Seconds, bytes and USD of a step. A plan that does not fit is not an error: `fits` is False.
 
     Raises:
-        InputError: something that was asked for is unknown or impossible.
+        InputError: an argument is unknown or impossible.
 
     >>> from foretrain import predict
     >>> p = predict("llama3-8b", on="2 x dgx-h100", plan="tp4 pp2 dp2 zero1", batch=256, seq=8192)

@@ -58,7 +58,7 @@ class Range:
 
 DEVICES = Limit(2**20, "devices")
 """Ten times the largest machine there is."""
-NODE_DEVICES = Limit(4096, "devices in a machine")
+NODE_DEVICES = Limit(4096, "devices in a node")
 """Racks that act as one machine have some hundred."""
 LAYERS = Limit(10_000, "layers")
 """DeepNet (Wang et al. 2022) has 1,000; every one of ours costs memory when stages are cut."""
@@ -68,7 +68,7 @@ SEQUENCE = Limit(2**27, "tokens in a sample")
 """128 M tokens; the longest contexts that were trained have 10 M."""
 BATCH = Limit(2**30, "samples in a step")
 MICRO_BATCH = Limit(2**20, "samples in a micro-batch")
-PASSES = Limit(500_000, "passes of a micro-batch through a stage")
+PASSES = Limit(500_000, "micro-batch passes through a stage")
 """Of one step, micro-batches x stages x chunks: each is simulated, at some five microseconds and a kilobyte."""
 FACTOR = Range(1e-6, 1e6)
 """By which a what-if may change something."""

@@ -46,7 +46,7 @@ def read_text(path: str | Path, limit: int = MAX_BYTES, what: str = "text") -> s
     file = Path(path)
     try:
         if file.is_dir():
-            raise FileError(f"{file} is a folder; expected a file with {what}.")
+            raise FileError(f"{file} is a directory; expected a file with {what}.")
         if not file.is_file() and file.exists():
             raise FileError(f"{file} is not a regular file; expected a file with {what}.")
         with file.open("rb") as stream:
@@ -67,7 +67,7 @@ def read_standard_input(limit: int = MAX_BYTES) -> str:
     """All of standard input as UTF-8 text."""
     raw = sys.stdin.buffer.read(limit + 1)
     if len(raw) > limit:
-        raise FileError(f"Standard input has more than {limit:,} bytes; give a file, or less.")
+        raise FileError(f"Standard input has more than {limit:,} bytes; use a file instead.")
     return _decoded(raw, "standard input", "text")
 
 
@@ -84,10 +84,10 @@ def _decoded(raw: bytes, where: str, what: str) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
-            f"{where} is not text (byte {error.start} is not UTF-8); expected {what}."
+            f"{where} is not UTF-8 text (invalid byte {error.start}); expected {what}."
         ) from None
     if "\x00" in text:
-        raise FileError(f"{where} holds binary data; expected {what}.")
+        raise FileError(f"{where} is binary; expected {what}.")
     return text
 
 
@@ -95,7 +95,7 @@ def _near(file: Path) -> str:
     try:
         names = sorted(entry.name for entry in file.parent.iterdir())
     except OSError:
-        return f" The folder {file.parent} does not exist or cannot be read."
+        return f" Directory {file.parent} does not exist or cannot be read."
     return did_you_mean(file.name, names)
 
 
@@ -152,7 +152,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"key {_short(twice, 60)!r} is given twice")
+        raise ValueError(f"duplicate key {_short(twice, 60)!r}")
     return found
 
 
@@ -190,7 +190,7 @@ def _strict_loader() -> Any:
                     continue
                 if text in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"key {_short(text, 60)!r} is given twice", key.start_mark
+                        None, None, f"duplicate key {_short(text, 60)!r}", key.start_mark
                     )
                 seen.add(text)
             return super().construct_mapping(node, deep=deep)
@@ -284,7 +284,7 @@ class Quantity:
     def __call__(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(
-                f"expected a number or a text with a unit, got {_short(repr(value), 60)}"
+                f"expected a number or a string with a unit, got {_short(repr(value), 60)}"
             )
         try:
             number = self.parse(value)
@@ -297,7 +297,7 @@ class Quantity:
                 f"{value!r} must be {'zero or more' if self.zero_allowed else 'positive'}"
             )
         if number and not LEAST_QUANTITY <= number <= MOST_QUANTITY:
-            raise ValueError(f"{_short(repr(value), 40)} is beyond anything that exists")
+            raise ValueError(f"{_short(repr(value), 40)} is out of range")
         return number
 
     def __get_pydantic_core_schema__(
@@ -327,9 +327,9 @@ def validated(cls: type[T], data: object, where: str, error: type[InputError] = 
         details = invalid.errors(include_url=False)
         faults = tuple(dict.fromkeys(_fault(cls, detail) for detail in details))
     except RecursionError:
-        faults = ("nested too deeply or refers to itself",)
-    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    raise error(f"{where} is not usable ({count}):", faults=faults)
+        faults = ("nested too deeply or self-referential",)
+    count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
+    raise error(f"{where} is invalid ({count}):", faults=faults)
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}

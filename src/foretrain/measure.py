@@ -78,7 +78,7 @@ def ops(
         threads: of a process on CPUs.
         budget: seconds after which what is left stays untimed.
         tolerance: kernels are repeated until the median is known to this share.
-        store: the file measurements are kept in; left out, the user's.
+        store: the measurement store. Default: the user's own.
         progress: told how many kernels of how many are done.
         **question: the other keywords of `predict`.
     """
@@ -97,7 +97,7 @@ def ops(
 
 def _expect_share(tolerance: float) -> None:
     if not 0.0 < tolerance < 1.0:
-        raise InputError(f"tolerance: {tolerance} is not between 0 and 1, such as {TOLERANCE}.")
+        raise InputError(f"tolerance: {tolerance} must be between 0 and 1, such as {TOLERANCE}.")
 
 
 def one_process(model: ModelLike, on: ClusterLike | None, question: Options) -> Scenario:
@@ -130,13 +130,13 @@ def links(
         threads: of each process on CPUs.
         budget: seconds after which what is left stays untimed.
         tolerance: sizes are repeated until the median is known to this share.
-        store: the file measurements are kept in; left out, the user's.
+        store: the measurement store. Default: the user's own.
     """
     from foretrain.measurement.links import LinkReport, spawned, wanted
 
     _expect_share(tolerance)
     if processes < 2:
-        raise InputError(f"processes: {processes}; links join two processes or more.")
+        raise InputError(f"processes: {processes}; measuring links needs two or more.")
     given = {
         "--processes": processes,
         "--collectives": ",".join(wanted(collectives)),
@@ -153,7 +153,7 @@ def links(
         command = ["-m", "foretrain", "measure", "links", "-q", "-o", str(answer), *words]
         code = spawned(command, processes, answer=subprocess.DEVNULL)
         if code or not answer.exists():
-            raise InputError(f"the processes ended with code {code} before all was timed.")
+            raise InputError(f"the processes exited with code {code} before all timings finished.")
         return LinkReport.from_dict(json.loads(answer.read_text("utf-8")))
 
 
@@ -178,7 +178,7 @@ def data(
         size: bytes of the file that is read where no places are given.
         folder: where that file is written.
         device: `cpu` or `cuda`.
-        store: the file measurements are kept in; left out, the user's.
+        store: the measurement store. Default: the user's own.
     """
     from foretrain.measurement.backend import backend
     from foretrain.measurement.data import (
@@ -238,18 +238,18 @@ def calibrate(
     processes: int = 1,
     device: str | None = None,
 ) -> Calibration:
-    """Make costs of measurements: `predict(…, measured=calibrate())`.
+    """Build a calibration from measurements, for `predict(…, measured=calibrate())`.
 
     Args:
-        files: measurements that `foretrain measure export` wrote; left out, the store.
-        store: the file measurements are kept in; left out, the user's.
-        machine: of which machine; left out, this one, or the only one of the files.
-        threads: take kernels timed with so many threads; left out, the usual number.
-        processes: take kernels timed by so many processes at once.
-        device: what the catalogue calls the GPU that was measured.
+        files: measurements written by `foretrain measure export`. Default: the store.
+        store: the measurement store. Default: the user's own.
+        machine: machine whose measurements to use. Default: this one, or the only one in the files.
+        threads: use kernels timed with this many threads. Default: the number used most often.
+        processes: use kernels timed by this many concurrent processes.
+        device: catalog name of the measured GPU.
 
     Returns:
-        A calibration; `save(path)` keeps it for `foretrain predict --calibration`.
+        A calibration; `save(path)` writes it for `foretrain predict --calibration`.
     """
     from foretrain.measurement.exchange import read_measurements
     from foretrain.measurement.fitting import calibrate as calibrated

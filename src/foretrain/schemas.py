@@ -15,7 +15,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """JSON Schema of a file format, for editors and tools.
+    """Return the JSON Schema of a file format, for editors and tools.
 
     Args:
         name: `cluster`, `plan`, `model`, `case`, `prediction`, `search`, `runtime` or `calibration`.

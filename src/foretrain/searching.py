@@ -91,23 +91,23 @@ def search(
     seed: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Found:
-    """The best plans, what they trade, and why the others lose. Every plan is estimated, the best are simulated.
+    """Search for the best plans and explain why others are slower. All plans are estimated, the best are simulated.
 
-    The keywords of `predict` mean the same here; the plan is what is looked for.
+    The keywords have the same meaning as for `predict`; the plan is what is searched for.
 
     Args:
         model: as for `predict`.
-        headroom: how much of a device's memory is kept free: a share or a size.
-        objective: `time`, `cost`, `memory`, or `pareto` for plans that no other beats both in time and in memory.
-        top: how many plans to simulate and give.
-        where: plans to look at: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
-        per_layer: also try different strategies for different layers.
-        workers: processes on this machine that share the work.
-        ray: address of a Ray cluster that does, `"local"` for one on this machine.
-        state: a file that a later call with the same question goes on from.
-        restart: forget what that file holds.
-        seed: draws stragglers that are given as a spread.
-        progress: told how far the search has come.
+        headroom: device memory to keep free: a fraction or a size.
+        objective: `time`, `cost`, `memory`, or `pareto` for plans that are Pareto-optimal in time and memory.
+        top: number of plans to simulate and return.
+        where: constraints on plans: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
+        per_layer: also search for different strategies per layer.
+        workers: number of worker processes on this machine.
+        ray: address of a Ray cluster to use instead; `"local"` starts one on this machine.
+        state: file to save progress in; a later call with the same arguments resumes from it.
+        restart: discard the progress saved in that file.
+        seed: random seed for stragglers given as a distribution.
+        progress: called with the progress of the search.
 
     >>> from foretrain import search
     >>> found = search("gpt2", on="1 x dgx-h100", batch=32, where="tp<=2, pp=1, vpp=1, cp=1, no offload", top=2)
@@ -222,7 +222,7 @@ def _check(objective: str, top: int, batch: int | str) -> None:
     if isinstance(batch, int) and batch < 1:
         faults.append(f"global batch {batch} is not a positive whole number.")
     if faults:
-        raise InputError("this cannot be searched for:", faults=faults)
+        raise InputError("invalid search:", faults=faults)
 
 
 def _seeded(slow: Any, seed: int | None) -> Any:

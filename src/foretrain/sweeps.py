@@ -89,18 +89,18 @@ def sweep(
     progress: Callable[[int], None] | None = None,
     **question: Unpack[Options],
 ) -> Sweep:
-    """Predict every combination of some values.
+    """Predict all combinations of the given values.
 
     Args:
-        model: as for `predict`; may be left out where it is varied.
+        model: as for `predict`; may be omitted if it is varied.
         vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) or factors of the
             hardware as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
-        on: as for `predict`; may be left out where it is varied.
-        progress: told how many points are done.
+        on: as for `predict`; may be omitted if it is varied.
+        progress: called with the number of points done.
         **question: the other keywords of `predict`.
 
     Returns:
-        A point for each combination. One that cannot be asked, such as a plan that the devices do not allow, says why.
+        A point for each combination. An invalid combination, such as a plan that does not match the devices, states the reason.
 
     >>> from foretrain import sweep
     >>> found = sweep("gpt2", on="1 x dgx-h100", plan="dp8", vary={"batch": [64, 128]})
@@ -122,21 +122,21 @@ def _expect(
     expect_changes(vary)
     given = {"model": model, "on": on}
     faults = [
-        f"{name}: {values!r} is no list of values to try."
+        f"{name}: {values!r} is not a list of values."
         for name, values in vary.items()
         if isinstance(values, str) or not len(values)
     ]
     faults += [
-        f"{name}: missing. Give it, or values of it to try."
+        f"{name}: missing. Specify it, or values to sweep."
         for name, value in given.items()
         if value is None and name not in vary
     ]
     if not vary:
-        faults.append("vary: missing. Say what to vary, such as seq.")
+        faults.append("vary: missing. Specify what to vary, such as seq.")
     if math.prod(len(values) for values in vary.values()) > MAX_POINTS:
-        faults.append(f"more than {MAX_POINTS:,} combinations; give fewer values.")
+        faults.append(f"more than {MAX_POINTS:,} combinations; specify fewer values.")
     if faults:
-        raise InputError("this cannot be swept:", faults=faults)
+        raise InputError("invalid sweep:", faults=faults)
 
 
 def _point(

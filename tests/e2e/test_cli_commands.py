@@ -111,7 +111,7 @@ def test_a_missing_folder_is_found_before_any_work(
 ) -> None:
     assert run(["predict", *ASK, "-o", "nowhere/x.html"]) == 2
     assert calls == []
-    assert "the folder nowhere does not exist" in capsys.readouterr().err
+    assert "directory nowhere does not exist" in capsys.readouterr().err
 
 
 def test_does_not_fit_is_an_answer_with_code_1(
@@ -133,12 +133,12 @@ def test_does_not_fit_is_an_answer_with_code_1(
         (["predict", *ASK, "--plan", "none.yaml"], ["none.yaml does not exist"]),
         (["predict", *ASK, "--seq", "many"], ["'many' is not a count"]),
         (["predict", *ASK, "--set", "bucket"], ["'bucket' is not KEY=VALUE"]),
-        (["predict", *ASK, "--set", "a=1", "--set", "a=2"], ["given twice"]),
+        (["predict", *ASK, "--set", "a=1", "--set", "a=2"], ["specified twice"]),
         (["predict", *ASK, "--colour"], ["--colour"]),
         (["predikt"], ["predikt"]),
         (
             ["predict", "--cases", "x.jsonl", "--batch", "4"],
-            ["leave MODEL and the other options out"],
+            ["remove MODEL and the other options"],
         ),
         (["predict", "--cases", "none.jsonl"], ["none.jsonl does not exist"]),
         (["predict", "--cases", "none.jsonl", "-o", "x.html"], ["FILE.jsonl"]),
@@ -147,7 +147,7 @@ def test_does_not_fit_is_an_answer_with_code_1(
         (["sweep", *ASK], ["--vary: missing"]),
         (["sweep", *ASK, "--vary", "sqe=1,2"], ["Did you mean 'seq'"]),
         (["catalog", "list", "device"], ["Did you mean 'devices'"]),
-        (["catalog", "show", "h10000"], ["nothing is called"]),
+        (["catalog", "show", "h10000"], ["no catalog entry named"]),
         (["validate", "none.jsonl", "--tolerance", "-1"], ["--tolerance"]),
     ],
 )
@@ -172,7 +172,7 @@ def test_bad_input_is_explained_with_code_2(
             "foretrain: tp 12 does not divide",
         ),
         (DoesNotFit("no room"), 1, "foretrain: no room"),
-        (Bug("a broken invariant"), 101, "fault of Foretrain"),
+        (Bug("a broken invariant"), 101, "bug in Foretrain"),
         (ZeroDivisionError("oops"), 101, "internal error: ZeroDivisionError: oops"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
@@ -449,7 +449,7 @@ def test_schema_prints_one_document(
 def test_doctor_finds_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--json"]) == 0
     checks = {c["name"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
-    assert checks["catalogue"]["state"] == "ok"
+    assert checks["catalog"]["state"] == "ok"
     assert "engine" in checks
 
 

@@ -100,7 +100,7 @@ def test_a_stream_that_cannot_be_written_ends_quietly(
     assert "Traceback" not in run.stderr
     if shell == "> /dev/full":
         told = [line for line in run.stderr.splitlines() if line.startswith("foretrain")]
-        assert told == ["foretrain: standard output cannot be written (No space left on device)."]
+        assert told == ["foretrain: cannot write to standard output (No space left on device)."]
     if shell.startswith("2>"):
         assert run.stdout
 

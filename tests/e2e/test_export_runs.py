@@ -47,7 +47,7 @@ def test_files_go_to_stdout_and_refusals_beside_them(capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert "==> megatron_args.txt <==\n--num-layers 32\n" in said.out
     assert "==> launch.sh <==\n#!/bin/sh\n" in said.out
-    assert "not said: zb-h1: Megatron-LM runs 1F1B" in said.err
+    assert "not expressible: zb-h1: Megatron-LM runs 1F1B" in said.err
 
 
 def test_files_go_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,7 @@ def test_files_go_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert said.out == ""
     assert f"wrote {folder / 'nanotron.yaml'}" in said.err
     assert sorted(path.name for path in folder.iterdir()) == ["launch.sh", "nanotron.yaml"]
-    assert "zb-h1: nanotron runs 1F1B" in (folder / "launch.sh").read_text("utf-8")
+    assert "zb-h1: nanotron supports 1F1B" in (folder / "launch.sh").read_text("utf-8")
     assert run([*ASKED, "--to", "nanotron", "-o", str(folder), "-q"]) == 0
     assert "wrote" not in capsys.readouterr().err
 

@@ -86,7 +86,7 @@ def test_two_processes_wait_for_each_other(data: Path) -> None:
     assert alone["communication"]["bytes"] == both["communication"]["bytes"] > 0
     assert both["parts"]["wait"] > 0
     assert document["explained_run"] == "T3"
-    assert any("fetch is not known" in line for line in document["warnings"])
+    assert any("fetch is unknown" in line for line in document["warnings"])
 
 
 def test_a_script_that_aborts_after_all_is_measured_is_not_lost(data: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_script_that_aborts_after_all_is_measured_is_not_lost(data: Path, tmp_
     words = [*QUICK, "--runs", "T0,T3"]
     ran = measure(*words, "--", sys.executable, str(aborting), "--data", str(data))
     document = answered(ran)
-    assert any("1 of 1 launches ended with code -6" in line for line in document["warnings"])
+    assert any("1 of 1 launches exited with code -6" in line for line in document["warnings"])
 
 
 def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
     idle.write_text("print('hello')\n")
     ran = measure("train", "--repeats", "1", "--", sys.executable, str(idle))
     assert ran.returncode == 2
-    assert "ended before anything was measured" in ran.stderr
+    assert "exited before anything was measured" in ran.stderr
     assert "hello" in ran.stderr
     broken = tmp_path / "broken.py"
     broken.write_text("raise RuntimeError('no such weights')\n")
@@ -119,7 +119,7 @@ def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
     asleep.write_text("import time\ntime.sleep(600)\n")
     ran = measure("train", "--timeout", "1s", "--", sys.executable, str(asleep))
     assert ran.returncode == 2
-    assert "did not end within 1 s" in ran.stderr
+    assert "did not finish within 1 s" in ran.stderr
     (tmp_path / "not.json").write_text("{")
     assert measure("whatif", str(tmp_path / "not.json"), "--set", "workers=2").returncode == 2
 

@@ -154,7 +154,7 @@ def test_bad_input_is_explained(
         (["measure", "export", str(tmp_path / "x.parquet")], ".csv"),
         (["measure", "export", "--kind", "weather"], "weather"),
         (["measure", "export", "--machine", "nobody"], "nobody"),
-        (["predict", *GPT2, "--on", "local", "--calibration", str(bad)], "not usable"),
+        (["predict", *GPT2, "--on", "local", "--calibration", str(bad)], "invalid"),
         (["predict", *GPT2, "--on", "0 x local"], "0 processes"),
     ):
         assert run(args) == 2, args

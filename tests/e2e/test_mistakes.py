@@ -41,10 +41,10 @@ MISTAKES = {
     "misspelt key": (changed(on="typo.yaml"), ["typo.yaml", "netwrok", "network"]),
     "negative bandwidth": (changed(on="negative.yaml"), ["nics.bandwidth", "-50GB/s"]),
     "missing file": (changed(on="nothere.yaml"), ["nothere.yaml", "does not exist"]),
-    "binary garbage": (changed(on="garbage.yaml"), ["garbage.yaml", "not text"]),
+    "binary garbage": (changed(on="garbage.yaml"), ["garbage.yaml", "not UTF-8 text"]),
     "nested a million deep": (changed(model="deep.json"), ["deep.json", "nested deeper"]),
     "two faults of a plan at once": (changed(plan="plan.yaml"), ["splitt", "split", "1f2b"]),
-    "unknown word of a plan": (changed(plan="tp4 zeor1"), ["zeor1", "zero1"]),
+    "unknown keyword of a plan": (changed(plan="tp4 zeor1"), ["zeor1", "zero1"]),
     "unknown runtime": ([*ASK, "--runtime", "megatorn"], ["megatorn", "megatron"]),
     "runtime option of the wrong kind": (
         [*ASK, "--set", "bucket_bytes=abc"],

@@ -25,19 +25,19 @@ FILES = {
 }  # fmt: skip
 
 MISTAKES = {
-    "parts.yaml": ["parts.yaml", "network:", "2 parts: node0, node1 | node2, node3", "Add cables"],
+    "parts.yaml": ["parts.yaml", "network:", "2 components: node0, node1 | node2, node3", "Add cables"],
     "zero.yaml": [
         "network.edges[0].bandwidth: 0 must be positive", "network.edges[1].bandwidth: '0Gb/s'",
-        "network.edges[2].back_bandwidth: 0", "Leave a cable without bandwidth out",
+        "network.edges[2].back_bandwidth: 0", "Remove cables without bandwidth",
         "network.edges[3]: a cable from 2 to itself",
     ],
     "loops.yaml": [
-        "network.edges[0]: a cable from 0 to itself", "network.edges[1]", "Drop it",
-        "network.edges[2]: there is no node 7", "nodes run to 2",
+        "network.edges[0]: a cable from 0 to itself", "network.edges[1]", "Remove it",
+        "network.edges[2]: there is no node 7", "the last node is 2",
     ],
     "one_way.yaml": ["network: Cables are one-way", "node2 to node0", "Add cables"],
-    "bare.yaml": ["no route from rank 0 (node0) to rank 1 (node1)", "node1 without network cards", "nics"],
-    "none.yaml": ["no route from rank 0 (node0) to rank 1 (node1)", "network is none", "name the network"],
+    "bare.yaml": ["no route from rank 0 (node0) to rank 1 (node1)", "node1 without NICs", "nics"],
+    "none.yaml": ["no route from rank 0 (node0) to rank 1 (node1)", "network is none", "specify the network"],
 }  # fmt: skip
 
 
@@ -110,5 +110,5 @@ def test_a_pinned_algorithm_that_cannot_run_exits_with_2(capsys):
     asked = ["predict", "resnet50", "--on", "4 x p3.2xlarge", "--set", "algorithms=all_reduce:nvls"]
     assert run(asked) == 2
     said = " ".join(capsys.readouterr().err.split())
-    for words in ("algorithms.all_reduce", "'nvls'", "NVSwitch", "Take ring or tree"):
+    for words in ("algorithms.all_reduce", "'nvls'", "NVSwitch", "Use ring or tree"):
         assert words in said

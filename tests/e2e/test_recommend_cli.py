@@ -22,7 +22,7 @@ def test_an_answer_and_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run([*ASK, "--quota", "2", *args]) == 0
     told = capsys.readouterr().out
     assert "aws:p3.2xlarge" in told
-    assert "prices of" in told
+    assert "prices as of" in told
     assert all(file.stat().st_size > 200 for file in files)
     assert json.loads(files[1].read_text("utf-8"))["offers"]
 
@@ -36,7 +36,7 @@ def test_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_feasible_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*ASK, "--quota", "1", "--budget-usd", "0.01"]) == 1
     told = " ".join(capsys.readouterr().out.split())
-    assert "Nothing can be recommended" in told
+    assert "No feasible offer" in told
     assert "the budget is $0.01" in told
 
 
@@ -56,7 +56,7 @@ def test_own_prices_change_the_answer(tmp_path: Path, capsys: pytest.CaptureFixt
         (["recommend", "llama3-8b", "--tokens", "soon"], "tokens: 'soon' is not an amount"),
         (["recommend", "llama3-8b", "--tokens", "1e9", "--deadline", "soon"], "time"),
         ([*ASK, "--budget-usd", "much"], "--budget-usd"),
-        ([*ASK, "--spot", "--reserved"], "choose one"),
+        ([*ASK, "--spot", "--reserved"], "mutually exclusive"),
         ([*ASK, "--reserved"], "--prices"),
         ([*ASK, "--quota", "few"], "few"),
         ([*ASK, "--spot-rate", "2"], "--spot-rate"),

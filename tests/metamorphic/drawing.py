@@ -119,7 +119,7 @@ MODELS: dict[str, tuple[int, Callable[[random.Random], Any], tuple[int, ...]]] =
 
 @cache
 def machines() -> tuple[str, ...]:
-    """One of each kind of machine in the catalogue."""
+    """One of each kind of machine in the catalog."""
     found: dict[object, str] = {}
     for name, node in nodes().items():
         cards = node.nics and (node.nics.kind, node.nics.count, node.nics.bandwidth)

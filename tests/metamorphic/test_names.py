@@ -36,7 +36,7 @@ def renamed(cluster: Cluster) -> Cluster:
 
 
 def described(cluster: Cluster) -> dict[str, Any] | None:
-    """In YAML: machines of the catalogue, and devices like those of it, under names of the user's own."""
+    """In YAML: machines of the catalog, and devices like those of it, under names of the user's own."""
     if not all(is_node(run.node.name) for run in cluster.runs):
         return None
     own = {d: f"mine-{k}" for k, d in enumerate(dict.fromkeys(d for run in cluster.runs for d in run.node.devices))}  # fmt: skip

@@ -77,7 +77,7 @@ def test_unlike_machines_are_joined_with_plus():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("16 x dgx-a100-90gb", ["Unknown machine or device", "dgx-a100-80gb", "YAML file"]),
+        ("16 x dgx-a100-90gb", ["Unknown node or device", "dgx-a100-80gb", "YAML file"]),
         ("8 x h1000", ["Did you mean"]),
         ("", ["empty"]),
         ("   ", ["empty"]),
@@ -209,7 +209,7 @@ def test_faults_of_meaning_come_together_too():
         "nodes[1]: interconnect: missing",
         "nodes[2]: Unknown interconnect 'nvlink9'",
         "nodes[3].used: 9 must be from 1 to 8",
-        "nodes[4]: give `node`",
+        "nodes[4]: specify `node`",
         "nodes[5]: Interconnect 'pcie3-ring': 'ring' is not understood",
         "nodes[6]: nics.bandwidth: missing",
     ):
@@ -244,7 +244,7 @@ def test_files_that_are_no_clusters(tmp_path):
         Cluster.of(str(tmp_path / "none.yaml"))
     listed = tmp_path / "list.yaml"
     listed.write_text("- 1\n")
-    with pytest.raises(ClusterError, match="no mapping"):
+    with pytest.raises(ClusterError, match="is not a mapping"):
         Cluster.of(listed)
 
 
@@ -255,7 +255,7 @@ def test_a_file_without_a_name_is_called_by_its_own(tmp_path):
     bare = tmp_path / "lab2"
     bare.write_text("nodes: 2 x dgx-h100\n")
     assert Cluster.of(str(bare)).name == "lab2"
-    with pytest.raises(ClusterError, match="Unknown machine"):
+    with pytest.raises(ClusterError, match="Unknown node or device"):
         Cluster.of("a/b\x00")
 
 

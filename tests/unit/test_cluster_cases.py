@@ -84,7 +84,7 @@ def test_fewer_devices_than_the_nodes_hold():
     cluster, assumed = described(case(nodes=3), devices=20)
     assert np.bincount(cluster.node_of).tolist() == [8, 8, 4]
     assert any("20 of 24 devices" in line for line in assumed)
-    with pytest.raises(ClusterError, match="25 devices take part"):
+    with pytest.raises(ClusterError, match="25 devices are used"):
         described(case(nodes=3), devices=25)
 
 
@@ -105,7 +105,7 @@ def test_nulls_are_filled_from_the_usual_machine_and_said():
     only_device, assumed = described({"device": "h100"}, devices=12)
     assert only_device.device_count == 12
     assert only_device.node_count == 2
-    assert any(line.startswith("nodes is not given") for line in assumed)
+    assert any(line.startswith("nodes is not specified") for line in assumed)
 
 
 def test_one_node_without_a_network_assumes_none():
@@ -194,4 +194,4 @@ def test_impossible_rates_are_refused(gbps):
 def test_unknown_keys_are_passed_over_aloud():
     cluster, assumed = described({**case(), "colour": "green", "node": None})
     assert cluster.device_count == 16
-    assert assumed == ["cluster.colour is not known and is ignored."]
+    assert assumed == ["cluster.colour is unknown and ignored."]

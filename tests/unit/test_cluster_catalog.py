@@ -1,4 +1,4 @@
-"""The catalogue: every row is usable and says where it comes from."""
+"""The catalog: every row is usable and says where it comes from."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASE_DEVICES = [
 @pytest.mark.parametrize("name", ["devices", "links", "nodes"])
 def test_our_own_files_pass_the_check_for_strangers(name):
     path = FOLDER / f"{name}.yaml"
-    check_catalogue_file(name, load_yaml(path, "catalogue"), str(path))
+    check_catalogue_file(name, load_yaml(path, "catalog"), str(path))
 
 
 @pytest.mark.parametrize("name", list(catalog.devices()))
@@ -198,7 +198,7 @@ def test_naming_a_cluster_needs_no_pydantic():
     assert done.returncode == 0
 
 
-# --- the user's own catalogue -----------------------------------------------------------------------
+# --- the user's own catalog -----------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_images_are_compared_by_the_sample() -> None:
     ]  # fmt: skip
     found = compare(*pair)
     assert found.per == "thousand samples"
-    assert "A sample is not the same work for both models." in found.remarks
+    assert "A sample is not the same amount of work for both models." in found.remarks
 
 
 def test_what_has_no_unit_in_common_is_not_compared() -> None:
@@ -156,7 +156,7 @@ def test_a_page_shows_differences_with_their_units() -> None:
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(InputError, match="B is not a prediction"):
+    with pytest.raises(InputError, match="B is not a valid prediction"):
         compare(document({"compute": 1.0}), {"a": 1})
 
 

@@ -132,7 +132,7 @@ def test_other_rates_of_a_like_device_are_those_of_a_what_if(node, changed, fact
 
 
 def machines():
-    """One of each kind of machine in the catalogue."""
+    """One of each kind of machine in the catalog."""
     found = {}
     for name, node in nodes().items():
         cards = node.nics and (node.nics.kind, node.nics.count, node.nics.bandwidth)

@@ -138,7 +138,7 @@ def test_missing_formats_run_in_another_and_say_so(name: str, wanted: str, runs_
 
 
 def test_a_format_nothing_stands_in_for_is_an_error() -> None:
-    with pytest.raises(ClusterError, match="no rate for int3"):
+    with pytest.raises(ClusterError, match="does not support int3"):
         Roofline().seconds([gemm(8, 8, 8, "int3")], A100)
 
 

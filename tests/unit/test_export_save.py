@@ -78,7 +78,7 @@ def test_places_that_cannot_be_written_are_told_before_anything_is(tmp_path: Pat
     with pytest.raises(FileError, match="is a file"):
         MADE.save(tmp_path / "file")
     (tmp_path / "out" / "plan.yaml").mkdir(parents=True)
-    with pytest.raises(FileError, match="folders where files belong"):
+    with pytest.raises(FileError, match="directories in place of files"):
         MADE.save(tmp_path / "out")
     assert names(tmp_path) == ["file", "out"]
     assert names(tmp_path / "out") == ["plan.yaml"]

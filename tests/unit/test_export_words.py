@@ -128,9 +128,11 @@ def test_refusals_are_plain() -> None:
     lines = made(DENSE, "pp4 zb-h1", "megatron").cannot
     assert lines[0].startswith("zb-h1: Megatron-LM runs 1F1B")
     lines = made(DENSE, "pp2", "accelerate").cannot
-    assert "pp2: Accelerate trains without pipelines; all ranks become replicas" in lines
+    assert (
+        "pp2: Accelerate does not support pipeline parallelism; all ranks become replicas"
+    ) in lines
     lines = made(DENSE, "zero1", "accelerate").cannot
-    assert any(line.startswith("zero1: FSDP splits gradients") for line in lines)
+    assert any(line.startswith("zero1: FSDP always shards gradients") for line in lines)
     lines = made(DENSE, "pp2", "deepspeed").cannot
     assert any("PipelineModule(num_stages=2)" in line for line in lines)
 
@@ -142,7 +144,7 @@ def test_what_megatron_asks_of_experts() -> None:
     assert any(line.startswith("tp2 without sp:") for line in made_of.cannot)
     asked = ask(SPARSE, on="2 x dgx-h100", plan="ep8", batch=64, precision="fp16")
     half = export(asked, "megatron")
-    assert "ep8: Megatron-LM spreads no experts in fp16" in half.cannot
+    assert "ep8: Megatron-LM does not support expert parallelism in fp16" in half.cannot
     assert "--expert-model-parallel-size" not in half.files["megatron_args.txt"]
     assert "--moe-grouped-gemm" not in half.files["megatron_args.txt"]
 

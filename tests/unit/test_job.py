@@ -125,7 +125,7 @@ def test_a_power_factor_and_an_unknown_price_are_told() -> None:
     assert plain.job.usd is None
     assert plain.job.energy_kwh is not None
     assert whole.job.energy_kwh == pytest.approx(1.3 * plain.job.energy_kwh)
-    assert any("cooling are not counted" in line for line in plain.assumptions)
+    assert any("cooling are not included" in line for line in plain.assumptions)
     assert any("PUE of 1.3" in line for line in whole.assumptions)
     assert plain.interval == predict(**{**ASKED, "on": "2 x dgx-h100"}).interval
 
@@ -133,15 +133,15 @@ def test_a_power_factor_and_an_unknown_price_are_told() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ({"tokens": 1e9, "steps": 5}, r"length: give one of .* \(tokens, steps given\)"),
+        ({"tokens": 1e9, "steps": 5}, "length: specify one of .* \\(tokens, steps given\\)"),
         ({"tokens": 0}, "tokens: 0 must be positive"),
         ({"steps": "many"}, "steps: 'many' is not an amount"),
         ({"tokens": "1e400"}, "tokens: 1e400 must be positive and at most 1e"),
-        ({"epochs": 2}, "epochs: the size of the dataset is not known; give dataset_samples"),
-        ({"epochs": 2, "dataset_samples": 5, "dataset_tokens": 5}, "give one of them"),
-        ({"dataset_samples": 5}, "dataset_samples: says nothing without a job"),
-        ({"pue": 1.2}, "pue: says nothing without a job"),
-        ({"steps": 5, "pue": 0.9}, "pue: 0.9 is not from 1 to 10"),
+        ({"epochs": 2}, "epochs: the dataset size is unknown; specify dataset_samples"),
+        ({"epochs": 2, "dataset_samples": 5, "dataset_tokens": 5}, "mutually exclusive"),
+        ({"dataset_samples": 5}, "dataset_samples: has no effect without a job length"),
+        ({"pue": 1.2}, "pue: has no effect without a job length"),
+        ({"steps": 5, "pue": 0.9}, "pue: 0.9 must be between 1 and 10"),
         ({"usd_per_hour": "free"}, "usd_per_hour: 'free' is not a price"),
         ({"usd_per_hour": -1}, "usd_per_hour: -1 is not a price"),
     ],
@@ -191,7 +191,7 @@ def test_a_job_that_failures_never_let_end_is_null_in_the_document_and_said_in_w
     assert stuck.goodput == 0.0
     valid(never.to_dict())
     rows = dict(words.job_rows(never))
-    assert rows["expected"].startswith("never done")
+    assert rows["expected"].startswith("never completes")
     assert "unknown" in rows["cost"]
 
 
@@ -202,13 +202,13 @@ def test_every_report_tells_of_the_job() -> None:
     text = plain.render(one)
     assert text is not None
     for told in (text, html.render(one)):
-        assert "The job" in told
+        assert "Job totals" in told
         assert "300B tokens" in told
-        assert f"{usd} at $2.00 per device hour" in told
+        assert f"{usd} at $2.00 per device-hour" in told
         assert "PUE 1.25" in told
     assert usd.replace("$", "\\$") in md.render(one)
     assert f"job.steps,{one.job.steps}" in csv.render(one)
-    assert "The job" not in html.render(predict(**ASKED))
+    assert "Job totals" not in html.render(predict(**ASKED))
 
 
 def test_a_larger_batch_is_compared_per_sample() -> None:
@@ -229,7 +229,7 @@ def test_compare_has_speed_and_cost_of_both() -> None:
     a, b = predict(**ASKED, tokens="1T"), predict(**{**ASKED, "on": "2 x dgx-h100"})
     found = {row.name: (row.a, row.b) for row in compare(a, b).figures}
     assert found["samples per second"] == (a.samples_per_second, b.samples_per_second)
-    assert found["cost of the job"] == (a.job.usd, None)  # type: ignore[union-attr]
+    assert found["job cost"] == (a.job.usd, None)  # type: ignore[union-attr]
     with pytest.raises(FileError):  # a file that somebody edited
         compare({**a.to_dict(), "cost": "dear", "job": [1]}, a)
 
@@ -257,4 +257,4 @@ def test_the_command_line_takes_a_job(capsys: pytest.CaptureFixture[str]) -> Non
     assert run([*line, "--tokens", "1T"]) == 2
     assert "tokens: samples of resnet50 are not sequences" in capsys.readouterr().err
     assert run(["predict", "--cases", "-", "--tokens", "1T"]) == 2
-    assert "leave the options of a job out" in capsys.readouterr().err
+    assert "remove the job options" in capsys.readouterr().err

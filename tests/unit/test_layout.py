@@ -123,7 +123,7 @@ def test_a_table_without_names_keeps_its_figures() -> None:
 def test_pages_keep_their_names(width: int) -> None:
     section = Section(
         "Offers", ("offer", "time", "cost", "plan"), ((INSTANCE, "18.2 h", "$2,077", PLAN),),
-        (f"{INSTANCE}: {PLAN}; nothing cheaper is as fast",), columns="nrrn",
+        (f"{INSTANCE}: {PLAN}; Pareto-optimal: no cheaper offer is as fast",), columns="nrrn",
     )  # fmt: skip
     page = Page(f"{INSTANCE} trains it with {PLAN}", {}, (section,), whole=(INSTANCE, PLAN))
     text = drawn(sheet(page), width)

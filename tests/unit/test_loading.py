@@ -68,9 +68,9 @@ def test_an_alias_to_itself_is_refused():
 @pytest.mark.parametrize(
     ("load", "text", "word"),
     [
-        (load_yaml, "a: 1\nb: 2\na: 3\n", "'a' is given twice"),
-        (load_yaml, "a: {b: 1, b: 2}\n", "'b' is given twice"),
-        (load_json, '{"a": 1, "a": 2}', "'a' is given twice"),
+        (load_yaml, "a: 1\nb: 2\na: 3\n", "duplicate key 'a'"),
+        (load_yaml, "a: {b: 1, b: 2}\n", "duplicate key 'b'"),
+        (load_json, '{"a": 1, "a": 2}', "duplicate key 'a'"),
         (load_json, "[1, NaN]", "NaN"),
         (load_json, "[1, ]", "line 1, column 5"),
         (load_yaml, "a: [1\nb: 2\n", "line 2"),

@@ -71,7 +71,7 @@ def test_data_sets_by_name() -> None:
         dataset_of("json", 4)
     with pytest.raises(InputError, match="cannot be loaded"):
         dataset_of("json:nothing_there", 4)
-    with pytest.raises(InputError, match="not a data set"):
+    with pytest.raises(InputError, match="not a map-style dataset"):
         dataset_of("json:dumps.__name__", 4) if False else dataset_of("sys:maxsize", 4)
     found, name = dataset_of("sys:argv", 4)
     assert found is sys.argv

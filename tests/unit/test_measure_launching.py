@@ -78,7 +78,7 @@ def test_a_rendezvous_is_numbered() -> None:
 def test_mistakes() -> None:
     with pytest.raises(InputError, match="no command"):
         Launch.of([])
-    with pytest.raises(InputError, match="names no script"):
+    with pytest.raises(InputError, match="contains no script"):
         Launch.of(["torchrun", "--nproc-per-node", "2"])
     with pytest.raises(InputError, match="a value is missing"):
         Launch.of(["torchrun", "--nproc-per-node"])
@@ -87,9 +87,9 @@ def test_mistakes() -> None:
 def test_runs_that_were_left_out_are_told_with_the_reason() -> None:
     assert _notes([]) == []
     (no_data,) = _notes(["T2", "F", "F2"])
-    assert "T2 and F and F2 left out: no training data" in no_data
+    assert "T2 and F and F2 skipped: no training data" in no_data
     (no_workers,) = _notes(["P2", "F2"])
-    assert "P2 and F2 left out" in no_workers
+    assert "P2 and F2 skipped" in no_workers
     assert "workers" in no_workers
     assert len(_notes(["T2", "F", "P2", "F2"])) == 2
 

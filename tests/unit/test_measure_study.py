@@ -119,5 +119,7 @@ def test_processes_that_are_aborted_count_if_all_was_told(
     if has_told:
         assert _worked({}, 2, 1) == {"nets": []}
     else:
-        with pytest.raises(InputError, match=r"ended with code 1 before all was told[^!]*SIGABRT"):
+        with pytest.raises(
+            InputError, match=r"exited with code 1 before reporting all results[^!]*SIGABRT"
+        ):
             _worked({}, 2, 1)

@@ -332,7 +332,7 @@ def test_an_empty_loader_and_wrong_orders_are_said(
     with pytest.raises(InputError, match="unknown run 'T9'"):
         watch([1])
     ordered(monkeypatch, tmp_path, "T0")
-    with pytest.raises(FileError, match="no such file or folder"):
+    with pytest.raises(FileError, match="no such training data file or directory"):
         watch([1], data=tmp_path / "nowhere")
 
 

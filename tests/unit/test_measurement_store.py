@@ -172,7 +172,7 @@ def test_files_of_others_are_refused_and_left_alone(tmp_path: Path) -> None:
     text.write_text("dear diary " * 1000)
     assert "not a database" in refused(text)
     text.write_text("short")
-    assert "too few" in refused(text)
+    assert "too small" in refused(text)
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as file:
         file.execute("CREATE TABLE mine (x)")
@@ -188,7 +188,7 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute(f"PRAGMA user_version={FORM.version + 1}")
     file.close()
-    assert f"its form is {FORM.version + 1}" in refused(path)
+    assert f"its format version is {FORM.version + 1}" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_store_with_other_tables_is_refused(tmp_path: Path, trap: str) -> None
     file = sqlite3.connect(path)
     file.executescript(trap)
     file.close()
-    assert "tables are not those" in refused(path)
+    assert "tables do not match" in refused(path)
 
 
 def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
 
 def test_an_unwritable_place_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="Name another file"):
+    with pytest.raises(FileError, match="Specify another file"):
         Store.open(tmp_path / "file" / "s.sqlite")
 
 
@@ -228,7 +228,7 @@ def test_cut_off_stores_are_damaged(tmp_path: Path) -> None:
     with Store.open(path) as store:
         store.add(*(measured(n) for n in range(20)))
     path.write_bytes(path.read_bytes()[:9000])
-    assert "damaged" in refused(path)
+    assert "corrupted" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_altered_rows_are_named_all_at_once_with_a_remedy(tmp_path: Path) -> Non
     file.close()
     with pytest.raises(FileError) as told, Store.open(path) as store:
         store.rows()
-    assert "2 of 4 rows are not what was written" in str(told.value)
+    assert "2 of 4 rows do not match their checksum" in str(told.value)
     assert len(told.value.faults) == 2
     remedy = str(told.value).partition("(DELETE")[2].partition("))")[0]
     with sqlite3.connect(path) as file:  # as the message says
@@ -305,7 +305,7 @@ def test_older_forms_are_brought_up_to_date(tmp_path: Path) -> None:
     new = Database(path, second)
     assert new.rows("SELECT x, y FROM a") == [(1, 5)]
     new.close()
-    with pytest.raises(FileError, match="its form is 2"):
+    with pytest.raises(FileError, match="its format version is 2"):
         Database(path, first)
 
 

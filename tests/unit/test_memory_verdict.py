@@ -47,7 +47,9 @@ def test_headroom_is_a_share_or_a_size(given: float | str, share: float) -> None
     "given", ["5", "95%", "-1%", "-1GiB", "100GiB", "much", "", "nan", "5%%", float("nan"), -0.1, 1]
 )
 def test_headroom_that_cannot_be_is_explained(given: float | str) -> None:
-    with pytest.raises(InputError, match=r"headroom: .*Write a share such as 5% or a size: 4GiB"):
+    with pytest.raises(
+        InputError, match=r"headroom: .*Write a percentage such as 5% or a size such as 4GiB"
+    ):
         headroom_share(given, [H100])
 
 
@@ -211,7 +213,7 @@ def test_the_command_line_takes_headroom(capsys: pytest.CaptureFixture[str]) -> 
     memory = json.loads(capsys.readouterr().out)["memory"]
     assert memory["headroom_bytes"] == pytest.approx(4 * GIB)
     assert run([*words, "--headroom", "95%"]) == 2
-    assert "headroom: '95%' is not from 0 to 90 % of a device" in capsys.readouterr().err
+    assert "headroom: '95%' must be between 0 and 90 % of device memory" in capsys.readouterr().err
 
 
 def tool(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -127,8 +127,8 @@ def test_unknown_model_type_names_near_ones() -> None:
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "big"}, "not a whole number"),
         ({"hidden_act": "gelo"}, "Did you mean"),
-        ({"num_attention_heads": 30}, "does not divide"),
-        ({"num_key_value_heads": 5}, "does not divide"),
+        ({"num_attention_heads": 30}, "must be divisible by"),
+        ({"num_key_value_heads": 5}, "must be divisible by"),
     ],
 )
 def test_bad_configurations_are_explained(change: dict[str, Any], message: str) -> None:
@@ -180,13 +180,13 @@ def test_transformer_shape_in_yaml(tmp_path: Path) -> None:
         ("name: nothing\n", "exactly one of"),
         ("zoo: gpt2\nname: a\nsequence: 5\n", "sequence: unknown key"),
         ("zoo: gpt2\nseq: -5\n", "not a positive whole number"),
-        ("zoo: resnet50\noverrides: {hidden_size: 5}\n", "takes no overrides"),
+        ("zoo: resnet50\noverrides: {hidden_size: 5}\n", "supports no overrides"),
         ("zoo: gpt2\noverrides: {hiden_size: 5}\n", "Did you mean 'hidden_size'"),
         ("zoo: gpt2\noverrides: 5\n", "not a mapping"),
         ("transformer: {hidden_size: 64}\n", "num_hidden_layers: missing"),
         ("transformer: {hidden_size: 64, layers: 3}\n", "layers: unknown key"),
         ("- a\n- b\n", "not a mapping"),
-        ("blocks: []\n", "there are none"),
+        ("blocks: []\n", "blocks: empty"),
         ("blocks: [{name: a, ops: [{nam: b}]}]\n", r"blocks\[0\].ops\[0\]"),
     ],
 )
@@ -220,7 +220,7 @@ def test_explicit_graph() -> None:
     ("change", "message"),
     [
         ({"kind": "liner"}, "Did you mean 'linear'"),
-        ({"sizes": {"batch": 1, "hidden": 8}}, "sizes lack ffn of y"),
+        ({"sizes": {"batch": 1, "hidden": 8}}, "sizes must include ffn of y"),
         ({"sizes": {"batch": 0, "hidden": 8, "ffn": 16}}, "not a positive whole number"),
         ({"outputs": []}, "has no output"),
         ({"outputs": ["y(batch)"]}, "is not a tensor"),

@@ -31,7 +31,7 @@ def test_batch_must_be_positive(batch: object) -> None:
 
 def test_length_and_model_must_agree() -> None:
     work = Workload.of("gpt2", batch=8)
-    with pytest.raises(ModelError, match="was built for"):
+    with pytest.raises(ModelError, match="was built with"):
         Workload(work.model, 8, 77, work.precision, work.optimizer)
 
 

@@ -83,7 +83,7 @@ def test_the_table_of_2019(tmp_path: Path) -> None:
         ("all_gather", 2, 2)
     ] * 4
     assert [row.is_right for row in table.rows] == [True, True, False, True]
-    assert "marked as wrong" in table.warnings[0]
+    assert "reported as wrong" in table.warnings[0]
 
 
 def test_blank_columns_and_a_collective_named_by_the_file(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_what_is_told_goes_before_what_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no results"),
-        ("nothing here\n1 2 3\n", "no results"),
-        ("# size count type redop root time algbw busbw\nx y z\n", "no results"),
-        ("{}", "no results"),
-        ('{"results": 3}', "no results"),
-        ('{"results": [1, null, {}]}', "does not tell"),
+        ("", "no nccl-tests results"),
+        ("nothing here\n1 2 3\n", "no nccl-tests results"),
+        ("# size count type redop root time algbw busbw\nx y z\n", "no nccl-tests results"),
+        ("{}", "no nccl-tests results"),
+        ('{"results": 3}', "no nccl-tests results"),
+        ('{"results": [1, null, {}]}', "does not state"),
         ('{"results": [' + "[" * 1_000_000, "nested deeper"),
         ("{" * 1_000_000, "nested deeper"),
         ('{"a": 1', "not valid JSON"),
@@ -186,7 +186,7 @@ def test_lines_with_faults_are_left_out_and_counted(tmp_path: Path) -> None:
     )
     table = read(tmp_path, NOW.replace("# Out of", bad + "\n# Out of"))
     assert len(table.rows) == 4
-    assert table.warnings == ("4 lines of results cannot be read and were left out",)
+    assert table.warnings == ("4 result lines cannot be parsed and were skipped",)
 
 
 def test_faults_of_the_call(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_the_ratio_says_whose_run_calculons_rate_is_of(
 
 
 def test_plans_are_counted_as_calculon_counts_its_own(bench: dict[str, ModuleType]) -> None:
-    pruned = {"too few layers for the stages": 30, "does not fit in memory": 40}
+    pruned = {"fewer layers than pipeline stages": 30, "does not fit in memory": 40}
     found = SimpleNamespace(plans_valid=100, plans_pruned=pruned)
     assert bench["search"].named_plans(found) == 130
 

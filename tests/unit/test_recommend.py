@@ -59,7 +59,7 @@ def test_two_machines_on_the_network_against_one() -> None:
     assert 3.0 < pair.hours / whole.hours < 6.5
     assert max(pair.stalls, key=lambda name: pair.stalls[name]) == "network"
     assert whole.stalls["network"] == 0.0
-    assert "waits for the network" in pair.why
+    assert "is exposed communication between nodes" in pair.why
     assert "1 x aws:p3.16xlarge is" in pair.why
 
 

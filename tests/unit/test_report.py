@@ -209,7 +209,7 @@ def test_terminal_numbers_survive_a_narrow_screen(prediction: Prediction) -> Non
 
 def test_many_stages_are_shortened_and_said() -> None:
     text = plain.render(sample_prediction(24, 24, 24))
-    assert "The fullest 16 of 24 stages" in text
+    assert "Showing the 16 of 24 stages with the highest peak" in text
 
 
 def test_markup_in_names_is_shown_not_obeyed() -> None:

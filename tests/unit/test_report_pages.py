@@ -1,4 +1,4 @@
-"""Pages, and the pages made of compiled graphs, validations and the catalogue."""
+"""Pages, and the pages made of compiled graphs, validations and the catalog."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_an_empty_validation_is_shown() -> None:
     assert "0 cases" in validation_page(ValidationReport({}, {})).headline
 
 
-# --- catalogue ----------------------------------------------------------------------------------
+# --- catalog ----------------------------------------------------------------------------------
 
 
 def test_every_kind_is_listed_with_names() -> None:

@@ -156,7 +156,7 @@ def test_compiling_fuses_and_never_slows_a_quick_host() -> None:
 def test_nulls_follow_the_preset_and_say_so() -> None:
     chosen, assumptions, warnings = stack_of_run("nemo", {"attention": None})
     assert chosen == runtime("nemo")
-    assert "attention flash: as nemo has it (--set attention=…)" in assumptions
+    assert "attention flash: nemo default (--set attention=…)" in assumptions
     assert warnings == ()
 
 
@@ -184,7 +184,7 @@ def test_values_nobody_knows_warn_and_impossible_sizes_are_errors() -> None:
 
 def test_switches_without_a_counterpart_are_listed() -> None:
     _, _, warnings = stack_of_run("nemo", {"unpadded": True, "container": "x"})
-    assert any(line.startswith("unpadded = True is not modelled") for line in warnings)
+    assert any(line.startswith("unpadded = True is not modeled") for line in warnings)
     assert not any("container" in line for line in warnings)
 
 

@@ -169,7 +169,7 @@ def test_how_many_workers_must_make_sense(workers: Any) -> None:
 
 def test_no_worker_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(InputError, match="Search without workers"):
+    with pytest.raises(InputError, match="Search without --workers"):
         list(Processes(2).run(square, [1, 2]))
 
 

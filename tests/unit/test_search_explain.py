@@ -36,16 +36,16 @@ def test_a_slower_plan_is_told_with_what_grew_most_first() -> None:
         BEST, plan="tp2 pp2 dp2", seconds=1.4, pipeline=0.35, work=0.86, data=0.09, memory=30e9
     )
     assert sentence(rival) == (
-        "pp=2: at best tp2 pp2 dp2, 1.40 s: 40 % slower (pipeline fill and drain +350 ms, work of the slowest"
-        " stage +60.0 ms); 9.3 GiB less memory per device."
+        "pp=2: at best tp2 pp2 dp2, 1.40 s: 40 % slower (pipeline bubble +350 ms, compute of "
+        "the slowest stage +60.0 ms); 9.3 GiB less memory per device."
     )
 
 
 def test_what_shrank_is_told_too() -> None:
     rival = replace(BEST, plan="x", seconds=1.2, work=1.2, data=0.0, update=0.0)
     said = sentence(rival)
-    assert "(work of the slowest stage +400 ms" in said
-    assert "exchanges between replicas −100 ms" in said
+    assert "(compute of the slowest stage +400 ms" in said
+    assert "data-parallel communication −100 ms" in said
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,9 @@ def test_what_is_estimated_faster_but_lost_is_said_so(found: Found) -> None:
     """Turn the simulated order around: the last of the best wins."""
     turned = replace(found, best=found.best[::-1])
     assert turned.best[0].estimated_seconds > found.best[0].estimated_seconds
-    assert any("Simulated, it is slower than the best." in o.sentence for o in explanations(turned))
+    assert any(
+        ("Slower than the best plan when simulated.") in o.sentence for o in explanations(turned)
+    )
 
 
 def test_where_nothing_fits_each_value_says_what_it_lacks() -> None:
@@ -118,7 +120,8 @@ def test_where_nothing_fits_each_value_says_what_it_lacks() -> None:
     for one in lines:
         assert not one.fits
         assert re.search(
-            r"none of [\d,]+ plans fits; the nearest, .*, lacks [\d.]+ GiB", one.sentence
+            "none of [\\d,]+ plans fits; the closest, .*, exceeds device memory by [\\d.]+ GiB",
+            one.sentence,
         )
     lacks = [one.lacks_bytes for one in lines if one.choice == "recompute"]
     assert lacks == sorted(lacks)
@@ -132,7 +135,7 @@ def test_why_adds_a_simulation(found: Found) -> None:
     one = found.why("tp=2")
     assert one.plan is not None
     assert "tp2" in one.plan.split()
-    assert re.search(r"Simulated: [\d.]+ ms against [\d.]+ ms of the best plan \(", one.sentence)
+    assert re.search(r"Simulated: [\d.]+ ms vs. [\d.]+ ms for the best plan \(", one.sentence)
 
 
 def test_why_of_several_choices_looks_at_plans_with_all_of_them(found: Found) -> None:
@@ -152,12 +155,12 @@ def test_why_keeps_to_the_constraints(found: Found) -> None:
 
 
 def test_why_of_what_the_best_plan_has(found: Found) -> None:
-    assert found.why("tp=1").sentence.startswith("tp=1: the best plan has it (")
+    assert found.why("tp=1").sentence.startswith("tp=1: used by the best plan (")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("tp=8", "tp 8 does not divide 12 attention heads"), ("tp=3", "do not divide 8 devices")],
+    [("tp=8", "must be divisible by tp 8"), ("tp=3", "must divide the 8 devices")],
 )
 def test_why_of_what_cannot_be_says_what_stands_against_it(
     found: Found, text: str, said: str

@@ -123,7 +123,7 @@ def test_different_layers_win_where_memory_is_tight() -> None:
     assert plans(result)[1:] == plans(uniform)
     told = result.explanations[0]
     assert (told.choice, told.value, told.plan) == ("layers", "alike", uniform.best[0].plan.text)
-    assert "slower than different strategies for different layers" in told.sentence
+    assert "slower than per-layer strategies" in told.sentence
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_all_faults_are_told_at_once() -> None:
     ("where", "said"),
     [
         ("tpp<=8", "Did you mean"),
-        ("tp>64", "leaves no choice of tp"),
-        ("tp=3", "cannot be split so"),
+        ("tp>64", "leaves no value of tp"),
+        ("tp=3", "cannot be split this way"),
         ("schedule=1f2b", "1f1b"),
     ],
 )

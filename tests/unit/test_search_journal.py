@@ -206,9 +206,9 @@ def refused(path: Path, match: str, *, restart: bool = False) -> None:
 def test_files_of_others_are_left_alone(tmp_path: Path, restart: bool) -> None:
     path = tmp_path / "thesis.txt"
     path.write_text("Chapter one. " * 1000)
-    refused(path, "not a search journal", restart=restart)
+    refused(path, "not a valid search journal", restart=restart)
     path.write_text("short")
-    refused(path, "too few", restart=restart)
+    refused(path, "too small", restart=restart)
     path.unlink()
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE parts (number INTEGER)")
@@ -222,11 +222,11 @@ def test_a_newer_form_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute("PRAGMA user_version=99")
     file.close()
-    refused(path, "its form is 99")
+    refused(path, "its format version is 99")
 
 
 def test_places_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="folder"):
+    with pytest.raises(FileError, match="directory"):
         Journal(tmp_path / "nowhere" / "state", KEY)
     with pytest.raises(FileError, match=str(tmp_path)):
         Journal(tmp_path, KEY)
@@ -250,7 +250,7 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     page = 4096
     for length in [*range(1, len(text) - page, 977), *range(page, len(text), page)]:
         path.write_bytes(text[:length])
-        refused(path, "damaged|not a search journal")
+        refused(path, "corrupted|not a valid search journal")
     for length in range(len(text) - page + 1, len(text), 101):  # … or nothing was there
         path.write_bytes(text[:length])
         try:
@@ -301,7 +301,7 @@ def test_a_changed_row_is_damage(tmp_path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute("UPDATE parts SET number = 17 WHERE number = 2")
     file.close()
-    refused(path, "what it says of 17 is not what was written")
+    refused(path, "the record of 17 does not match its hash")
 
 
 def test_damage_while_it_is_open_is_told(tmp_path: Path) -> None:

@@ -145,14 +145,16 @@ def test_the_headline_decides(found: Found, nothing: Found) -> None:
     text = headline(nothing)
     assert search_page(nothing).is_no
     assert re.match(
-        r"None of \d+ plans fits: the nearest, .* lacks [\d.]+ GiB per device; with 2x the nodes",
+        r"None of \d+ plans fits: the closest, .* exceeds device memory by [\d.]+ GiB; with 2x the nodes",
         text,
     )
 
 
 def test_other_ends_have_their_words(nothing: Found) -> None:
-    assert headline(replace(nothing, plans_valid=0)) == "No plan can run"
-    assert "the simulation of the best refutes it" in headline(replace(nothing, plans_fitting=3))
+    assert headline(replace(nothing, plans_valid=0)) == "No valid plan"
+    assert ("the simulation of the best shows that it does not") in headline(
+        replace(nothing, plans_fitting=3)
+    )
     assert "lacks" not in headline(replace(nothing, nearest=None))
 
 
@@ -162,9 +164,9 @@ def test_the_terminal_shows_the_plans_the_front_and_the_reasons(found: Found) ->
         assert " ".join(row.plan.text.split()[:2]) in text
     for title in (
         "Best plans, simulated",
-        "Time against memory",
-        "Left out, and why",
-        "Why the others lose",
+        "Step time vs. memory",
+        "Excluded plans",
+        "Why other choices are slower",
     ):
         assert title in text
     assert "other values" not in text
@@ -176,7 +178,7 @@ def test_where_nothing_fits_the_remedies_come_first(nothing: Found) -> None:
     text = shown(nothing)
     assert "What would fit" in text
     assert "Best plans" not in text
-    assert "Time against memory" not in text
+    assert "Step time vs. memory" not in text
 
 
 def test_launch_files_are_listed(found: Found) -> None:

@@ -46,7 +46,7 @@ def test_what_is_varied_need_not_be_given_apart() -> None:
 
 def test_what_cannot_be_asked_says_why_and_the_rest_goes_on() -> None:
     found = foretrain.sweep("gpt2", on=ON, batch=64, vary={"plan": ["tp5", "dp8"]})
-    assert "do not divide" in found.rows()[0]["error"]
+    assert "must divide" in found.rows()[0]["error"]
     assert found.rows()[0]["step_seconds"] is None
     assert found.best is found.points[1]
 
@@ -62,10 +62,10 @@ def test_the_best_does_the_most_work_a_second() -> None:
 @pytest.mark.parametrize(
     ("vary", "said"),
     [
-        ({}, "Say what to vary"),
+        ({}, "Specify what to vary"),
         ({"sequence": [1]}, "cannot be changed"),
-        ({"batch": []}, "no list of values"),
-        ({"seq": "4k"}, "no list of values"),
+        ({"batch": []}, "is not a list of values"),
+        ({"seq": "4k"}, "is not a list of values"),
         ({"batch": list(range(1, 201)), "seq": list(range(1, 201))}, "more than 10,000"),
     ],
 )

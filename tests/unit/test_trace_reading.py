@@ -114,14 +114,14 @@ def test_a_file_cut_anywhere_gives_what_was_whole(tmp_path: Path) -> None:
         path.write_bytes(raw[:end])
         whole = raw[begin:end].count(b"}}")
         if not whole:
-            with pytest.raises(FileError, match="no events"):
+            with pytest.raises(FileError, match="no PyTorch profiler events"):
                 read_trace(path)
             continue
         found = read_trace(path)
         assert len(found.start) == whole
         seen.add(whole)
         assert bool(found.warnings) == (end <= closed)
-        assert all("ends in the middle" in line for line in found.warnings)
+        assert all("is truncated" in line for line in found.warnings)
     assert seen == {1, 2, 3, 4, 5}
 
 
@@ -133,7 +133,7 @@ def test_a_gzip_file_cut_or_damaged_gives_what_was_whole(tmp_path: Path) -> None
     path.write_bytes(packed[: len(packed) // 2])
     found = read_trace(path)
     assert 0 < len(found.start) < whole
-    assert "the gzip file ends in the middle" in found.warnings[0]
+    assert "the gzip file is truncated" in found.warnings[0]
     told = set()
     for at in range(200, len(packed) - 40, len(packed) // 25):
         damaged = bytearray(packed)
@@ -186,17 +186,17 @@ def refused(path: Path, raw: bytes | str, seconds: float = 20.0) -> str:
         ('{"traceEvents": {"a": []}}', "no list 'traceEvents'"),
         ('{"a": {"traceEvents": []}}', "no list 'traceEvents'"),
         ('{"a": "\\"traceEvents\\": ["}', "no list 'traceEvents'"),
-        ('{"traceEvents": []}', "no events"),
-        ('{"traceEvents": [}', "no events"),
-        ("[1, 2, null, {}, [], [[]]]", "no events"),
-        ('[{"ph": "X", "cat": "kernel", "ts": NaN, "dur": 1}]', "no events"),
-        ('[{"ph": "X", "cat": "kernel", "ts": 1e999, "dur": 1}]', "no events"),
-        ('[{"ph": "X", "cat": "kernel", "ts": -5, "dur": 1}]', "no events"),
-        ('[{"ph": "X", "cat": "kernel", "ts": 5, "dur": -1}]', "impossible times"),
-        ('[{"ph": "X", "cat": "kernel", "ts": 5, "dur": 1e300}]', "impossible times"),
-        ('[{"ph": "X", "cat": "kernel", "ts": "5", "dur": 1}]', "are no events"),
-        ('[{"ph": "X", "cat": 7, "ts": 5, "dur": 1}]', "are no events"),
-        ('[{"ph": "X", "cat": "kernel", "ts": 5, "dur": 1, "args": [1]}]', "are no events"),
+        ('{"traceEvents": []}', "no PyTorch profiler events"),
+        ('{"traceEvents": [}', "no PyTorch profiler events"),
+        ("[1, 2, null, {}, [], [[]]]", "no PyTorch profiler events"),
+        ('[{"ph": "X", "cat": "kernel", "ts": NaN, "dur": 1}]', "no PyTorch profiler events"),
+        ('[{"ph": "X", "cat": "kernel", "ts": 1e999, "dur": 1}]', "no PyTorch profiler events"),
+        ('[{"ph": "X", "cat": "kernel", "ts": -5, "dur": 1}]', "no PyTorch profiler events"),
+        ('[{"ph": "X", "cat": "kernel", "ts": 5, "dur": -1}]', "invalid timestamps"),
+        ('[{"ph": "X", "cat": "kernel", "ts": 5, "dur": 1e300}]', "invalid timestamps"),
+        ('[{"ph": "X", "cat": "kernel", "ts": "5", "dur": 1}]', "are not events"),
+        ('[{"ph": "X", "cat": 7, "ts": 5, "dur": 1}]', "are not events"),
+        ('[{"ph": "X", "cat": "kernel", "ts": 5, "dur": 1, "args": [1]}]', "are not events"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_words(tmp_path: Path, raw: str, said: str) -> None:
@@ -310,7 +310,7 @@ def test_events_with_faults_are_left_out_and_counted(tmp_path: Path) -> None:
     path.write_text(f'{{"traceEvents": [{",".join(bad)}, {good}]}}')
     found = read_trace(path)
     assert len(found.start) == 5
-    assert found.warnings == ("5 entries are no events and were left out",)
+    assert found.warnings == ("5 entries are not events and were skipped",)
 
 
 def test_duplicate_keys(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_figures_tell_allocated_and_reserved_apart(document: dict[str, Any]) -> 
     assert shown[0].keys() == {"rank", "stage", "is", "predicted_gib", "measured_gib"}
     page = validation_page(report([row], {}))
     titles = [section.title for section in page.sections]
-    assert "Error of memory, rank by rank" in titles
+    assert "Memory error by rank" in titles
 
 
 def test_what_a_figure_means_is_stated_or_remarked(document: dict[str, Any]) -> None:

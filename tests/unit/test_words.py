@@ -87,7 +87,7 @@ def test_an_unknown_network_of_a_case_is_a_warning(
         {"device": "h100", "nodes": 2, "devices_per_node": 8, "network": network}
     )
     assert cluster.network.kind == kind == nearest_network(text, gbps).kind
-    assert warnings == (f"cluster.network.kind {text!r} is not known; {kind} stands in for it.",)
+    assert warnings == (f"cluster.network.kind {text!r} is unknown; falling back to {kind}.",)
 
 
 def test_an_unknown_network_of_a_file_is_an_error_with_a_short_hint() -> None:
@@ -114,8 +114,7 @@ def test_the_speed_from_which_networks_have_rdma_is_that_of_the_catalogue() -> N
     fast = [nics for nics in cards if nics.bandwidth >= 200 * GBPS]
     with_rdma = [nics for nics in fast if nics.kind != "ethernet"]
     assert (
-        f"{len(with_rdma)} of the catalogue's {len(fast)} machines"
-        in _table()["rdma_from"]["source"]
+        f"{len(with_rdma)} of the catalog's {len(fast)} machines" in _table()["rdma_from"]["source"]
     )
 
 
@@ -143,9 +142,9 @@ def test_clusters_as_people_count_them(text: str, runs: list[tuple[str, int, int
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("2 nodes of 16 H100", "the usual machine, dgx-h100, has 8"),
+        ("2 nodes of 16 H100", "the default node, dgx-h100, has 8"),
         ("2 nodes of 8 h10O", "Did you mean 'h100'"),
-        ("9999999999 nodes of 8 H100", "too many machines"),
+        ("9999999999 nodes of 8 H100", "too many nodes"),
         ("frobnicator", "foretrain catalog list nodes"),
     ],
 )

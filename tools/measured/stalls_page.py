@@ -16,7 +16,7 @@ SUM_WITHIN = 0.02  # of the step, for the sum of its stalls
 
 HEAD = """# Stalls measured on real runs
 
-Written by `tools/measured_stalls.py`; do not edit. Raw results, every step included, are in
+Written by `tools/measured_stalls.py`; do not edit. Raw results, including every step, are in
 [measured-stalls.json](measured-stalls.json).
 
     python tools/measured_stalls.py --json docs/measured-stalls.json --page docs/measured-stalls.md
@@ -25,23 +25,22 @@ Written by `tools/measured_stalls.py`; do not edit. Raw results, every step incl
 """
 
 HOW = """
-## What is run
+## Experiment
 
-One script, [tools/measured/train.py](../tools/measured/train.py), is bound in four ways that are known beforehand: random
-reads of 4 KiB from a cold file, hashing in the loader's worker, computing, and gradients over a cable of 100 Mb/s between two network
-namespaces (`ip`, `tc`; needs root). One worker loads, PyTorch has one thread. Cold means cold: an epoch reads no record twice,
-and the file is dropped from memory before each run.
+One script, [tools/measured/train.py](../tools/measured/train.py), is run with four known bottlenecks: random reads of
+4 KiB from a cold file, hashing in the data loader worker, compute, and gradients over a cable of 100 Mb/s between two network
+namespaces (`ip`, `tc`; needs root). There is one loader worker and one PyTorch thread. With a cold cache, an epoch reads no record
+twice, and the file is evicted from the page cache before each run.
 
-Turn by turn, one launch of `measure train` is followed by the script by itself, timed by its own clock without
-Foretrain, and by a real run of every change in the second table. What slows the machine for a while slows all of them;
-medians over turns are compared. The effect of a change is how many times as fast the script becomes: its
-prediction comes from the measurements of the script as it is (and of its loader with twice the workers), and is compared with
-the median over turns of the real ratio.
+In each turn, one launch of `measure train` is followed by the unmodified script, timed by its own clock without Foretrain, and by a
+real run of every change in the second table. Temporary slowdowns of the machine affect all of them; medians over turns are compared.
+The effect of a change is the speedup of the script: its prediction comes from the measurements of the unmodified script (and of its
+loader with twice the workers), and is compared with the median over turns of the real speedup.
 
-The disk of the `fetch` run is held to a fixed number of reads a second by a control group (blk-throttle, as clouds hold theirs; version 1
-has been run, version 2 is the same setting by another name). The bare disk of a shared machine gives twice as many reads in one
-minute as in the next. Where no group can be set, the disk is as it is, and the table says so. A held disk gives two workers no more than
-one: what is checked there is that `measure train` finds out.
+The disk of the `fetch` run is limited to a fixed number of reads per second by a cgroup (blk-throttle, as in clouds; cgroup version 1
+has been tested, version 2 has the same setting under another name). The unthrottled disk of a shared machine varies by a factor of
+two from one minute to the next. If no cgroup can be set, the disk is not throttled, and the table says so. On a throttled disk two
+workers are no faster than one: this tests that `measure train` detects it.
 """
 
 
@@ -125,8 +124,8 @@ def page(found: Mapping[str, Any]) -> str:
     text = HEAD + f"{found['began']}, on {found['machine']}; {found['turns']} turns of "
     text += f"{found['steps']} steps.\n\n" + "\n".join(_verdicts(found)) + "\n\n## Stalls\n\n"
     text += table(CASE_HEAD, [_case_row(name, case) for name, case in cases.items()])
-    text += "\n\nThe difference is of a launch to the script by itself in the same turn, the median over turns, and the least\n"
-    text += "and most of them. Other load is the share of all cores that other processes took meanwhile.\n\n"
+    text += "\n\nThe difference is between a launch and the unmodified script in the same turn: the median over turns, and the range.\n"
+    text += "Other load is the fraction of all cores used by other processes meanwhile.\n\n"
     text += "\n".join(
         f"- `{name}`: the disk is {case['disk']}."
         for name, case in cases.items()
@@ -135,7 +134,7 @@ def page(found: Mapping[str, Any]) -> str:
     left = [f"- `{name}` left out: {reason}." for name, reason in found["left_out"].items()]
     text += "\n".join(["", *left]) + "\n\n## What if\n\n"
     text += table(EFFECT_HEAD, whatif_rows(found)) + "\n\n## Runs\n\n"
-    text += "T0 to F2 are [runs of `measure train`](stalls.md#runs); the others are the script by itself.\n\n"
+    text += "T0 to F2 are [runs of `measure train`](stalls.md#runs); the others are the unmodified script.\n\n"
     text += table(RUN_HEAD, [row for name, case in cases.items() for row in _run_rows(name, case)])
     return text + "\n" + HOW
 

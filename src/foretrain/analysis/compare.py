@@ -47,7 +47,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Table):
-    """What makes B slower or faster than A. `causes` add up to the difference of the times, largest first.
+    """Explain why B is slower or faster than A. `causes` add up to the difference of the times, largest first.
 
     `per` is what the times are of: a `step` where both do the same work, else `million tokens` or
     `thousand samples`; None where the two have nothing in common, and then there are no causes.
@@ -82,15 +82,15 @@ def compare(
     *,
     names: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
-    """What makes B slower or faster than A.
+    """Explain why B is slower or faster than A.
 
     Args:
-        a: a prediction, or its document (`Prediction.to_dict()`, or what a `.json` report holds).
-        b: the other one.
-        names: where the two come from, such as the names of their files.
+        a: a prediction, or its document (`Prediction.to_dict()`, or the content of a `.json` report).
+        b: the prediction to compare it with.
+        names: labels for the two, such as their file names.
 
     Returns:
-        Times of both in seconds, per step where model, batch, sequence, precision and optimizer are the same, else
+        Times of both in seconds, per step if model, batch, sequence, precision and optimizer are the same, otherwise
         per million tokens or thousand samples; memory in bytes, cost in USD.
 
     >>> from foretrain import compare, predict
@@ -151,14 +151,14 @@ def _remarks(
         return
     a, b = (question.get("model") for question in asked)
     if per is None:
-        yield f"Not comparable: {a} and {b} have no unit of work in common, such as tokens."
+        yield f"Not comparable: {a} and {b} have no common unit of work, such as tokens."
         return
     shown = [name for name in work if name != "parameters" or "model" not in work]
     told = ", ".join(f"{name} {_said(changed[name])}" for name in shown)
     yield f"The work differs ({told}), so times are per {per}."
     if "model" in work or "parameters" in work:
         unit = per.rpartition(" ")[2].removesuffix("s")
-        yield f"A {unit} is not the same work for both models."
+        yield f"A {unit} is not the same amount of work for both models."
 
 
 def _said(pair: tuple[Any, Any]) -> str:
@@ -197,8 +197,8 @@ def _figures(
         ("usable memory", "bytes", [row.get("usable_bytes") for row in memory]),
         (f"cost per {per or 'step'}", "USD", usd),
         ("cost per hour", "USD", [row.get("usd_per_hour") for row in cost]),
-        ("days of the job", "d", [(d.get("job") or {}).get("expected_days") for d in pair]),
-        ("cost of the job", "USD", [(d.get("job") or {}).get("usd") for d in pair]),
+        ("job duration in days", "d", [(d.get("job") or {}).get("expected_days") for d in pair]),
+        ("job cost", "USD", [(d.get("job") or {}).get("usd") for d in pair]),
     ]
     for name, unit, values in rows:
         a, b = (None if value is None else float(value) for value in values)

@@ -21,10 +21,10 @@ def expect_prediction(document: Any, where: str) -> Mapping[str, Any]:
     """The document, refused with all its faults where it is no prediction."""
     faults = schema_faults(prediction_schema(), document)
     if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults):,} faults"
+        count = "1 error" if len(faults) == 1 else f"{len(faults):,} errors"
         raise FileError(
-            f"{where} is not a prediction that can be read ({count}); write one with "
-            "'foretrain predict … -o FILE.json':",
+            f"{where} is not a valid prediction ({count}); create one with 'foretrain predict "
+            "… -o FILE.json':",
             faults=faults,
         )
     found: Mapping[str, Any] = document

@@ -12,12 +12,12 @@ from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.units import rounded_seconds, show_bytes
 
 _MEANING = {
-    "compute": "kernels ran",
+    "compute": "running kernels",
     "interconnect": "waiting for communication inside nodes",
     "network": "waiting for communication between nodes",
-    "bubble": "the pipeline had nothing for a stage to do",
-    "host": "the device waited for the CPU to issue work",
-    "prep": "waiting for the CPU to prepare data",
+    "bubble": "idle in the pipeline bubble",
+    "host": "waiting for the CPU to launch kernels",
+    "prep": "waiting for data preprocessing",
     "fetch": "waiting for storage",
     "imbalance": "waiting for slower ranks of the same stage",
     "optimizer": "updating the weights",
@@ -43,14 +43,14 @@ class Explanation(Answer):
 
 
 def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
-    """Why a step takes its time, in sentences, and what would help most.
+    """Explain in sentences where the step time goes and what would help most.
 
     Args:
-        document: a prediction, or its document (`Prediction.to_dict()`, or what a `.json` report holds).
+        document: a prediction, or its document (`Prediction.to_dict()`, or the content of a `.json` report).
 
     >>> from foretrain import explain, predict
     >>> why = explain(predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64))
-    >>> why.headline.endswith("of it computing")
+    >>> why.headline.endswith("of it compute")
     True
     """
     data = (
@@ -62,7 +62,7 @@ def explain(document: Mapping[str, Any] | Prediction) -> Explanation:
     stalls = {name: float(data["stalls"].get(name, 0.0)) for name in STALLS}
     path = _summed(data.get("critical_path") or ())
     return Explanation(
-        headline=f"{rounded_seconds(step)} per step, {_share(stalls['compute'], step)} of it computing",
+        headline=f"{rounded_seconds(step)} per step, {_share(stalls['compute'], step)} of it compute",
         paragraphs=tuple(_paragraphs(data, stalls, step)),
         critical_path=tuple(path),
         remedies=tuple(data.get("what_would_help") or ()),
@@ -81,8 +81,9 @@ def _paragraphs(data: Mapping[str, Any], stalls: Mapping[str, float], step: floa
         busy = [float(stage.get("compute", 0.0)) for stage in by_stage]
         slow = busy.index(max(busy))
         lines.append(
-            f"Stage {slow} computes longest ({rounded_seconds(busy[slow])}), the shortest takes"
-            f" {rounded_seconds(min(busy))}: an even split would be {rounded_seconds(sum(busy) / len(busy))}."
+            f"Stage {slow} has the longest compute time ({rounded_seconds(busy[slow])}), the "
+            f"shortest takes {rounded_seconds(min(busy))}; a balanced split would take "
+            f"{rounded_seconds(sum(busy) / len(busy))}."
         )
     memory = data.get("memory") or {}
     if memory:
@@ -93,7 +94,9 @@ def _paragraphs(data: Mapping[str, Any], stalls: Mapping[str, float], step: floa
     remedies = data.get("what_would_help") or ()
     if remedies:
         best = remedies[0]
-        lines.append(f"Most would be won by {best['change']}: {best['speedup']:.2f} times as fast.")
+        lines.append(
+            f"Largest gain: {best['change']} would give a speedup of {best['speedup']:.2f}×."
+        )
     return lines
 
 

@@ -55,7 +55,7 @@ class Interruptions:
             if not (value > 0 if need == "positive" else value >= 0)
         ]
         if faults:
-            raise InputError("these interruptions are not usable:", faults=faults)
+            raise InputError("invalid interruptions:", faults=faults)
 
     def expected(self, useful: float, interval: float | None = None) -> float:
         """Seconds from start to end of a job with `useful` seconds of work, a checkpoint after each `interval`.

@@ -91,7 +91,8 @@ def length_of(
     given = {name: amounts[name] for name in AMOUNTS if amounts.get(name) is not None}
     if len(given) != 1:
         faults.append(
-            f"length: give one of tokens, samples, steps or epochs ({', '.join(given) or 'none'} given)."
+            "length: specify one of tokens, samples, steps or epochs "
+            f"({', '.join(given) or 'none'} given)."
         )
         return None
     ((name, text),) = given.items()
@@ -104,19 +105,21 @@ def length_of(
     if name == "tokens":
         if workload.seq_len is None:
             faults.append(
-                f"tokens: samples of {workload.model.name} are not sequences; give samples, steps or epochs."
+                f"tokens: samples of {workload.model.name} are not sequences; specify "
+                "samples, steps or epochs."
             )
             return None
         return Length(value / workload.seq_len, asked)
     if name == "steps":
         if batch is None:
             faults.append(
-                "steps: with a batch per device a step is other work on every cluster; give tokens, samples or epochs."
+                "steps: with a batch size per device, the work per step depends on the "
+                "cluster; specify tokens, samples or epochs."
             )
             return None
         return Length(value * batch, asked)
     if dataset_samples is None:
-        faults.append(f"epochs: the size of the dataset is not known; {remedy}.")
+        faults.append(f"epochs: the dataset size is unknown; {remedy}.")
         return None
     return Length(value * dataset_samples, asked)
 
@@ -152,22 +155,22 @@ def job_terms(words: JobWords, workload: Workload) -> JobTerms:
     size = _dataset(told, workload, faults)
     length = None
     if any(name in told for name in AMOUNTS):
-        remedy = "give dataset_samples or dataset_tokens (--dataset-samples, --dataset-tokens)"
+        remedy = "specify dataset_samples or dataset_tokens (--dataset-samples, --dataset-tokens)"
         has_size = "dataset_samples" in told or "dataset_tokens" in told
         known = size if size is not None or not has_size else 1.0  # its own fault is told already
         length = length_of(told, workload, workload.global_batch, known, faults, remedy)
     else:
         faults += [
-            f"{name}: says nothing without a job; give tokens, samples, steps or epochs."
+            f"{name}: has no effect without a job length; specify tokens, samples, steps or epochs."
             for name in ("dataset_samples", "dataset_tokens", "pue")
             if name in told
         ]
     price = _price(told.get("usd_per_hour"), faults)
     pue = _positive("pue", told.get("pue"), faults)
     if pue is not None and not 1.0 <= pue <= MOST_PUE:
-        faults.append(f"pue: {told['pue']} is not from 1 to {MOST_PUE:g}.")
+        faults.append(f"pue: {told['pue']} must be between 1 and {MOST_PUE:g}.")
     if faults:
-        raise InputError("this job cannot be predicted:", faults=faults)
+        raise InputError("invalid job:", faults=faults)
     return JobTerms(length, price, pue)
 
 
@@ -176,12 +179,13 @@ def _dataset(told: Mapping[str, Any], workload: Workload, faults: list[str]) -> 
     samples = _positive("dataset_samples", told.get("dataset_samples"), faults)
     tokens = _positive("dataset_tokens", told.get("dataset_tokens"), faults)
     if "dataset_samples" in told and "dataset_tokens" in told:
-        faults.append("dataset_samples, dataset_tokens: give one of them.")
+        faults.append("dataset_samples and dataset_tokens are mutually exclusive.")
     if tokens is None:
         return samples
     if workload.seq_len is None:
         faults.append(
-            f"dataset_tokens: samples of {workload.model.name} are not sequences; give dataset_samples."
+            f"dataset_tokens: samples of {workload.model.name} are not sequences; specify "
+            "dataset_samples."
         )
         return None
     return tokens / workload.seq_len
@@ -196,7 +200,8 @@ def _price(given: float | str | None, faults: list[str]) -> float | None:
         value = -1.0
     if not 0 <= value <= MOST:
         faults.append(
-            f"usd_per_hour: {given!r} is not a price; write what one device costs in an hour, such as 2.50."
+            f"usd_per_hour: {given!r} is not a price; specify the price per device-hour, "
+            "such as 2.50."
         )
         return None
     return value
@@ -286,13 +291,13 @@ def _notes(
     rates = sorted({Risk().bytes_per_second(node) for node, _ in _machines(cluster)})
     written = " or ".join(show_bandwidth(rate) for rate in rates)
     told = (
-        f"job: a machine of {figure('failures', 'devices'):g} devices fails once in "
-        f"{figure('failures', 'machine_days'):g} days, a restart takes {risk.restart / 60:g} min, "
-        f"a machine writes checkpoints at {written}."
+        f"job: a node of {figure('failures', 'devices'):g} devices fails every "
+        f"{figure('failures', 'machine_days'):g} days on average, a restart takes "
+        f"{risk.restart / 60:g} min, checkpoints are written at {written} per node."
     )
     if watts is None:
         return (told,)
     rest = (
-        "hosts, network and cooling are not counted" if pue is None else f"times a PUE of {pue:g}"
+        "hosts, network and cooling are not included" if pue is None else f"times a PUE of {pue:g}"
     )
-    return told, f"job: energy is what boards may draw (TDP) all the time; {rest}."
+    return told, f"job: energy assumes that devices draw their TDP all the time; {rest}."

@@ -63,8 +63,9 @@ def notes(found: Memory) -> tuple[str, ...]:
     if share <= NEARLY_FULL or not found.fits:
         return ()
     return (
-        f"memory is {100 * share:.0f} % full: an allocator this close to the end empties its cache and asks the"
-        " driver again, which waits for the device; the step time does not count it.",
+        f"memory is {100 * share:.0f} % full: an allocator this close to the limit frees "
+        "cached blocks and calls the driver again, which synchronizes with the device; the "
+        "step time does not include this.",
     )
 
 
@@ -72,7 +73,7 @@ def headroom_note(runtime: Runtime, headroom: float) -> tuple[str, ...]:
     """What is kept free where it is the stack's own habit: not counted among what makes a time less sure."""
     if headroom != runtime.headroom:
         return ()
-    reason = runtime.headroom_reason or "nothing is known of the stack's habits"
+    reason = runtime.headroom_reason or "no default is known for this runtime"
     return (f"headroom {100 * headroom:g} %: {reason}; change with --headroom.",)
 
 

@@ -1,4 +1,4 @@
-"""Money: what a step costs at the catalogue's prices or the user's own."""
+"""Money: what a step costs at the catalog's prices or the user's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from foretrain.cluster.cluster import Cluster
 
 
 def money(cluster: Cluster, step_seconds: float, usd_per_device_hour: float | None = None) -> Money:
-    """`usd_per_device_hour`: the user's own price of one device, before the catalogue's."""
+    """`usd_per_device_hour`: the user's own price of one device, before the catalog's."""
     if usd_per_device_hour is None:
         rent, date = cluster.usd_per_hour, cluster.price_date
     else:

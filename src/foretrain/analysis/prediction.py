@@ -122,7 +122,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """Prices as dated facts; None where the catalogue knows no price."""
+    """Prices as dated facts; None where the catalog knows no price."""
 
     usd_per_hour: float | None
     usd_per_step: float | None
@@ -254,7 +254,7 @@ class Late(Sequence[T]):
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Answer):
-    """What one training step will do. Seconds, bytes, USD.
+    """The prediction of one training step, in seconds, bytes and USD.
 
     >>> from foretrain import predict
     >>> p = predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64)
@@ -296,12 +296,12 @@ class Prediction(Answer):
 
     @property
     def usd_per_sample(self) -> float | None:
-        """What plans of unlike batches can be compared by."""
+        """Cost per sample, to compare plans with different batch sizes."""
         per_step, batch = self.cost.usd_per_step, self.samples_per_second * self.step_seconds
         return None if per_step is None or batch <= 0.0 else per_step / batch
 
     def to_dict(self, *, in_full: bool = True) -> dict[str, Any]:
-        """The prediction document, without the timeline; `in_full=False` leaves critical path and links out."""
+        """The prediction document, without the timeline; `in_full=False` omits the critical path and links."""
         document = self._document()
         if in_full:
             document["critical_path"] = [

@@ -25,14 +25,14 @@ def scenario_from_case(case: Mapping[str, Any]) -> Scenario:
 def predict_cases(
     cases: Iterable[Mapping[str, Any]], progress: Callable[[int], None] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Predict many training runs in the form of a case file (`foretrain schema case`).
+    """Predict many training configurations in the case format (`foretrain schema case`).
 
     Args:
         cases: one mapping per case, such as lines of a JSON Lines file.
-        progress: told how many are done.
+        progress: called with the number done.
 
     Yields:
-        One prediction document per case, in order; a bad case gives `{"id", "error"}` and never stops the rest.
+        One prediction document per case, in order; an invalid case yields `{"id", "error"}` and does not stop the rest.
 
     >>> from foretrain import predict_cases
     >>> [document["error"]["kind"] for document in predict_cases([{"id": "empty"}])]

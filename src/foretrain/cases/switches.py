@@ -133,7 +133,7 @@ def recompute_from(
 def share_of_blocks(share: float) -> str:
     """The word for so large a share of the layers, each as a whole."""
     if not 0 <= share <= 1:
-        raise PlanError(f"recompute: {share!r} is not a share of the layers, from 0 to 1.")
+        raise PlanError(f"recompute: {share!r} must be a fraction of the layers, between 0 and 1.")
     return "none" if share == 0 else "full" if share == 1 else f"full*{share:g}"
 
 
@@ -148,10 +148,7 @@ def unknown_words(options: Options) -> list[str]:
     is_counted = _is_number(mode) or str(mode).isdecimal()
     if mode is not None and not is_counted and _checkpointing(options) is None:
         wrong.append((next(key for key in CHECKPOINTING if options.get(key) is not None), mode))
-    return [
-        f"runtime_options.{key} = {word}: not known; the prediction is without it."
-        for key, word in wrong
-    ]
+    return [f"runtime_options.{key} = {word}: unknown; ignored." for key, word in wrong]
 
 
 def layers_from(options: Options) -> tuple[int, ...] | None:
@@ -165,8 +162,9 @@ def layers_from(options: Options) -> tuple[int, ...] | None:
     parts = _unfolded(str(drawn)).split("|")
     if not all(re.fullmatch(r"E?t*m*L?", part) for part in parts):
         raise PlanError(
-            f"{LAYOUT}: {drawn!r} is not drawn of E (embedding), t (layer), m (module of multi-token prediction) and "
-            "L (head), parts parted by |, repeated ones as t*4 or (tt|)*3."
+            f"{LAYOUT}: {drawn!r} must consist of E (embedding), t (layer), m (multi-token "
+            "prediction module) and L (head), with parts separated by | and repetition as t*4 "
+            "or (tt|)*3."
         )
     return tuple(part.count("t") for part in parts)
 

@@ -60,7 +60,7 @@ _STAND_INS = {
 def request_from_case(case: Mapping[str, Any]) -> Request:
     """What a case asks."""
     if not isinstance(case, Mapping):
-        raise CaseError(f"a case is a JSON object, found {type(case).__name__}.")
+        raise CaseError(f"a case must be a JSON object, got {type(case).__name__}.")
     if faults := case_faults(case):
         raise CaseError(f"case {shown(case.get('id', '?'))} cannot be read:", faults=faults)
     return _Translation(case).request()
@@ -113,7 +113,7 @@ class _Translation:
             for key, value in getattr(self, part).items():
                 if key not in known and value is not None:
                     near = did_you_mean(str(key), known)
-                    yield f"{part}.{key} = {value}: not known; the prediction is without it.{near}"
+                    yield f"{part}.{key} = {value}: unknown; ignored.{near}"
 
     def _unknown(self, line: str) -> None:
         self.unknown += 1
@@ -148,7 +148,9 @@ class _Translation:
             keeps_gathered=preset_of(self.case.get("runtime")).keeps_gathered_in_pipelines,
         )
         if self.plan.get("zero") is None and split.zero == 3 and is_fully_sharded(self.options):
-            self.assumptions.append("plan.zero not given: 3, for a switch says fully sharded.")
+            self.assumptions.append(
+                "plan.zero not specified: 3, since an option requests full sharding."
+            )
         return {
             **degrees,
             "dp": dp,
@@ -182,7 +184,7 @@ class _Translation:
         if found is not None and not (found == "zb-h1" and chunks > 1):
             return found
         near = "interleaved" if chunks > 1 else _STAND_INS.get(word, "1f1b")
-        self._unknown(f"plan.schedule: {stated!r} is not known; {near} stands in for it.")
+        self._unknown(f"plan.schedule: {stated!r} is unknown; falling back to {near}.")
         return near
 
     def _recompute(self, chunks: int) -> str | None:
@@ -217,8 +219,8 @@ class _Translation:
         if total % each:
             rounded = ceil(total / each) * each
             self.warnings.append(
-                f"global batch {total} is not divisible by micro-batch {micro or 1} x {replicas} replicas:"
-                f" predicted for {rounded}."
+                f"global batch {total} is not divisible by micro-batch {micro or 1} x "
+                f"{replicas} replicas; predicting {rounded} instead."
             )
             total = rounded
         return total, micro
@@ -235,7 +237,7 @@ def _mapping(case: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise CaseError(f"{key}: expected an object, found {type(value).__name__}.")
+        raise CaseError(f"{key}: expected an object, got {type(value).__name__}.")
     return value
 
 

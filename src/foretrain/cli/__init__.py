@@ -1,6 +1,6 @@
 """The command line: parses, calls the public API, prints. No other logic lives here.
 
-Exit codes: 0 the answer; 1 the answer is no; 2 bad input, explained; 101 our bug; 130 interrupted.
+Exit codes: 0 success; 1 negative result; 2 invalid input; 101 internal error; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(args: list[str]) -> int:
     except Exception as error:
         if _is_of_stdout(error):
             _drop(sys.stdout)
-            _say(f"standard output cannot be written ({os.strerror(error.errno)}).")  # type: ignore[attr-defined]
+            _say(f"cannot write to standard output ({os.strerror(error.errno)}).")  # type: ignore[attr-defined]
             return 2
         if hasattr(error, "format_message"):  # a usage error of the argument parser
             return _usage(error)
@@ -139,7 +139,7 @@ def _our_fault(error: Exception, args: list[str]) -> int:
     text = " ".join(str(error).split())
     _say(f"internal error: {type(error).__name__}: {text[:300]}")
     tell(
-        "This is a fault of Foretrain, not of your input. Please report it with the command line and the "
-        "output of the same command with -v."
+        "This is a bug in Foretrain, not an error in your input. Please report it with the "
+        "command line and the output of the same command with -v."
     )
     return 101

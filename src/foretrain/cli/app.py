@@ -90,7 +90,7 @@ def top(
         ),
     ] = False,
 ) -> None:
-    """Predicts distributed training before the cluster is rented: step time, memory, stalls and cost.
+    """Predict distributed training before you rent the cluster: step time, memory, stalls and cost.
 
-    Exit codes: 0 the answer; 1 the answer is no (does not fit, tolerance exceeded); 2 bad input; 101 our bug.
+    Exit codes: 0 success; 1 negative result (does not fit, tolerance exceeded); 2 invalid input; 101 internal error.
     """

@@ -16,33 +16,35 @@ def calibrate(
     measured: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILES…", help="Exported measurements (.json, .csv); left out, the store."
+            metavar="FILES…", help="Exported measurements (.json, .csv). Default: the store."
         ),
     ] = None,
     store: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The store; left out, yours.")
+        str | None, typer.Option(metavar="FILE", help="Measurement store. Default: your own store.")
     ] = None,
     machine: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Of which machine; left out, this one (or the only one of FILES)."
+            metavar="ID",
+            help="Machine whose measurements to use. Default: this one (or the only one in FILES).",
         ),
     ] = None,
     threads: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Take kernels timed with N threads; left out, the usual number."
+            metavar="N",
+            help="Use kernels timed with N threads. Default: the number used most often.",
         ),
     ] = None,
     processes: Annotated[
-        str, typer.Option(metavar="N", help="Take kernels timed by N processes at once.")
+        str, typer.Option(metavar="N", help="Use kernels timed by N concurrent processes.")
     ] = "1",
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What the catalogue calls the GPU that was measured."),
+        typer.Option(metavar="NAME", help="Catalog name of the measured GPU."),
     ] = None,
 ) -> int:
-    """Make cost tables of measurements.
+    """Build cost tables from measurements.
 
     -o FILE.json writes the calibration that 'predict --calibration FILE.json' takes.
     """
@@ -52,7 +54,7 @@ def calibrate(
 
     expect_page(output)
     if measured and store is not None:
-        raise InputError("give FILES or --store, not both.")
+        raise InputError("specify FILES or --store, not both.")
     import foretrain
 
     found = foretrain.calibrate(

@@ -23,7 +23,7 @@ def open_cases(path: str) -> IO[bytes]:
     file = Path(path)
     try:
         if file.is_dir():
-            raise FileError(f"{file} is a folder; expected {WHAT}.")
+            raise FileError(f"{file} is a directory; expected {WHAT}.")
         if file.exists() and not file.is_file():
             raise FileError(
                 f"{file} is a pipe, a device or a socket; expected {WHAT}. '-' reads standard input."

@@ -24,7 +24,7 @@ def list_rows(
     output: Output,
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=" | ".join(KINDS))] = None,
 ) -> int:
-    """What is known, by name."""
+    """List catalog entries by name."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.catalog import list_page
 
@@ -38,12 +38,12 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="A device, node, link, model or runtime; or a cluster to be drawn."
+            metavar="NAME", help="A device, node, link, model or runtime; or a cluster to draw."
         ),
     ],
     output: Output,
 ) -> int:
-    """Everything known about one thing, and where it is known from."""
+    """Show a catalog entry with its sources."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.catalog import show_page_of
 
@@ -53,14 +53,14 @@ def show(
 
 def add(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="YAML rows of devices, nodes or links.")
+        str, typer.Argument(metavar="FILE", help="YAML file with devices, nodes or links.")
     ],
     output: Output,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Rows already in your catalogue are replaced.")
+        bool, typer.Option("--replace", help="Overwrite entries already in your catalog.")
     ] = False,
 ) -> int:
-    """Put the rows of a file into your own catalogue."""
+    """Add the entries of a file to your own catalog."""
     from foretrain.cli.catalog_files import add_file
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.page import Page, Section
@@ -69,16 +69,19 @@ def add(
     target, names = add_file(file, replace)
     document = {"added": names, "file": str(target)}
     lines = (
-        "Foretrain reads this folder when the environment variable FORETRAIN_CATALOG names it.",
+        (
+            "Set the environment variable FORETRAIN_CATALOG to this directory for Foretrain to "
+            "read it."
+        ),
     )
     headline = f"Added {', '.join(names)} to {target}"
     return give_page(Page(headline, document, (Section("Use", lines=lines),)), output)
 
 
 def check(output: Output) -> int:
-    """Build every row of every table and list the faults.
+    """Validate every catalog entry and list errors.
 
-    Exit code 1 when there are any.
+    Exit code 1 if there are any.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.catalog import check_page

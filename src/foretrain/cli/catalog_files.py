@@ -1,4 +1,4 @@
-"""The user's own catalogue: one folder with devices.yaml, nodes.yaml and links.yaml."""
+"""The user's own catalog: one folder with devices.yaml, nodes.yaml and links.yaml."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def user_folder() -> Path:
 
 
 def add_file(path: str, replace: bool) -> tuple[Path, list[str]]:
-    """Put the rows of `path` into the user's catalogue; the file they went to and their names."""
+    """Put the rows of `path` into the user's catalog; the file they went to and their names."""
     import yaml
 
     from foretrain.cluster.catalog.checking import check_catalogue_file
     from foretrain.loading import load_yaml
     from foretrain.report.files import write_whole
 
-    rows = load_yaml(Path(path), "catalogue rows")
+    rows = load_yaml(Path(path), "catalog entries")
     if not isinstance(rows, Mapping) or not rows:
         raise FileError(
-            f"{path} holds no rows; expected a mapping of names to devices, nodes or links."
+            f"{path} has no entries; expected a mapping of names to devices, nodes or links."
         )
     table = _table(rows)
     check_catalogue_file(table, rows, path)
     folder = user_folder()
     target = folder / f"{table}.yaml"
-    before = (load_yaml(target, f"catalogue {table}") or {}) if target.exists() else {}
+    before = (load_yaml(target, f"catalog {table}") or {}) if target.exists() else {}
     joined = _joined(before, rows, table, replace, target)
     check_catalogue_file(table, joined, str(target))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"{folder} cannot be made ({error.strerror}).") from None
+        raise FileError(f"cannot create {folder} ({error.strerror}).") from None
     write_whole(target, yaml.safe_dump(joined, sort_keys=False, allow_unicode=True))
     return target, _names(rows, table)
 
@@ -69,9 +69,7 @@ def _joined(
     known = set(_names(before, table))
     again = [name for name in _names(rows, table) if name in known]
     if again and not replace:
-        raise InputError(
-            f"{target} already has {', '.join(again)}. Give --replace to replace them."
-        )
+        raise InputError(f"{target} already has {', '.join(again)}. Use --replace to overwrite.")
     if table == "devices":
         return {**before, **rows}
     joined = dict(before)

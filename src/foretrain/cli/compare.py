@@ -11,12 +11,12 @@ from foretrain.cli.options import Output
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A prediction written with -o A.json.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The prediction to compare it with.")],
     output: Output,
 ) -> int:
-    """The difference of two predictions, cause by cause.
+    """Compare two predictions and attribute the difference to its causes.
 
-    Per token or sample where the work differs. Exit code 1 when the two have no unit of work in common.
+    Times are per token or sample if the work differs. Exit code 1 if the two share no unit of work.
     """
     from foretrain.cli.documents import prediction_document
     from foretrain.cli.output import expect_page, give_page

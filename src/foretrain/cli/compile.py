@@ -13,10 +13,10 @@ def compile_command(
     question: Question,
     output: Output,
     dump: Annotated[
-        bool, typer.Option("--dump", help="Every shape with its items and every task.")
+        bool, typer.Option("--dump", help="Also list the items of every shape and every task.")
     ] = False,
 ) -> int:
-    """The compiled program: rank classes, shapes and tasks."""
+    """Show the compiled program: rank classes, shapes and tasks."""
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)

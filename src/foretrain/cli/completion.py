@@ -1,6 +1,6 @@
 """Shell completion: which words can stand here.
 
-Asked at every press of a key, so nothing is built for it: names are gathered once from the catalogue and the code, and
+Asked at every press of a key, so nothing is built for it: names are gathered once from the catalog and the code, and
 then remembered until one of the files they come from changes.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from foretrain.cli.options import Output
 
 OPTIONAL = {
-    "torch": "models from nn.Module and measurements",
+    "torch": "nn.Module models and measurements",
     "ray": "search on several machines",
     "fastapi": "the web explorer",
 }
@@ -18,9 +18,9 @@ Check = tuple[str, str, str]  # name, ok | note | fault, what was found
 
 
 def doctor(output: Output) -> int:
-    """Is this installation whole?
+    """Check the installation.
 
-    Exit code 1 when something needed is missing.
+    Exit code 1 if a required component is missing.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report.page import Page, Section
@@ -29,12 +29,16 @@ def doctor(output: Output) -> int:
     checks = [_tried(name, check) for name, check in CHECKS.items()]
     checks += [_extra(module, use) for module, use in OPTIONAL.items()]
     faults = [name for name, state, _ in checks if state == "fault"]
-    headline = f"Something is wrong: {', '.join(faults)}" if faults else "Everything needed is here"
+    headline = (
+        f"Problems found: {', '.join(faults)}"
+        if faults
+        else ("All required components are available")
+    )
     document = {
         "ok": not faults,
         "checks": [{"name": name, "state": state, "found": found} for name, state, found in checks],
     }
-    section = Section("Checks", ("", "", "found"), tuple(checks), left=3)
+    section = Section("Checks", ("check", "status", "detail"), tuple(checks), left=3)
     return give_page(Page(headline, document, (section,), bool(faults)), output)
 
 
@@ -71,7 +75,7 @@ def _engine() -> tuple[str, str]:
         return "ok", "native (compiled)"
     return (
         "note",
-        "reference: runs the slower engine; reinstall with a C++17 compiler at hand for the fast one",
+        "reference (slower engine); reinstall with a C++17 compiler for the fast one",
     )
 
 
@@ -93,9 +97,9 @@ def _folder() -> tuple[str, str]:
     here = os.getcwd()
     try:
         with tempfile.TemporaryFile(dir=here):
-            return "ok", f"{here} can be written"
+            return "ok", f"{here} is writable"
     except OSError as error:
-        return "note", f"{here} cannot be written ({error.strerror}); give -o a path elsewhere"
+        return "note", f"{here} is not writable ({error.strerror}); use -o with a path elsewhere"
 
 
 def _extra(module: str, use: str) -> Check:
@@ -114,6 +118,6 @@ CHECKS: dict[str, Callable[[], tuple[str, str]]] = {
     "packages": _packages,
     "numpy": _numpy,
     "engine": _engine,
-    "catalogue": _catalogue,
-    "folder": _folder,
+    "catalog": _catalogue,
+    "directory": _folder,
 }

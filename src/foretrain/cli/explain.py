@@ -15,7 +15,7 @@ def explain(
     ],
     output: Output,
 ) -> int:
-    """Why a step takes its time, and what would help most."""
+    """Explain where the step time goes and what would help most."""
     from foretrain.cli.documents import prediction_document
     from foretrain.cli.output import expect_page, give_page
 

@@ -28,26 +28,26 @@ class Launch:
     folder: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", help="Write the files into DIR; left out, to stdout."
+            "-o", "--output", metavar="DIR", help="Write the files to DIR. Default: stdout."
         ),
     ] = None
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
     ] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No word on what was written.")] = (
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Do not list the written files.")] = (
         False
     )
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Tracebacks of our own faults.")
+        bool, typer.Option("-v", "--verbose", help="Show tracebacks of internal errors.")
     ] = False
 
 
 def export(question: Question, launch: Launch) -> int:
-    """Launch files of a plan for other software, and what of the plan they cannot say."""
+    """Write launch files of a plan for a training framework, and list what it cannot express."""
     from foretrain.adapters.write import TARGETS, expect_target
 
     if launch.to is None:
-        raise InputError(f"--to: missing. Give one of {', '.join(TARGETS)}.")
+        raise InputError(f"--to: missing. Specify one of {', '.join(TARGETS)}.")
     expect_target(launch.to)
     asked = question.asked()
     import foretrain
@@ -73,4 +73,4 @@ def _give(exported: Exported, launch: Launch) -> None:
         for name in exported.files:
             note(f"wrote {launch.folder / name}")
     for line in exported.cannot:
-        note(f"not said: {line}")
+        note(f"not expressible: {line}")

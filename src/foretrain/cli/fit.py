@@ -6,7 +6,7 @@ from foretrain.cli.options import Output, Question
 
 
 def fit(question: Question, output: Output) -> int:
-    """Does it fit, what fills memory, what would make it fit."""
+    """Check whether a configuration fits in memory, and what would make it fit."""
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foretrain.measurement.records import Measurement
 
 app = typer.Typer(
-    help="What other tools wrote: profiler traces, nccl-tests.",
+    help="Import output of other tools: profiler traces, nccl-tests.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -29,30 +29,32 @@ class Keeping:
     """Whether what was read goes into a store."""
 
     save: Annotated[
-        bool, typer.Option("--save", help="Also keep what was timed in your measurement store.")
+        bool, typer.Option("--save", help="Also save the timings in your measurement store.")
     ] = False
     store: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep it in this store instead.")
+        Path | None, typer.Option(metavar="FILE", help="Save them in this store instead.")
     ] = None
 
 
 def trace(
     recorded: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE…", help="Traces of torch.profiler, one per rank; .gz or not."),
+        typer.Argument(
+            metavar="FILE…", help="torch.profiler traces, one per rank; may be gzipped."
+        ),
     ],
     output: Output,
     keeping: Keeping,
     devices_per_node: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Ranks on a host; tells network from interconnect."),
+        typer.Option(metavar="N", help="Ranks per host; distinguishes network from interconnect."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Steps in a trace whose steps are not marked."),
+        typer.Option(metavar="N", help="Number of steps in a trace without step markers."),
     ] = None,
 ) -> int:
-    """Where the steps of a profiled run went: stalls, exposed communication, operators, host overheads."""
+    """Analyze profiler traces: stalls, exposed communication, operators, host overhead."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
@@ -76,16 +78,18 @@ def nccl_tests(
     output: Output,
     keeping: Keeping,
     collective: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where the output does not tell.")
+        str | None, typer.Option(metavar="NAME", help="Collective, if the output does not name it.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="Devices, where the output does not tell.")
+        int | None,
+        typer.Option(metavar="N", help="Number of ranks, if the output does not state it."),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="Hosts, where the output does not tell.")
+        int | None,
+        typer.Option(metavar="N", help="Number of hosts, if the output does not state it."),
     ] = None,
 ) -> int:
-    """Times of collectives by size and group."""
+    """Read nccl-tests timings by collective, message size and group."""
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)
@@ -115,9 +119,9 @@ def _not_yet(what: str, instead: str) -> Callable[..., int]:
     def refuse(
         files: Annotated[list[Path] | None, typer.Argument(metavar="FILE…")] = None,
     ) -> int:
-        raise InputError(f"import {what} is not there yet. {instead}")
+        raise InputError(f"import {what} is not implemented yet. {instead}")
 
-    refuse.__doc__ = f"Not there yet. {instead}"
+    refuse.__doc__ = f"Not implemented yet. {instead}"
     return refuse
 
 
@@ -125,7 +129,7 @@ command(app, trace, name="trace")
 command(app, nccl_tests, name="nccl-tests")
 command(
     app,
-    _not_yet("model", "Commands take a Hugging Face config.json or our YAML as MODEL directly."),
+    _not_yet("model", "Pass a Hugging Face config.json or a Foretrain YAML file as MODEL instead."),
     name="model",
 )
-command(app, _not_yet("cluster", "Commands take our YAML as CLUSTER directly."), name="cluster")
+command(app, _not_yet("cluster", "Pass a Foretrain YAML file as CLUSTER instead."), name="cluster")

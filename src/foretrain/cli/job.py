@@ -14,31 +14,30 @@ class Job:
 
     tokens: Annotated[
         str | None,
-        typer.Option(metavar="N", help="The job: train on so many tokens, such as 15T or 300B."),
+        typer.Option(metavar="N", help="Length of the job in tokens, such as 15T or 300B."),
     ] = None
     samples: Annotated[
-        str | None, typer.Option(metavar="N", help="… or on so many samples, repetitions counted.")
+        str | None, typer.Option(metavar="N", help="… or in samples, counting repetitions.")
     ] = None
-    steps: Annotated[str | None, typer.Option(metavar="N", help="… or for so many steps.")] = None
+    steps: Annotated[str | None, typer.Option(metavar="N", help="… or in steps.")] = None
     epochs: Annotated[
-        str | None, typer.Option(metavar="N", help="… or so often over a dataset of …")
+        str | None, typer.Option(metavar="N", help="… or in epochs over a dataset of …")
     ] = None
-    dataset_samples: Annotated[str | None, typer.Option(metavar="N", help="… so many samples,")] = (
-        None
-    )
+    dataset_samples: Annotated[
+        str | None, typer.Option(metavar="N", help="… this many samples,")
+    ] = None
     dataset_tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="… or so many tokens.")
+        str | None, typer.Option(metavar="N", help="… or this many tokens.")
     ] = None
     usd_per_hour: Annotated[
         str | None,
-        typer.Option(
-            metavar="USD", help="What one device costs in an hour; left out, the catalogue's price."
-        ),
+        typer.Option(metavar="USD", help="Price per device-hour. Default: catalog price."),
     ] = None
     pue: Annotated[
         str | None,
         typer.Option(
-            metavar="FACTOR", help="Power of the data centre over that of the devices, for energy."
+            metavar="FACTOR",
+            help="Power usage effectiveness: data center power over device power, for energy.",
         ),
     ] = None
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from foretrain.scenario import Scenario as Step
 
 Threads = Annotated[
-    str | None, typer.Option(metavar="N", help="Threads of a process on CPUs; kept with the times.")
+    str | None,
+    typer.Option(metavar="N", help="CPU threads per process; recorded with the timings."),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="TIME", help="Stop after so long, such as 60s.")
+    str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time, such as 60s.")
 ]
 
 
@@ -34,7 +35,10 @@ class OpsQuestion(Question):
 
     on: Annotated[
         str | None,
-        typer.Option(metavar="CLUSTER", help="Cut as on this cluster; left out, one process."),
+        typer.Option(
+            metavar="CLUSTER",
+            help="Cluster whose sharded kernel shapes to time. Default: one process.",
+        ),
     ] = None
 
 
@@ -42,21 +46,24 @@ def ops(
     question: OpsQuestion,
     output: Output,
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="cpu or cuda; left out, a GPU if there is one.")
+        str, typer.Option(metavar="NAME", help="cpu or cuda. Default: cuda if available.")
     ] = "",
     threads: Threads = None,
     processes: Annotated[
-        str, typer.Option(metavar="N", help="Time by N processes at once, as N train on this host.")
+        str,
+        typer.Option(
+            metavar="N", help="Time in N concurrent processes, as when N ranks train on this host."
+        ),
     ] = "1",
     budget: BudgetOption = None,
     tolerance: Annotated[
-        float, typer.Option(help="Repeat until the median is known to this share.")
+        float, typer.Option(help="Repeat until the relative error of the median is below this.")
     ] = 0.02,
     store: StoreOption = None,
 ) -> int:
     """Time the kernels that a model's training step needs on this device.
 
-    Kernels that the store knows are not timed again: an interrupted run goes on where it was.
+    Kernels already in the store are not timed again, so an interrupted run can be resumed.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
@@ -91,26 +98,27 @@ def ops(
 def links(
     output: Output,
     processes: Annotated[
-        str, typer.Option(metavar="N", help="Processes on this host, unless torchrun started them.")
+        str,
+        typer.Option(metavar="N", help="Processes to start on this host; ignored under torchrun."),
     ] = "2",
     collectives: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Such as all_reduce,send; left out, all.")
+        str | None, typer.Option(metavar="NAMES", help="Such as all_reduce,send. Default: all.")
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="Such as 1KiB,1MiB; left out, 1 KiB to 16 MiB."),
+        typer.Option(metavar="SIZES", help="Such as 1KiB,1MiB. Default: 1 KiB to 16 MiB."),
     ] = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="gloo or nccl; left out, nccl between GPUs.")
+        str, typer.Option(metavar="NAME", help="gloo or nccl. Default: nccl if GPUs are available.")
     ] = "",
     threads: Threads = None,
     budget: BudgetOption = None,
     tolerance: Annotated[
-        float, typer.Option(help="Repeat until the median is known to this share.")
+        float, typer.Option(help="Repeat until the relative error of the median is below this.")
     ] = 0.02,
     store: StoreOption = None,
 ) -> int:
-    """Time collectives and messages between processes, on this host or under torchrun across hosts.
+    """Time collectives and point-to-point messages on this host, or across hosts under torchrun.
 
     torchrun --nnodes 2 --nproc-per-node 8 … -m foretrain measure links
     """
@@ -125,7 +133,7 @@ def links(
     _count(threads, "--threads")
     if not is_joined():
         if count < 2:
-            raise InputError("--processes: links join two processes or more.")
+            raise InputError("--processes: must be 2 or more to measure links.")
         return spawned(["-m", "foretrain", *sys.argv[1:]], count, answer=answer_file())
     _joined_links(
         output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store
@@ -167,31 +175,33 @@ def data(
     output: Output,
     places: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATHS…", help="Files or folders of training data."),
+        typer.Argument(metavar="PATHS…", help="Training data files or directories."),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:NAME", help="A data set whose samples are prepared."),
+        typer.Option(metavar="MODULE:NAME", help="Dataset whose preprocessing is timed."),
     ] = None,
-    samples: Annotated[
-        str, typer.Option(metavar="N", help="Samples that each worker prepares.")
-    ] = "200",
+    samples: Annotated[str, typer.Option(metavar="N", help="Samples per worker.")] = "200",
     workers: Annotated[
         str | None,
         typer.Option(
-            metavar="N,…", help="Numbers of workers; left out, 1, 2, 4 … up to the cores."
+            metavar="N,…",
+            help="Numbers of workers to try. Default: 1, 2, 4 … up to the number of cores.",
         ),
     ] = None,
     size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of the file that is read where no PATHS are given.")
+        str,
+        typer.Option(
+            metavar="SIZE", help="Size of the test file that is read if no PATHS are given."
+        ),
     ] = "256MB",
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where that file is written.")
+        Path | None, typer.Option(metavar="DIR", help="Directory for the test file.")
     ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "",
     store: StoreOption = None,
 ) -> int:
-    """Measure how fast data is read (cold and warm), prepared (by worker) and copied to the device."""
+    """Measure data throughput: reading (cold and warm cache), preprocessing per worker, host-to-device copies."""
     from foretrain import measure
     from foretrain.cli.output import expect_page, give_page
     from foretrain.report import page_of
@@ -227,7 +237,7 @@ def _effort(tolerance: float, seconds: float = 2.0) -> Effort:
     from foretrain.measurement.timing import Effort
 
     if not 0.0 < tolerance < 1.0:
-        raise InputError(f"--tolerance {tolerance} is not between 0 and 1, such as 0.02.")
+        raise InputError(f"--tolerance {tolerance}: must be between 0 and 1, such as 0.02.")
     return Effort(tolerance, seconds)
 
 

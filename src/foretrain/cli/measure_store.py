@@ -11,7 +11,8 @@ from foretrain.cli.options import Output
 from foretrain.errors import InputError
 
 StoreOption = Annotated[
-    str | None, typer.Option("--store", metavar="FILE", help="The store; left out, yours.")
+    str | None,
+    typer.Option("--store", metavar="FILE", help="Measurement store. Default: your own store."),
 ]
 
 
@@ -19,17 +20,17 @@ def export(
     output: Output,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A .json or .csv file; left out, JSON on stdout."),
+        typer.Argument(metavar="FILE", help="A .json or .csv file. Default: JSON on stdout."),
     ] = None,
     store: StoreOption = None,
     kind: Annotated[
-        str | None, typer.Option(help="One kind alone: op, link, data, train or host.")
+        str | None, typer.Option(help="Only one kind: op, link, data, train or host.")
     ] = None,
     machine: Annotated[
-        str | None, typer.Option(metavar="ID", help="Those of one machine alone.")
+        str | None, typer.Option(metavar="ID", help="Only measurements of this machine.")
     ] = None,
 ) -> int:
-    """Write measurements into a file that other stores, and other software, can read."""
+    """Export measurements to a file for other stores and other software."""
     from foretrain.cli.output import expect_page, give_page, print_text
     from foretrain.measurement.exchange import WRITERS, to_json
     from foretrain.measurement.store import KINDS, Store
@@ -38,9 +39,9 @@ def export(
 
     expect_page(output)
     if kind is not None and kind not in KINDS:
-        raise InputError(f"--kind {kind!r}: known are {', '.join(KINDS)}.")
+        raise InputError(f"--kind {kind!r}: unknown kind. Known: {', '.join(KINDS)}.")
     if file is not None and file.suffix.lower() not in WRITERS:
-        raise InputError(f"{file}: give a {' or '.join(WRITERS)} file.")
+        raise InputError(f"{file}: unsupported format; use a {' or '.join(WRITERS)} file.")
     with Store.open(store, must_exist=True) as opened:
         rows = opened.rows(kind, machine)
         if machine is not None and machine not in opened.machines():
@@ -59,12 +60,12 @@ def export(
 
 def import_(
     measured: Annotated[
-        list[Path], typer.Argument(metavar="FILES…", help="What 'measure export' wrote.")
+        list[Path], typer.Argument(metavar="FILES…", help="Files written by 'measure export'.")
     ],
     output: Output,
     store: StoreOption = None,
 ) -> int:
-    """Bring measurements of files into the store: all of them, or none where one is not usable."""
+    """Import measurement files into the store; if one is invalid, nothing is imported."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.measurement.exchange import read_measurements
     from foretrain.measurement.store import Store
@@ -78,5 +79,5 @@ def import_(
         new = sum(opened.count().values()) - before
         path = opened.path
     document = {"measurements": len(rows), "new": new, "store": str(path)}
-    headline = f"{new:,} new measurements of {len(rows):,} in {path}"
+    headline = f"{new:,} of {len(rows):,} measurements are new in {path}"
     return give_page(moved_page(headline, rows, document), output)

@@ -13,14 +13,16 @@ from foretrain.errors import InputError
 def study(
     output: Output,
     devices: Annotated[
-        str, typer.Option(metavar="N,…", help="Processes that train together, such as 2 or 2,4.")
+        str, typer.Option(metavar="N,…", help="Numbers of training processes, such as 2 or 2,4.")
     ] = "2",
-    batch: Annotated[int, typer.Option(help="Samples of each process.")] = 4,
-    steps: Annotated[int, typer.Option(help="Steps timed of each network.")] = 20,
-    repeats: Annotated[int, typer.Option(help="How often each network is trained.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="Five networks instead of all.")] = False,
+    batch: Annotated[int, typer.Option(help="Samples per process.")] = 4,
+    steps: Annotated[int, typer.Option(help="Timed steps per network.")] = 20,
+    repeats: Annotated[int, typer.Option(help="Training runs per network.")] = 3,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use five networks instead of all.")
+    ] = False,
 ) -> int:
-    """How communication stalls grow with layers, gradients, bytes and devices on this machine.
+    """Measure how communication stalls scale with layers, gradients, bytes and devices on this machine.
 
     Trains a family of networks in one process and in several, fits a law and asks the simulator for the same.
     -o FILE.html draws it.
@@ -42,7 +44,7 @@ def study(
         if value < least
     ]
     if faults:
-        raise InputError("the study is not usable:", faults=faults)
+        raise InputError("invalid study:", faults=faults)
     from foretrain.measurement.study import FAMILY, QUICK, measure_study
     from foretrain.report.measured_study import study_page
 

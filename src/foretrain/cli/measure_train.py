@@ -19,7 +19,7 @@ class SameQuestion(Question):
 
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Predict this model beside the measurement."),
+        typer.Option(metavar="MODEL", help="Also predict this model and compare."),
     ] = None
 
 
@@ -28,48 +28,56 @@ def train(
         list[str],
         typer.Argument(
             metavar="-- COMMAND…",
-            help="How the script is run: torchrun --nproc-per-node 2 train.py …, or python train.py …",
+            help="Command that runs the script: torchrun --nproc-per-node 2 train.py …, or "
+            "python train.py …",
         ),
     ],
     question: SameQuestion,
     output: Output,
     data: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="Files or folders of training data. Repeatable."),
+        typer.Option(metavar="PATH", help="Training data files or directories. Repeatable."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps timed in each run.")] = 20,
-    warmup: Annotated[int, typer.Option(help="Steps before them that do not count.")] = 5,
+    warmup: Annotated[int, typer.Option(help="Untimed warm-up steps before them.")] = 5,
     repeats: Annotated[int, typer.Option(help="Launches of each run.")] = 3,
     rounds: Annotated[
-        int, typer.Option(help="Turns of all runs within a launch, against drifting machines.")
+        int,
+        typer.Option(help="Rounds over all runs within a launch, to average out machine drift."),
     ] = 2,
     budget: Annotated[
-        str, typer.Option(metavar="TIME", help="The longest that the steps of a run may take.")
+        str, typer.Option(metavar="TIME", help="Time limit for the steps of a run.")
     ] = "60s",
     timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="The longest that a launch may take in all.")
+        str, typer.Option(metavar="TIME", help="Time limit for a whole launch.")
     ] = "15min",
-    runs: Annotated[str | None, typer.Option(metavar="T0,T1,…", help="These runs only.")] = None,
+    runs: Annotated[str | None, typer.Option(metavar="T0,T1,…", help="Only these runs.")] = None,
     one: Annotated[
         str | None,
         typer.Option(
             "--one-device",
             metavar="COMMAND",
-            help="How the script runs on one device, for launchers other than torchrun.",
+            help="Command that runs the script on one device, for launchers other than torchrun.",
         ),
     ] = None,
     cache: Annotated[
-        str, typer.Option(metavar="cold|warm", help="Which real step is explained.")
+        str,
+        typer.Option(
+            metavar="cold|warm",
+            help="Whether the stall breakdown is of a step with a cold or a warm cache.",
+        ),
     ] = "cold",
     log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep what the launches print.")
+        Path | None, typer.Option(metavar="FILE", help="Write the output of the launches to FILE.")
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Keep the runs in this store ('' is the usual one)."),
+        typer.Option(
+            metavar="FILE", help="Also save the runs in this store ('' for the default store)."
+        ),
     ] = None,
 ) -> int:
-    """Where the time of a real training script goes: compute, communication, data, host.
+    """Measure where a training script spends its time: compute, communication, data, host.
 
     The script loops over foretrain.measure.watch(loader, model, optimizer) and is run several times: one device and
     all, one batch replayed and real data, cold cache and warm. -o FILE.html draws it.
@@ -97,7 +105,7 @@ def train(
     with Progress("launches", quiet=output.quiet) as progress:
         found = measure_train(command, protocol, prediction=predicted, progress=progress)
     if found is None:
-        note("measured as a further host; the first host has the answer.")
+        note("measured as an additional host; the first host prints the result.")
         return 0
     if store is not None:
         _keep(found, store)
@@ -121,7 +129,9 @@ def _keep(found: dict[str, Any], store: Path) -> None:
 
 
 def whatif(
-    file: Annotated[Path, typer.Argument(metavar="FILE.json", help="What `measure train` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.json", help="JSON file written by `measure train`.")
+    ],
     output: Output,
     changes: Annotated[
         list[str] | None,
@@ -132,7 +142,7 @@ def whatif(
         ),
     ] = None,
 ) -> int:
-    """What another cache, more workers or cores, a faster disk or network would bring to a measured run."""
+    """Estimate the effect of caching, more workers or cores, or a faster disk or network on a measured run."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.measurement.whatif import changed, feeding_of
     from foretrain.report.measured_train import changed_page
@@ -148,6 +158,6 @@ def whatif(
         raise FileError(f"{file} is not JSON.") from None
     wanted = assignments(changes, "--set")
     if not wanted:
-        raise InputError("--set: missing. Say what to change, such as --set workers=8.")
+        raise InputError("--set: missing. Specify what to change, such as --set workers=8.")
     before = feeding_of(document, str(file))
     return give_page(changed_page(before, changed(before, wanted), wanted), output)

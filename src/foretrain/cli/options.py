@@ -31,7 +31,9 @@ LOCAL_PROCESSES = re.compile(r"\s*(?:\d+\s*[x×*]\s*)?local\s*")
 
 ModelName = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="Zoo name, Hugging Face config.json or our YAML."),
+    typer.Argument(
+        metavar="MODEL", help="Zoo name, Hugging Face config.json or Foretrain YAML file."
+    ),
 ]
 SequenceLength = Annotated[
     str | None, typer.Option(metavar="N", help="Sequence length, such as 4096 or 4k.")
@@ -46,10 +48,10 @@ HeadroomOption = Annotated[
     typer.Option(
         "--headroom",
         metavar="SHARE|SIZE",
-        help="Device memory to keep free: 5% or 4GiB; left out, as the runtime keeps it.",
+        help="Device memory to keep free: 5% or 4GiB. Default: runtime default.",
     ),
 ]
-NO_MODEL = "MODEL: missing. Give a zoo name such as llama3-8b ('foretrain catalog list models')."
+NO_MODEL = "MODEL: missing. Specify a zoo name such as llama3-8b ('foretrain catalog list models')."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +67,15 @@ class Output:
             "-o",
             "--output",
             metavar="FILE",
-            help="Also write FILE; its extension names the format. Repeatable.",
+            help="Also write FILE; the extension determines the format. Repeatable.",
         ),
     ] = None
     quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="The headline alone, and no progress.")
+        bool, typer.Option("-q", "--quiet", help="Print only the headline, no progress.")
     ] = False
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="More detail; tracebacks of our own faults.")
+        bool,
+        typer.Option("-v", "--verbose", help="More detail, and tracebacks of internal errors."),
     ] = False
 
     @property
@@ -89,28 +92,33 @@ class Question:
         str | None,
         typer.Option(
             metavar="CLUSTER",
-            help="'16 x dgx-a100-80gb', '4 x aws:p4d.24xlarge', a YAML file, or '2 x local': this machine.",
+            help="'16 x dgx-a100-80gb', '4 x aws:p4d.24xlarge', a YAML file, or '2 x local' for "
+            "this machine.",
         ),
     ] = None
     plan: Annotated[
         str | None,
         typer.Option(
-            help="'tp8 pp16 dp8 zero1 1f1b recompute=full', a YAML file, or auto: the best of a quick search.",
+            help="'tp8 pp16 dp8 zero1 1f1b recompute=full', a YAML file, or auto for the best "
+            "plan of a quick search.",
         ),
     ] = None
     batch: Annotated[
         str | None,
         typer.Option(
             metavar="N",
-            help="Global batch: samples, or tokens such as 4Mtok; left out, a micro-batch for each replica.",
+            help="Global batch size in samples, or in tokens such as 4Mtok. Default: one "
+            "micro-batch per replica.",
         ),
     ] = None
     batch_tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Global batch in tokens, such as 4M.")
+        str | None, typer.Option(metavar="N", help="Global batch size in tokens, such as 4M.")
     ] = None
     micro_batch: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Samples per micro-batch; left out, the largest that fits."),
+        typer.Option(
+            metavar="N", help="Micro-batch size in samples. Default: the largest that fits."
+        ),
     ] = None
     seq: SequenceLength = None
     precision: PrecisionName = None
@@ -121,7 +129,8 @@ class Question:
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="Slow devices: 'rank:factor,…' such as 3:1.5, or a spread 'sigma=0.05,seed=1'.",
+            help="Slow devices: 'rank:factor,…' such as 3:1.5, or a distribution "
+            "'sigma=0.05,seed=1'.",
         ),
     ] = None
     options: Annotated[
@@ -130,14 +139,15 @@ class Question:
             "--set",
             "--runtime-option",
             metavar="KEY=VALUE",
-            help="A switch of the runtime: attention=flash, compile=true, cuda_graphs=true … Repeatable.",
+            help="Runtime option: attention=flash, compile=true, cuda_graphs=true … Repeatable.",
         ),
     ] = None
     calibration: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Measured costs ('foretrain calibrate -o FILE.json'); local without it: those of the store.",
+            help="Calibration from 'foretrain calibrate -o FILE.json'. Default for local: the "
+            "measurement store.",
         ),
     ] = None
 
@@ -151,13 +161,16 @@ class Question:
                 (self.model, NO_MODEL),
                 (
                     self.on,
-                    "--on: missing. Give a cluster such as '2 x dgx-h100' ('foretrain catalog list nodes').",
+                    (
+                        "--on: missing. Specify a cluster such as '2 x dgx-h100' ('foretrain "
+                        "catalog list nodes')."
+                    ),
                 ),
             )
             if value is None
         ]
         if missing:
-            raise InputError("the question is not complete:", faults=missing)
+            raise InputError("incomplete command:", faults=missing)
         asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": _plan(self.plan)}
         for name in ("precision", "optimizer", "runtime", "headroom", "stragglers"):
             asked[name] = getattr(self, name)
@@ -174,7 +187,7 @@ class Question:
         if self.batch_tokens is None:
             return self.batch
         if self.batch is not None:
-            raise InputError("--batch and --batch-tokens: give one of them.")
+            raise InputError("--batch and --batch-tokens are mutually exclusive.")
         return f"{self.batch_tokens} tokens"
 
     def _measured(self) -> dict[str, Any]:
@@ -201,7 +214,7 @@ class ChangedQuestion(Question):
         typer.Option(
             "--runtime-option",
             metavar="KEY=VALUE",
-            help="Change an option of the runtime. Repeatable.",
+            help="Change a runtime option. Repeatable.",
         ),
     ] = None
 
@@ -212,7 +225,9 @@ class OpenQuestion(Question):
 
     LEFT_OUT: typing.ClassVar[tuple[str, ...]] = ("plan",)
 
-    batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
+    batch: Annotated[
+        str | None, typer.Option(metavar="N", help="Global batch size in samples.")
+    ] = None
 
 
 def _plan(text: str | None) -> Any:
@@ -232,7 +247,7 @@ def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
         if not equals or not key.strip():
             raise InputError(f"{flag} {text!r} is not KEY=VALUE.")
         if key.strip() in found:
-            raise InputError(f"{flag}: {key.strip()!r} is given twice.")
+            raise InputError(f"{flag}: {key.strip()!r} is specified twice.")
         found[key.strip()] = literal(value.strip())
     return found
 

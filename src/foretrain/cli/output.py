@@ -36,7 +36,7 @@ def expect_page(output: Output) -> None:
 
 def _expect_folder(path: Path) -> None:
     if not path.parent.is_dir():
-        raise FileError(f"{path} cannot be written: the folder {path.parent} does not exist.")
+        raise FileError(f"cannot write {path}: directory {path.parent} does not exist.")
 
 
 def give_prediction(prediction: Prediction, output: Output) -> int:

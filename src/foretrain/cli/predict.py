@@ -19,11 +19,11 @@ def predict(
     cases: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Predict every case of a JSON Lines file ('-' is standard input)."
+            metavar="FILE", help="Predict every case of a JSON Lines file ('-' for standard input)."
         ),
     ] = None,
 ) -> int:
-    """Step time, memory, stalls and cost of a training step, and of a job of many.
+    """Predict step time, memory, stalls and cost of a training step or a whole job.
 
     One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not
     fit, or when no case of the file could be predicted.
@@ -32,7 +32,9 @@ def predict(
 
     if cases is not None:
         if job != Job():
-            raise InputError("--cases predicts steps: leave the options of a job out.")
+            raise InputError(
+                "--cases predicts single steps; remove the job options (--tokens, --steps …)."
+            )
         return _many(cases, question, output)
     expect_prediction(output)
     asked = {**question.asked(), **job.asked()}
@@ -49,12 +51,12 @@ def _many(path: str, question: Question, output: Output) -> int:
 
     if question != Question():
         raise InputError(
-            "--cases takes everything from the file: leave MODEL and the other options out."
+            "--cases reads everything from the file; remove MODEL and the other options."
         )
     files = output.files or []
     if len(files) > 1 or any(file.suffix.lower() != ".jsonl" for file in files):
         raise InputError(
-            "--cases writes one JSON Lines file: give one -o FILE.jsonl, or none for stdout."
+            "--cases writes one JSON Lines file: use one -o FILE.jsonl, or none for stdout."
         )
     with case_lines.open_cases(path) as stream:
         if not files:
@@ -67,7 +69,10 @@ def _many(path: str, question: Question, output: Output) -> int:
     if failed and not output.quiet:
         from foretrain.units import counted
 
-        note(f"{failed:,} of {counted(done, 'case')} could not be predicted; the file says why.")
+        note(
+            f"{failed:,} of {counted(done, 'case')} could not be predicted; see the errors in "
+            "the file."
+        )
     if files:
         _summary(done, failed, str(files[0]), output)
     return 1 if done and failed == done else 0

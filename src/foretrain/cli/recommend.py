@@ -27,26 +27,29 @@ class Job:
 
     model: ModelName = None
     tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Train on so many tokens, such as 15T or 1e12.")
+        str | None,
+        typer.Option(metavar="N", help="Length of the job in tokens, such as 15T or 1e12."),
     ] = None
     samples: Annotated[
-        str | None, typer.Option(metavar="N", help="… or on so many samples, repetitions counted.")
+        str | None, typer.Option(metavar="N", help="… or in samples, counting repetitions.")
     ] = None
-    steps: Annotated[str | None, typer.Option(metavar="N", help="… or for so many steps.")] = None
-    epochs: Annotated[str | None, typer.Option(metavar="N", help="… or so often over --data.")] = (
+    steps: Annotated[str | None, typer.Option(metavar="N", help="… or in steps.")] = None
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="… or in epochs over --data.")] = (
         None
     )
     deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time at most, such as 36h or 2 weeks.")
+        str | None, typer.Option(metavar="TIME", help="Maximum time, such as 36h or 2 weeks.")
     ] = None
-    budget_usd: Annotated[str | None, typer.Option(metavar="N", help="Money at most, in USD.")] = (
-        None
-    )
-    batch: Annotated[str | None, typer.Option(metavar="N", help="Global batch in samples.")] = None
+    budget_usd: Annotated[str | None, typer.Option(metavar="N", help="Maximum cost in USD.")] = None
+    batch: Annotated[
+        str | None, typer.Option(metavar="N", help="Global batch size in samples.")
+    ] = None
     batch_per_device: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Batch of a device instead: the global one grows with them."
+            metavar="N",
+            help="Batch size per device instead; the global batch scales with the number of "
+            "devices.",
         ),
     ] = None
     seq: SequenceLength = None
@@ -57,12 +60,12 @@ class Job:
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Samples: imagenet-1k, or 'samples=1.3M,sample=110kB,prep=5ms,workers=8'.",
+            help="Dataset: imagenet-1k, or 'samples=1.3M,sample=110kB,prep=5ms,workers=8'.",
         ),
     ] = None
     storage: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="What a machine reads from storage, such as 2GB/s."),
+        typer.Option(metavar="RATE", help="Storage read bandwidth per node, such as 2GB/s."),
     ] = None
 
 
@@ -70,56 +73,63 @@ class Job:
 class Market:
     """What may be rented, and how."""
 
-    spot: Annotated[bool, typer.Option("--spot", help="Rent on the spot market.")] = False
+    spot: Annotated[bool, typer.Option("--spot", help="Use spot prices.")] = False
     reserved: Annotated[
-        bool, typer.Option("--reserved", help="Rent at the reserved prices of --prices.")
+        bool, typer.Option("--reserved", help="Use the reserved prices from --prices.")
     ] = False
     prices: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Own prices and quotas, CSV or YAML, over the catalogue's."
+            metavar="FILE", help="Your own prices and quotas (CSV or YAML); overrides the catalog."
         ),
     ] = None
     quota: Annotated[
         list[str] | None,
-        typer.Option(metavar="N|NAME=N", help="Machines at most: 16, 'aws:p4*=8'. Repeatable."),
+        typer.Option(
+            metavar="N|NAME=N", help="Maximum number of instances: 16, 'aws:p4*=8'. Repeatable."
+        ),
     ] = None
     instances: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", help="These only, * for any: 'aws:p*,gcp:a3*'. Repeatable."),
+        typer.Option(
+            metavar="NAME,…",
+            help="Only these instances, * as wildcard: 'aws:p*,gcp:a3*'. Repeatable.",
+        ),
     ] = None
     max_devices: Annotated[
-        str | None, typer.Option(metavar="N", help="Devices of the largest cluster; left out, 512.")
+        str | None,
+        typer.Option(metavar="N", help="Maximum number of devices in a cluster. Default: 512."),
     ] = None
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Only plans with 'tp<=4', 'no recompute' … Repeatable."),
+        typer.Option(
+            metavar="RULE",
+            help="Only consider plans matching 'tp<=4', 'no recompute' … Repeatable.",
+        ),
     ] = None
     headroom: HeadroomOption = None
     mtbf: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Mean time between failures of one machine, such as 90d."
-        ),
+        typer.Option(metavar="TIME", help="Mean time between failures of one node, such as 90d."),
     ] = None
     spot_rate: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Share of spot machines taken back in an hour."),
+        typer.Option(metavar="SHARE", help="Fraction of spot instances preempted per hour."),
     ] = None
     checkpoint_rate: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="What a machine writes of a checkpoint, such as 2GB/s."),
+        typer.Option(metavar="RATE", help="Checkpoint write bandwidth per node, such as 2GB/s."),
     ] = None
     restart: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="From an interruption until training goes on."),
+        typer.Option(metavar="TIME", help="Time from an interruption until training resumes."),
     ] = None
 
 
 def recommend(job: Job, market: Market, output: Output) -> int:
-    """Cloud offers for a training job: plan, time, cost and the reason, best first.
+    """Rank cloud offers for a training job by plan, time and cost.
 
-    Exit code 1 when nothing is feasible. -o FILE.html draws time against money.
+    Exit code 1 if no offer is feasible. -o FILE.html plots cost over time.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
@@ -155,13 +165,11 @@ def _market(market: Market) -> dict[str, Any]:
     from foretrain.units import parse_bandwidth, parse_count, parse_seconds
 
     if market.spot and market.reserved:
-        raise InputError("--spot and --reserved: choose one.")
+        raise InputError("--spot and --reserved are mutually exclusive.")
     if market.reserved and market.prices is None:
-        raise InputError("--reserved: the catalogue has no reserved prices; give --prices FILE.")
+        raise InputError("--reserved: the catalog has no reserved prices; specify --prices FILE.")
     if market.spot_rate is not None and not 0 <= market.spot_rate < 1:
-        raise InputError(
-            f"--spot-rate {market.spot_rate}: must be a share of machines, such as 0.05."
-        )
+        raise InputError(f"--spot-rate {market.spot_rate}: must be a fraction, such as 0.05.")
     mtbf, rate, again = market.mtbf, market.checkpoint_rate, market.restart
     risk = Risk(
         None if mtbf is None else _positive("--mtbf", parse_seconds(mtbf)) / 3600.0,

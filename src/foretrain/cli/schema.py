@@ -18,9 +18,9 @@ def schema(
     output: Output,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help=" | ".join(NAMES))] = None,
 ) -> int:
-    """JSON Schema of a file format, for editors and tools.
+    """Print the JSON Schema of a file format, for editors and tools.
 
-    Without NAME, the list of them.
+    Without NAME, list all schemas.
     """
     from foretrain.cli.output import expect_page, give_page, print_text
     from foretrain.report.json import dumps
@@ -57,7 +57,7 @@ def _page(name: str, document: dict[str, Any]) -> Page:
 def _keys(part: dict[str, Any]) -> list[tuple[str, str, str]]:
     needed = part.get("required", ())
     return [
-        (key, _holds(rule) + (", needed" if key in needed else ""), rule.get("description", ""))
+        (key, _holds(rule) + (", required" if key in needed else ""), rule.get("description", ""))
         for key, rule in part.get("properties", {}).items()
     ]
 

@@ -21,25 +21,27 @@ class Wanted:
     """Which plans are looked at, and what is asked of them."""
 
     objective: Annotated[
-        str, typer.Option(metavar="time|cost|memory|pareto", help="What is made small.")
+        str, typer.Option(metavar="time|cost|memory|pareto", help="What to minimize.")
     ] = "time"
-    top: Annotated[int, typer.Option(metavar="N", help="How many plans to show.")] = 10
+    top: Annotated[int, typer.Option(metavar="N", help="Number of plans to show.")] = 10
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CONSTRAINTS",
-            help="Plans to look at: 'tp<=8, pp=4|8, zero>=1, sp, no recompute'. Repeatable.",
+            help="Only consider plans matching 'tp<=8, pp=4|8, zero>=1, sp, no recompute'. "
+            "Repeatable.",
         ),
     ] = None
     per_layer: Annotated[
         bool,
-        typer.Option("--per-layer", help="Also try different strategies for different layers."),
+        typer.Option("--per-layer", help="Also search for different strategies per layer."),
     ] = False
     seed: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Draws --stragglers that are given as a spread; the search itself draws nothing.",
+            help="Random seed for --stragglers given as a distribution; the search itself is "
+            "deterministic.",
         ),
     ] = None
 
@@ -49,22 +51,28 @@ class Workforce:
     """Who does the work, and where what is done is kept."""
 
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes to use; left out, this one.")
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of worker processes. Default: search in this process."
+        ),
     ] = None
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="A Ray cluster to use; 'local' starts one here."),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of a Ray cluster to use; 'local' starts one on this machine.",
+        ),
     ] = None
     state: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Keep what is done in FILE; the same command goes on from there.",
+            help="Save progress in FILE; the same command resumes from it.",
         ),
     ] = None
-    restart: Annotated[bool, typer.Option("--restart", help="Forget what --state FILE holds.")] = (
-        False
-    )
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard the progress saved in --state FILE.")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +81,13 @@ class Launch:
 
     export: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write launch files of the best plan into DIR."),
+        typer.Option(metavar="DIR", help="Write launch files for the best plan to DIR."),
     ] = None
     to: Annotated[
         str | None,
-        typer.Option(metavar="TARGET", help="What they are for: megatron, deepspeed, torchrun …"),
+        typer.Option(
+            metavar="TARGET", help="Framework of the launch files: megatron, deepspeed, torchrun …"
+        ),
     ] = None
 
 
@@ -89,12 +99,15 @@ def search(
     output: Output,
     why: Annotated[
         str | None,
-        typer.Option(metavar="CHOICE", help="Say why the best plan is not like this: 'tp=4'."),
+        typer.Option(
+            metavar="CHOICE",
+            help="Explain why the best plan does not use this choice, such as 'tp=4'.",
+        ),
     ] = None,
 ) -> int:
-    """The best plans, what they trade, and why the others lose.
+    """Search for the best parallelization plans and explain why others are slower.
 
-    Every plan is estimated, the best are simulated. Exit code 1 when none fits.
+    All plans are estimated and the best are simulated. Exit code 1 if none fits.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.search_progress import SearchProgress
@@ -121,7 +134,7 @@ def _asked(question: OpenQuestion, wanted: Wanted, workforce: Workforce) -> dict
     """Arguments of the public API."""
     asked = question.asked()
     if "batch" not in asked:
-        raise InputError("--batch: missing. Give the global batch in samples.")
+        raise InputError("--batch: missing. Specify the global batch size in samples.")
     more = {**dataclasses.asdict(wanted), **dataclasses.asdict(workforce)}
     return {**asked, **more, "where": tuple(wanted.where or ())}
 
@@ -131,16 +144,16 @@ def _interrupted(shown: SearchProgress, state: Path | None) -> int:
     from foretrain.cli.output import note
 
     if not shown.parts:
-        note("foretrain: interrupted before any plan was looked at.")
+        note("foretrain: interrupted before any plan was evaluated.")
     elif state is None:
         note(
-            f"foretrain: interrupted after {shown.reached()}; nothing is kept. With --state FILE the same command "
-            "could go on from there."
+            f"foretrain: interrupted after {shown.reached()}; no progress was saved. With "
+            "--state FILE the same command can resume."
         )
     else:
         note(
-            f"foretrain: interrupted after {shown.reached()}; they are kept in {state}. Give the same command again "
-            "to go on."
+            f"foretrain: interrupted after {shown.reached()}; progress is saved in {state}. "
+            "Run the same command again to resume."
         )
     return 130
 
@@ -152,16 +165,14 @@ def _expect_target(folder: Path | None, target: str | None) -> None:
     from foretrain.adapters.write import TARGETS, expect_target
 
     if target is None:
-        raise InputError(
-            f"--export {folder}: say with --to what the files are for: {', '.join(TARGETS)}."
-        )
+        raise InputError(f"--export {folder}: also specify --to, one of {', '.join(TARGETS)}.")
     expect_target(target)
     if folder is None:
-        raise InputError(f"--to {target}: say with --export DIR where the files go.")
+        raise InputError(f"--to {target}: also specify the output directory with --export DIR.")
     if not folder.parent.is_dir():
-        raise FileError(f"{folder} cannot be made: the folder {folder.parent} does not exist.")
+        raise FileError(f"cannot create {folder}: directory {folder.parent} does not exist.")
     if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is a file; launch files need a folder. Give another name.")
+        raise FileError(f"{folder} is a file; launch files need a directory. Choose another name.")
 
 
 def _exported(found: Found, launch: Launch) -> dict[str, Any] | None:

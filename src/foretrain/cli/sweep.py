@@ -21,11 +21,12 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,C",
-            help="Values to try: seq=4k,8k; plan='tp4 dp4','tp8 dp2'; network.bandwidth=1x,2x. Repeatable: all combinations.",
+            help="Values to sweep: seq=4k,8k; plan='tp4 dp4','tp8 dp2'; "
+            "network.bandwidth=1x,2x. Repeatable: all combinations.",
         ),
     ] = None,
 ) -> int:
-    """Predict every combination of some values."""
+    """Predict all combinations of the given values."""
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
@@ -55,10 +56,10 @@ def _axes(texts: list[str] | None) -> dict[str, list[Any]]:
         if not equals or not values.strip():
             raise InputError(f"--vary {text!r} is not KEY=A,B,C.")
         if name in axes:
-            raise InputError(f"--vary: {name!r} is given twice.")
+            raise InputError(f"--vary: {name!r} is specified twice.")
         axes[name] = [
             literal(value.strip().strip("'\"")) for value in values.split(",") if value.strip()
         ]
     if not axes:
-        raise InputError("--vary: missing. Say what to vary, such as --vary seq=4k,8k.")
+        raise InputError("--vary: missing. Specify what to vary, such as --vary seq=4k,8k.")
     return axes

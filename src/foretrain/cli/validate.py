@@ -16,41 +16,44 @@ def validate(
         list[Path],
         typer.Argument(
             metavar="CASES…",
-            help="Case files with measured values (JSON Lines; '-' is standard input).",
+            help="Case files with measured values (JSON Lines; '-' for standard input).",
         ),
     ],
     output: Output,
     quality: Annotated[
-        str, typer.Option(help="Which measurements to count, by their quality.")
+        str, typer.Option(help="Qualities of measurement to include.")
     ] = "high,medium",
     group: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="This group only. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this group. Repeatable.")
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
             metavar="fit|check",
-            help="One half of the cases only, by a hash of their configuration.",
+            help="Only the fit or the check half of the cases, split by a hash of their "
+            "configuration.",
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(help="Exit with 1 when the mean error of all cases is greater, such as 0.1."),
+        typer.Option(
+            help="Exit with code 1 if the mean error over all cases exceeds this, such as 0.1."
+        ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes to use; left out, all cores.")
+        int | None, typer.Option(metavar="N", help="Number of processes. Default: all cores.")
     ] = None,
 ) -> int:
-    """Predicted against measured, group by group.
+    """Compare predictions with measurements, group by group.
 
-    Exit code 1 when the mean error is beyond --tolerance, or when no case could be predicted. -o FILE.html draws it.
+    Exit code 1 if the mean error exceeds --tolerance or no case could be predicted. -o FILE.html plots the result.
     """
     from foretrain.cli.output import expect_page, give_page
     from foretrain.cli.progress import Progress
 
     expect_page(output)
     if tolerance is not None and not 0 <= tolerance < float("inf"):
-        raise InputError(f"--tolerance {tolerance}: must be a share such as 0.1.")
+        raise InputError(f"--tolerance {tolerance}: must be a fraction such as 0.1.")
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: must be 1 or more.")
     import foretrain

@@ -25,13 +25,15 @@ def whatif(
         ),
     ] = None,
 ) -> int:
-    """The same step with something changed: before and after."""
+    """Change something and compare the step before and after."""
     from foretrain.cli.output import expect_page, give_page
 
     expect_page(output)
     changed = assignments(changes, "--set")
     if not changed:
-        raise InputError("--set: missing. Say what to change, such as --set network.bandwidth=2x.")
+        raise InputError(
+            "--set: missing. Specify what to change, such as --set network.bandwidth=2x."
+        )
     asked = {**question.asked(), **job.asked()}
     import foretrain
     from foretrain.report import page_of

@@ -1,4 +1,4 @@
-"""From rows of plain data (catalogue, user files) to the nouns."""
+"""From rows of plain data (catalog, user files) to the nouns."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def device_from(name: str, row: Row) -> Device:
     if missing:
         faults = [f"{key}: missing." for key in missing]
         raise ClusterError(
-            f"Device {name!r} is not complete (or add `like: <known device>`):", faults=faults
+            f"Device {name!r} is incomplete (or add `like: <known device>`):", faults=faults
         )
-    values: dict[str, Any] = {"title": name, "source": "given by the user", **_DEVICE_DEFAULTS}
+    values: dict[str, Any] = {"title": name, "source": "specified by the user", **_DEVICE_DEFAULTS}
     values.update({key: row[key] for key in _DEVICE_PLAIN if row.get(key) is not None})
     for key, parse in _DEVICE_QUANTITIES.items():
         if row.get(key) is not None:
@@ -72,7 +72,11 @@ def device_from(name: str, row: Row) -> Device:
 def device_like(name: str, base: Device, row: Row) -> Device:
     """Another device with what a row says differently; what was measured of it holds, at the rates of the row."""
     known = {one.name: getattr(base, one.name) for one in fields(base)}
-    known |= {"peak_flops": base.peaks, "measured_as": base.identity, "source": "given by the user"}
+    known |= {
+        "peak_flops": base.peaks,
+        "measured_as": base.identity,
+        "source": "specified by the user",
+    }
     return device_from(name, {**known, **row})
 
 
@@ -98,7 +102,7 @@ def node_from(name: str, row: Row, parts: Parts) -> Node:
         interconnect=interconnect_from(_interconnect_word(row, devices), devices, parts),
         nics=None if row.get("nics") is None else nics_from(row["nics"], parts),
         host=_host(row.get("host") or {}),
-        source=row.get("source") or "given by the user",
+        source=row.get("source") or "specified by the user",
         price=_price(row.get("price")),
         cloud=row.get("cloud"),
         status=row.get("status") or "current",
@@ -132,7 +136,7 @@ def _devices(given: Any, parts: Parts) -> tuple[Device, ...]:
                 raise ClusterError(f"devices: count: {NODE_DEVICES.fault(count)}")
             devices += [parts.find_device(entry["device"])] * count
     if not NODE_DEVICES.allows(len(devices)):
-        raise ClusterError(f"devices: {len(devices):,}; give 1 to {NODE_DEVICES.most:,}.")
+        raise ClusterError(f"devices: {len(devices):,}; must be 1 to {NODE_DEVICES.most:,}.")
     return tuple(devices)
 
 
@@ -156,7 +160,7 @@ def nics_from(row: Row, parts: Parts) -> Nics:
     latency = row.get("latency")
     bandwidth = row.get("bandwidth") or link.bandwidth
     if bandwidth is None:
-        raise ClusterError(f"nics.bandwidth: missing; {link.title} comes in many speeds.")
+        raise ClusterError(f"nics.bandwidth: missing; {link.title} has no default speed.")
     return Nics(
         kind=kind,
         count=int(row.get("count") or 1),
@@ -188,9 +192,9 @@ def _price(row: Row | None) -> Price | None:
         return None
     return Price(
         usd_per_hour=row["usd_per_hour"],
-        date=str(row.get("date") or "not dated"),
-        region=row.get("region") or "not named",
-        source=row.get("source") or "given by the user",
+        date=str(row.get("date") or "date unknown"),
+        region=row.get("region") or "source unknown",
+        source=row.get("source") or "specified by the user",
         spot_usd_per_hour=row.get("spot_usd_per_hour"),
     )
 

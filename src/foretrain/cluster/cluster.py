@@ -44,13 +44,13 @@ class NodeRun:
         if not 1 <= self.used <= self.node.device_count:
             faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
         if faults:
-            raise ClusterError(f"Nodes {self.node.name!r} are not usable:", faults=faults)
+            raise ClusterError(f"Nodes {self.node.name!r} are invalid:", faults=faults)
 
 
 # Not slotted: cached_property keeps the arrays in the instance's __dict__.
 @dataclass(frozen=True)
 class Cluster:
-    """What a training job runs on. Ranks are numbered node by node, inside a node by local index.
+    """The cluster a training job runs on. Ranks are numbered node by node, by local index within a node.
 
     >>> from foretrain import Cluster
     >>> Cluster.of("2 x dgx-h100")
@@ -63,7 +63,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise ClusterError(f"Cluster {self.name!r} has no nodes; give at least one.")
+            raise ClusterError(f"Cluster {self.name!r} has no nodes; specify at least one.")
         if not DEVICES.allows(self.device_count):
             raise ClusterError(
                 f"Cluster {shown(self.name, 80)} has {self.device_count:,} devices; at most {DEVICES.most:,}."
@@ -88,20 +88,20 @@ class Cluster:
 
     @classmethod
     def read(cls, spec: str | Path | Mapping[str, Any] | Cluster) -> Described:
-        """As `of`, with what had to be assumed of machines that are described by device and links."""
+        """Like `of`, and also return the assumptions made about nodes defined by device and links."""
         from foretrain.cluster import reading
 
         return reading.cluster_with_notes(spec)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "cluster") -> Cluster:
-        """Inverse of `to_dict`; also takes the short YAML form."""
+        """Inverse of `to_dict`; also accepts the short YAML form."""
         from foretrain.cluster import documents
 
         return documents.cluster_from_dict(data, where)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data in the YAML form, complete in itself: needs no catalogue to be read back."""
+        """Plain data in the YAML form; self-contained, so no catalog is needed to read it back."""
         from foretrain.cluster import documents
 
         return documents.cluster_to_dict(self)
@@ -114,7 +114,7 @@ class Cluster:
 
     @property
     def device_count(self) -> int:
-        """Devices that take part."""
+        """Number of devices used."""
         return sum(run.count * run.used for run in self.runs)
 
     @cached_property
@@ -162,18 +162,20 @@ class Cluster:
             if 0 <= left < run.count:
                 return run.node
             left -= run.count
-        raise ClusterError(f"There is no node {number}; nodes run from 0 to {self.node_count - 1}.")
+        raise ClusterError(
+            f"There is no node {number}; nodes are numbered 0 to {self.node_count - 1}."
+        )
 
     @property
     def is_uniform(self) -> bool:
-        """All nodes alike, with equal numbers of the same device in use."""
+        """Whether all nodes are identical, with the same number of the same device in use."""
         return len({(run.node, run.used) for run in self.runs}) == 1 and len(self.devices) == 1
 
     # --- money ----------------------------------------------------------------------------------
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Rent of all nodes, whole nodes at that; None if any price is not known."""
+        """Price of all (whole) nodes per hour; None if any price is unknown."""
         total = 0.0
         for run in self.runs:
             if run.node.price is None:
@@ -190,11 +192,12 @@ class Cluster:
     # --- other clusters from this one -----------------------------------------------------------
 
     def first(self, devices: int) -> Cluster:
-        """The same machines with only the first `devices` in use, filling node after node."""
+        """The same nodes with only the first `devices` in use, filling nodes in order."""
         if not 1 <= devices <= self.device_count:
             raise ClusterError(
-                f"{counted(devices, 'device')} asked of {self.name}, which has {self.device_count}. "
-                f"Ask for 1 to {self.device_count}, or a larger cluster."
+                f"{counted(devices, 'device')} requested from {self.name}, which has "
+                f"{self.device_count}. Request 1 to {self.device_count}, or use a larger "
+                "cluster."
             )
         left, runs = devices, []
         for run in self.runs:
@@ -213,7 +216,8 @@ class Cluster:
         """The first nodes with that many devices in use each: `[1, 3, 4]`. Neighbouring equals are joined."""
         if not 1 <= len(devices_per_node) <= self.node_count:
             raise ClusterError(
-                f"The placement names {len(devices_per_node)} nodes, {self.name} has {self.node_count}."
+                f"The placement lists {len(devices_per_node)} nodes, but {self.name} has "
+                f"{self.node_count}."
             )
         runs: list[NodeRun] = []
         for number, used in enumerate(devices_per_node):
@@ -240,8 +244,7 @@ class Cluster:
     ) -> Cluster:
         """The same cluster with other rates: `scaled(network=2.0)` doubles every network link.
 
-        `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices are kept: the question is
-        "what if", not "what would it cost".
+        `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do not change.
         """
         from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 
@@ -253,7 +256,7 @@ class Cluster:
         return replace(self, runs=runs, network=scaled_network(self.network, factors))
 
     def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
-        """The same nodes with other network cards."""
+        """The same nodes with other NICs."""
         runs = tuple(replace(run, node=run.node.with_nics(nics)) for run in self.runs)
         return replace(self, runs=runs, network=Network(nics.kind, topology, source))
 
@@ -263,7 +266,7 @@ class Cluster:
     # --- showing --------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """A few lines for people."""
+        """A short human-readable description."""
         from foretrain.cluster.showing import described
 
         return described(self)

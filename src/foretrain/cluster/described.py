@@ -3,7 +3,7 @@
     {device: h100, devices_per_node: 8, nodes: 2, intra_node: nvlink4-nvswitch,
      network: {kind: infiniband, gbps_per_node: 3200}}
 
-Host, network cards and price come from the machine in the catalogue that is most like it; what is null comes from
+Host, network cards and price come from the machine in the catalog that is most like it; what is null comes from
 there too and is said so. `placement` lists devices in use per node, `devices` is how many take part in all.
 """
 
@@ -81,7 +81,7 @@ def used_devices(data: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _name(node: Node, used: Sequence[int], device: Device) -> str:
-    """As one would write it, where the machine is one of the catalogue."""
+    """As one would write it, where the machine is one of the catalog."""
     is_whole = all(count == node.device_count for count in used)
     if is_whole and node.name in catalog.nodes():
         return f"{len(used)} x {node.name}"
@@ -116,7 +116,7 @@ def _checked(case: Any, assumptions: list[str], warnings: list[str]) -> _Wanted:
         domain=_whole(case.get("nvlink_domain"), "cluster.nvlink_domain", faults),
     )
     if faults:
-        raise ClusterError("The cluster is not usable:", faults=faults)
+        raise ClusterError("Invalid cluster:", faults=faults)
     return wanted
 
 
@@ -126,7 +126,7 @@ def _note_unknown(
     for key, value in given.items():
         if key not in known and value is not None:
             assumptions.append(
-                f"{path}.{key} is not known and is ignored.{did_you_mean(str(key), known)}"
+                f"{path}.{key} is unknown and ignored.{did_you_mean(str(key), known)}"
             )
 
 
@@ -137,7 +137,7 @@ def _device(name: Any, faults: list[str], assumptions: list[str]) -> Device:
         near = None if catalog.is_device(name) else _kin(name)
         if near is None:
             return catalog.find_device(name)
-        assumptions.append(f"device {name!r} is not known; {near} stands in for it.")
+        assumptions.append(f"device {name!r} is unknown; falling back to {near}.")
         return catalog.devices()[near]
     except ClusterError as error:
         faults.append(f"cluster.device: {error}")
@@ -196,7 +196,7 @@ def _network(
     if word is None:
         word = nearest_network(text, gbps)
         warnings.append(
-            f"cluster.network.kind {shown(text)} is not known; {word.kind} stands in for it."
+            f"cluster.network.kind {shown(text)} is unknown; falling back to {word.kind}."
         )
     return word
 
@@ -211,7 +211,7 @@ def _placement(
             raise ClusterError(f"placement: {used!r} must list at least one device for each node.")
         if devices is not None and sum(used) != devices:
             raise ClusterError(
-                f"placement {used!r} uses {sum(used)} devices, not the {devices} that are said to take part."
+                f"placement {used!r} uses {sum(used)} devices, not the {devices} specified."
             )
         return used
     per_node = wanted.per_node
@@ -219,11 +219,13 @@ def _placement(
         per_node = catalog.standard_node(wanted.device).device_count
         if devices is not None and wanted.nodes is None:
             per_node = min(per_node, devices)
-        assumptions.append(f"devices_per_node is not given: {per_node}, as in the usual machine.")
+        assumptions.append(
+            f"devices_per_node is not specified: {per_node}, as in the default node."
+        )
     nodes = wanted.nodes
     if nodes is None:
         nodes = -(-devices // per_node) if devices is not None else 1
-        assumptions.append(f"nodes is not given: {nodes}.")
+        assumptions.append(f"nodes is not specified: {nodes}.")
     return _filled(per_node, nodes, devices, assumptions)
 
 
@@ -232,10 +234,11 @@ def _filled(per_node: int, nodes: int, devices: int | None, assumptions: list[st
         return [per_node] * nodes
     if not 1 <= devices <= per_node * nodes:
         raise ClusterError(
-            f"{devices} devices take part, but {nodes} nodes of {per_node} hold {per_node * nodes}."
+            f"{devices} devices are used, but {nodes} nodes of {per_node} have only "
+            f"{per_node * nodes}."
         )
     assumptions.append(
-        f"{devices} of {per_node * nodes} devices are used: nodes filled one by one."
+        f"{devices} of {per_node * nodes} devices are used; nodes are filled in order."
     )
     whole, rest = divmod(devices, per_node)
     return [per_node] * whole + ([rest] if rest else [])
@@ -245,7 +248,7 @@ def _filled(per_node: int, nodes: int, devices: int | None, assumptions: list[st
 
 
 def _most_alike(wanted: _Wanted, per_node: int) -> Node:
-    """The catalogue machine with this device that matches best; ties go to the standard one."""
+    """The catalog machine with this device that matches best; ties go to the standard one."""
     standard = catalog.standard_node(wanted.device)
     best, best_score = standard, _likeness(wanted, standard, per_node)
     for name in catalog.nodes_with(wanted.device.name):
@@ -288,7 +291,7 @@ def _node(wanted: _Wanted, model: Node, per_node: int, nodes: int, assumptions: 
         nics=nics,
         price=model.price if same else None,
         cloud=model.cloud if same else None,
-        source=model.source if same else f"described by device and links; host as in {model.name}",
+        source=model.source if same else f"defined by device and links; host as in {model.name}",
     )
 
 
@@ -313,7 +316,7 @@ def _interconnect(
     if wanted.intra_node is None:
         if per_node > 1:
             kind = model.interconnect.kind
-            assumptions.append(f"intra_node is not given: {kind}, as in {model.name}.")
+            assumptions.append(f"intra_node is not specified: {kind}, as in {model.name}.")
         found = model.interconnect
         if found.topology == "single" and per_node > 1:
             found = interconnect_from("pcie4", devices, catalog.parts())
@@ -336,7 +339,7 @@ def _job_domain(wanted: _Wanted, per_node: int, assumptions: list[str]) -> int:
     domain, total = wanted.domain or 1, per_node * (wanted.nodes or 1)
     whole = 1 << (domain.bit_length() - 1)
     if total > domain and total % whole == 0 and total % domain:
-        assumptions.append(f"{whole} of the {domain} devices of each rack are taken.")
+        assumptions.append(f"{whole} of the {domain} devices of each rack are used.")
         return whole
     return domain
 
@@ -349,9 +352,7 @@ def _with_rate(
         return found
     link = catalog.links()[found.kind.split("-")[0]]
     if per_node > 1:
-        assumptions.append(
-            f"{device.title} has no {found.kind} links of its own; one link is taken."
-        )
+        assumptions.append(f"{device.title} has no {found.kind} links; one link is assumed.")
     return replace(found, bandwidth=link.bandwidth)
 
 
@@ -365,13 +366,13 @@ def _nics(
     known = example.nics
     kind = wanted.kind or (known.kind if known is not None else "ethernet")
     if wanted.kind is None:
-        assumptions.append(f"network.kind is not given: {kind}, as in {example.name}.")
+        assumptions.append(f"network.kind is not specified: {kind}, as in {example.name}.")
     if wanted.gbps is not None:
         return _cards(wanted.gbps, kind, known, count)
     if wanted.card_bandwidth is not None:
         cards = 1 if known is None else known.count
         row = {"kind": kind, "count": cards, "bandwidth": wanted.card_bandwidth}
-        assumptions.append(f"network cards are not given: {cards} per node, as in {example.name}.")
+        assumptions.append(f"NICs are not specified: {cards} per node, as in {example.name}.")
         return nics_from(row, catalog.parts())
     if known is None or known.kind != kind:
         # other transports come in other speeds, but the size of the pipe is the best guess there is
@@ -379,7 +380,9 @@ def _nics(
             known.total_bandwidth * 8e-9 if known is not None else 1.0, kind, known, count
         )
     gbps = known.total_bandwidth * 8e-9
-    assumptions.append(f"network.gbps_per_node is not given: {gbps:g} Gb/s, as in {example.name}.")
+    assumptions.append(
+        f"network.gbps_per_node is not specified: {gbps:g} Gb/s, as in {example.name}."
+    )
     return known
 
 

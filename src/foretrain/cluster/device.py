@@ -63,12 +63,12 @@ class Device:
         rest = ("compute_units", "max_clock_hz", "tdp_watts")
         faults = faults_of(self, (*rates, *rest), ("link_bandwidth",))
         if not self.peak_flops:
-            faults.append("peak_flops: empty; give at least one dtype, for example fp32.")
+            faults.append("peak_flops: empty; specify at least one dtype, for example fp32.")
         for dtype, rate in self.peak_flops:
             if not isfinite(rate) or rate <= 0:
-                faults.append(f"peak_flops.{dtype}: {rate!r} must be a finite number, positive.")
+                faults.append(f"peak_flops.{dtype}: {rate!r} must be a positive finite number.")
         if faults:
-            raise ClusterError(f"Device {self.name!r} is not usable:", faults=faults)
+            raise ClusterError(f"Device {self.name!r} is invalid:", faults=faults)
 
     @property
     def identity(self) -> str:
@@ -98,8 +98,8 @@ class Device:
         if rate is None:
             known = [name for name, _ in self.peak_flops]
             raise ClusterError(
-                f"{self.title} has no {dtype} path; it has {', '.join(known)}."
-                f"{did_you_mean(dtype, known)}"
+                f"{self.title} does not support {dtype}; supported: "
+                f"{', '.join(known)}.{did_you_mean(dtype, known)}"
             )
         return rate
 

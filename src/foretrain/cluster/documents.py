@@ -66,7 +66,7 @@ def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluste
     """A cluster from plain data; every fault of the form at once."""
     form = _checked(_normal(data), where)
     if not form.nodes:
-        raise ClusterError(f"{where} is not usable:", faults=["nodes: empty; give at least one."])
+        raise ClusterError(f"{where} is invalid:", faults=["nodes: empty; specify at least one."])
     faults: list[str] = []
     own = _own_devices(form.devices, faults)
     parts = _parts_with(own)
@@ -77,10 +77,10 @@ def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluste
             runs.append(run)
     nodes = tried(lambda: with_network(runs, form.network, parts), "network", faults)
     if faults or nodes is None:
-        raise ClusterError(f"{where} is not usable:", faults=faults)
+        raise ClusterError(f"{where} is invalid:", faults=faults)
     network = tried(lambda: network_of(nodes, form.network), "network", faults)
     if network is None:
-        raise ClusterError(f"{where} is not usable:", faults=faults)
+        raise ClusterError(f"{where} is invalid:", faults=faults)
     return joined(Cluster(form.name or _default_name(nodes), tuple(nodes), network), where)
 
 
@@ -100,12 +100,12 @@ def _checked(data: Any, where: str) -> ClusterForm:
             if isinstance(ends, list | tuple) and len(ends) == 2 and ends[0] == ends[1]:
                 loops.append(f"network.edges[{number}]: {self_loop(ends[0])}")
         faults += loops[:MOST_LOOPS]
-        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-        raise ClusterError(f"{where} is not usable ({count}):", faults=faults) from None
+        count = f"{len(faults)} error{'s' if len(faults) > 1 else ''}"
+        raise ClusterError(f"{where} is invalid ({count}):", faults=faults) from None
 
 
 MOST_LOOPS = 20
-NO_RATE = "Leave a cable without bandwidth out."
+NO_RATE = "Remove cables without bandwidth."
 
 
 def _is_rate(fault: str) -> bool:
@@ -119,7 +119,7 @@ def joined(cluster: Cluster, where: str) -> Cluster:
     faults: list[str] = []
     tried(lambda: cluster.network_fabric, "network", faults)
     if faults:
-        raise ClusterError(f"{where} is not usable:", faults=faults)
+        raise ClusterError(f"{where} is invalid:", faults=faults)
     return cluster
 
 
@@ -137,8 +137,8 @@ def _normal(data: Any) -> Any:
     if isinstance(full.get("nodes"), list | tuple):
         if len(full["nodes"]) > MOST_RUNS:
             raise ClusterError(
-                f"nodes: {len(full['nodes']):,} entries; at most {MOST_RUNS:,}. "
-                'Write equal machines as one entry, such as "1000 x t4".'
+                f"nodes: {len(full['nodes']):,} entries; at most {MOST_RUNS:,}. Write "
+                'identical nodes as one entry, such as "1000 x t4".'
             )
         full["nodes"] = [normal_node(entry) for entry in full["nodes"]]
     return full
@@ -154,8 +154,8 @@ def _normal_network(given: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(edges, list | tuple):
         if len(edges) > MOST_CABLES:
             raise ClusterError(
-                f"network.edges: {len(edges):,} cables; at most {MOST_CABLES:,}. "
-                "Name a topology (fat-tree, torus …) instead of drawing every cable."
+                f"network.edges: {len(edges):,} cables; at most {MOST_CABLES:,}. Specify a "
+                "topology (fat-tree, torus …) instead of listing every cable."
             )
         full["edges"] = [_normal_edge(edge) for edge in edges]
     return full
@@ -230,14 +230,14 @@ def _run(form: NodeForm, parts: Parts) -> NodeRun:
         base = catalog.find_node(form.node)
         node = base if set(row) <= {"node", "count", "used"} else _changed(base, row, parts)
     elif form.devices is None:
-        raise ClusterError("give `node` (a catalogue name) or `devices`.")
+        raise ClusterError("specify `node` (a catalog name) or `devices`.")
     else:
         node = node_from(form.name or "node", row, parts)
     return NodeRun(node, form.count, form.used or node.device_count)
 
 
 def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
-    """A catalogue machine with what the user says differently."""
+    """A catalog machine with what the user says differently."""
     devices = row.get("devices") or list(base.devices)
     changed = node_from(
         row.get("name") or base.name,
@@ -310,7 +310,7 @@ def network_of(runs: list[NodeRun], form: NetworkForm) -> Network:
     if name == "graph" and (nodes := sum(run.count for run in runs)) > MOST_VERTICES:
         faults.append(f"edges: {too_many(nodes)}")
     if faults:
-        raise ClusterError("network is not usable:", faults=faults)
+        raise ClusterError("invalid network:", faults=faults)
     kind = form.kind or network_kind([run.node for run in runs])
     edges = tuple(_edge(edge) for edge in form.edges)
     return Network(kind, name, form.source, edges, parameters, form.routing)
@@ -350,7 +350,7 @@ def _bare(value: Any) -> Any:
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """Complete in itself: devices are written out, nothing refers to the catalogue."""
+    """Complete in itself: devices are written out, nothing refers to the catalog."""
     keys: dict[Device, str] = {}
     for run in cluster.runs:
         for device in run.node.devices:

@@ -107,10 +107,10 @@ def drawn_nodes(facts: dict[str, Any]) -> list[str]:
         rate = machine["interconnect_bandwidth"]
         each = f", {show_bandwidth(rate)} each way per device" if rate and total > 1 else ""
         span = machine["domain_devices"]
-        wide = f", joins {span} devices across machines" if span and span > total else ""
+        wide = f", connects {span} devices across nodes" if span and span > total else ""
         lines.append(f"  ├─ {devices}")
         lines.append(f"  ├─ {machine['interconnect']}{each}{wide}")
-        out = "no network cards"
+        out = "no NICs"
         if machine["ports"]:
             speed = show_bandwidth(machine["port_bandwidth"])
             ports = counted(machine["ports"], "network port")

@@ -114,8 +114,8 @@ class Fabric:
         """The routes that traffic follows: spread over equal paths or one path each."""
         if self.diameter is not None and len(src) * self.diameter > MOST_ENTRIES:
             raise ClusterError(
-                f"{len(src):,} routes of up to {self.diameter:,} links each are too many to follow. "
-                "Name a topology with shorter ways (fat-tree, torus) or fewer nodes."
+                f"{len(src):,} routes of up to {self.diameter:,} links each are too many to "
+                "trace. Use a topology with shorter paths (fat-tree, torus) or fewer nodes."
             )
         return compressed(self.route(src, dst)) if self.spread is None else self.spread(src, dst)
 
@@ -146,8 +146,8 @@ def expect_links(links: float, what: str) -> None:
     """Refuse a fabric that would not fit the memory, before anything is laid out."""
     if links > MOST_LINKS:
         raise ClusterError(
-            f"{what} would have {links:,.0f} links; at most {MOST_LINKS:,}. "
-            "Name a sparser topology or fewer nodes."
+            f"{what} would have {links:,.0f} links; at most {MOST_LINKS:,}. Use a sparser "
+            "topology or fewer nodes."
         )
 
 

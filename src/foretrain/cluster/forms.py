@@ -45,8 +45,8 @@ MOST_VERTICES = 4_096
 def too_many(vertices: int) -> str:
     """What is wrong with a drawn network of so many nodes and switches."""
     return (
-        f"{vertices:,} nodes and switches to join; at most {MOST_VERTICES:,} in a drawn network. "
-        "Name a topology (fat-tree, torus …)."
+        f"{vertices:,} nodes and switches; at most {MOST_VERTICES:,} in an explicit network. "
+        "Specify a topology (fat-tree, torus …)."
     )
 
 
@@ -131,7 +131,7 @@ class PriceForm:
 
 @dataclass(frozen=True, slots=True)
 class NodeForm:
-    """A machine, whole or as changes to one in the catalogue (`node`)."""
+    """A machine, whole or as changes to one in the catalog (`node`)."""
 
     __pydantic_config__: ClassVar[Any] = STRICT
     node: str | None = None

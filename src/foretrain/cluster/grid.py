@@ -27,15 +27,15 @@ def grid_sizes(nodes: int, dims: int, sizes: Sequence[int] | None) -> tuple[int,
     if not 1 <= count <= MOST_DIMS:
         name = "dims" if sizes is None else "sizes"
         raise ClusterError(
-            "The network is not usable:",
-            faults=[f"{name}: {count:,} dimensions; give 1 to {MOST_DIMS}."],
+            "Invalid network:",
+            faults=[f"{name}: {count:,} dimensions; must be 1 to {MOST_DIMS}."],
         )
     if sizes is not None:
         if math.prod(sizes) < nodes:
             shape = " x ".join(str(size) for size in sizes)
             raise ClusterError(
-                "The network is not usable:",
-                faults=[f"sizes: {shape} is {math.prod(sizes):,} places for {nodes:,} nodes."],
+                "Invalid network:",
+                faults=[f"sizes: {shape} has {math.prod(sizes):,} positions for {nodes:,} nodes."],
             )
         return tuple(sizes)
     left, found = nodes, []

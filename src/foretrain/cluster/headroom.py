@@ -53,11 +53,13 @@ def headroom_share(
         else:
             share = float(text)
     except (ValueError, InputError):
-        raise _fault(given, "is neither a share nor a size") from None
+        raise _fault(given, "is neither a percentage nor a size") from None
     if not 0.0 <= share <= MOST:
-        raise _fault(given, f"is not from 0 to {100 * MOST:.0f} % of a device")
+        raise _fault(given, f"must be between 0 and {100 * MOST:.0f} % of device memory")
     return share
 
 
 def _fault(given: float | str, reason: str) -> InputError:
-    return InputError(f"headroom: {given!r} {reason}. Write a share such as 5% or a size: 4GiB.")
+    return InputError(
+        f"headroom: {given!r} {reason}. Write a percentage such as 5% or a size such as 4GiB."
+    )

@@ -105,7 +105,7 @@ def _device_table(nodes: list[Node]) -> tuple[tuple[Device, ...], IntArray]:
 
 
 def _port_table(nodes: list[Node]) -> IntArray:
-    """For each kind of node the network port nearest to each device; -1 without network cards."""
+    """For each kind of node the network port nearest to each device; -1 without NICs."""
     table = np.full((len(nodes), max(node.device_count for node in nodes)), -1, dtype=np.int64)
     for row, node in enumerate(nodes):
         if node.nic_ports:

@@ -30,7 +30,7 @@ class Link:
     def __post_init__(self) -> None:
         faults = faults_of(self, ("bandwidth", "cpu_link_bandwidth"), ("latency",))
         if faults:
-            raise ClusterError(f"Link {self.name!r} is not usable:", faults=faults)
+            raise ClusterError(f"Link {self.name!r} is invalid:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Interconnect:
         if self.lanes is not None and not _is_mesh(self.lanes):
             faults.append("lanes: must be a square symmetric table of small whole numbers.")
         if faults:
-            raise ClusterError(f"Interconnect {self.kind!r} is not usable:", faults=faults)
+            raise ClusterError(f"Interconnect {self.kind!r} is invalid:", faults=faults)
 
 
 def _is_mesh(lanes: tuple[tuple[int, ...], ...]) -> bool:
@@ -100,7 +100,7 @@ class Nics:
     def __post_init__(self) -> None:
         faults = faults_of(self, ("count", "bandwidth", "scale"), ("latency", "latency_scale"))
         if faults:
-            raise ClusterError("nics are not usable:", faults=faults)
+            raise ClusterError("invalid nics:", faults=faults)
 
     @property
     def total_bandwidth(self) -> float:
@@ -110,7 +110,7 @@ class Nics:
 
 def self_loop(end: object) -> str:
     """What is wrong with a cable that ends where it starts."""
-    return f"a cable from {end} to itself joins nothing. Drop it, or name its other end."
+    return f"a cable from {end} to itself. Remove it, or specify its other end."
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ class NetworkEdge:
         rates, delays = ("bandwidth", "back_bandwidth"), ("latency", "back_latency")
         faults = faults_of(self, rates, delays)
         if self.one_way and (self.back_bandwidth or self.back_latency) is not None:
-            faults.append("one_way: a one-way cable has no way back; drop back_*.")
+            faults.append("one_way: a one-way cable has no reverse direction; remove back_*.")
         if faults:
-            raise ClusterError(f"network edge {self.ends} is not usable:", faults=faults)
+            raise ClusterError(f"invalid network edge {self.ends}:", faults=faults)
 
     def directions(self, one: int, other: int) -> Iterator[tuple[int, int, float, float]]:
         """(tail, head, bandwidth, latency) of each direction, with the ends as numbers."""

@@ -27,7 +27,7 @@ class Host:
         names = ("cpu_cores", "memory_bytes", "memory_bandwidth", "storage_bandwidth")
         faults = faults_of(self, names)
         if faults:
-            raise ClusterError("host is not usable:", faults=faults)
+            raise ClusterError("invalid host:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Price:
     def __post_init__(self) -> None:
         faults = faults_of(self, (), ("usd_per_hour", "spot_usd_per_hour"))
         if faults:
-            raise ClusterError("price is not usable:", faults=faults)
+            raise ClusterError("invalid price:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Node:
 
     def __post_init__(self) -> None:
         if not self.devices:
-            raise ClusterError(f"Node {self.name!r} has no devices; give at least one.")
+            raise ClusterError(f"Node {self.name!r} has no devices; specify at least one.")
 
     @property
     def identity(self) -> str:

@@ -32,8 +32,8 @@ def expect_joined(fabric: Fabric, remedy: str) -> None:
 def _parts(fabric: Fabric, part: NDArray[np.int32]) -> str:
     homes = np.unique(part[fabric.port_vertex])
     texts = [_names(fabric, np.flatnonzero(part == home)) for home in homes[:MOST_PARTS].tolist()]
-    more = f" and {len(homes) - MOST_PARTS:,} more parts" if len(homes) > MOST_PARTS else ""
-    return f"it falls into {len(homes):,} parts: {' | '.join(texts)}{more}"
+    more = f" and {len(homes) - MOST_PARTS:,} more components" if len(homes) > MOST_PARTS else ""
+    return f"it has {len(homes):,} components: {' | '.join(texts)}{more}"
 
 
 def _names(fabric: Fabric, vertices: IntArray) -> str:
@@ -49,5 +49,5 @@ def _one_way(fabric: Fabric, strong: NDArray[np.int32], remedy: str) -> str:
         lost = vertices[reached[vertices] < 0]
         if len(lost):
             one, other = fabric.vertex_name(start), fabric.vertex_name(int(lost[0]))
-            return f"Cables are one-way: there is no way from {one} to {other}. {remedy}"
+            return f"Cables are one-way: there is no path from {one} to {other}. {remedy}"
     return f"Cables are one-way and not all nodes reach each other. {remedy}"

@@ -81,7 +81,7 @@ def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluste
     carded = tried(lambda: with_network(runs, form, catalog.parts()), "network", faults)
     network = tried(lambda: network_of(carded or runs, form), "network", faults)
     if network is None or carded is None:
-        raise ClusterError(f"{shown(spec, 80)} is not usable:", faults=faults)
+        raise ClusterError(f"{shown(spec, 80)} is invalid:", faults=faults)
     return joined(Cluster(spec, tuple(carded), network), shown(spec, 80))
 
 
@@ -97,7 +97,7 @@ def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
     given = _arguments(inner, spec)
     routing = given.pop("routing", None)
     if routing is not None and not isinstance(routing, str):
-        raise ClusterError(f"routing: {routing!r} is no name.")
+        raise ClusterError(f"routing: {routing!r} is not a name.")
     word = None if inner else network_word(topology)
     if word is not None:
         return machines, {"kind": word.kind, "bandwidth": word.bandwidth}
@@ -139,7 +139,7 @@ def split_count(term: str) -> tuple[int, str]:
 def _counted(digits: str, term: str) -> int:
     digits = digits.replace(",", "").replace("_", "")
     if len(digits) > 9:
-        raise ClusterError(f"{shown(term, 80)} asks for too many machines.")
+        raise ClusterError(f"{shown(term, 80)} has too many nodes.")
     return int(digits)
 
 
@@ -154,7 +154,7 @@ def _from_file(path: Path) -> Described:
     _expect_readable(path)
     data = load_yaml(path, "a cluster in YAML")
     if not isinstance(data, Mapping):
-        raise ClusterError(f"{path} holds no mapping; expected a cluster with `nodes`.")
+        raise ClusterError(f"{path} is not a mapping; expected a cluster with `nodes`.")
     found = _from_mapping(data, str(path))
     if "name" in data or "device" in data:
         return found
@@ -170,8 +170,8 @@ def _expect_readable(path: Path) -> None:
     from foretrain.cluster.forms import MOST_CABLES
 
     remedy = (
-        'Write equal machines as one entry ("1000 x t4") and name a topology (fat-tree, torus …) '
-        "instead of drawing every cable."
+        'Write identical nodes as one entry ("1000 x t4") and specify a topology (fat-tree, '
+        "torus …) instead of listing every cable."
     )
     size = path.stat().st_size if path.is_file() else 0
     if size > MOST_BYTES:
@@ -219,8 +219,9 @@ def _nodes_of(count: int, devices: str) -> NodeRun:
     node = catalog.standard_node(catalog.find_device(name))
     if used > node.device_count:
         raise ClusterError(
-            f"{used} {name} in one node: the usual machine, {node.name}, has {node.device_count}. Name another "
-            "machine ('foretrain catalog list nodes') or describe it in a YAML file."
+            f"{used} {name} in one node: the default node, {node.name}, has "
+            f"{node.device_count}. Use another node ('foretrain catalog list nodes') or define "
+            "it in a YAML file."
         )
     return NodeRun(node, count, used)
 
@@ -228,6 +229,6 @@ def _nodes_of(count: int, devices: str) -> NodeRun:
 def _unknown(name: str) -> ClusterError:
     near = did_you_mean(name, catalog.words())
     return ClusterError(
-        f"Unknown machine or device {shown(name, 80)}.{near} 'foretrain catalog list nodes' and 'foretrain catalog "
-        "list devices' list all; or give a YAML file."
+        f"Unknown node or device {shown(name, 80)}.{near} 'foretrain catalog list nodes' and "
+        "'foretrain catalog list devices' list all; or use a YAML file."
     )

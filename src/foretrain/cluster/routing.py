@@ -42,9 +42,9 @@ GRAPH_ROUTINGS: Mapping[str, Callable[[Fabric], Fabric]] = {
 """Routings that any graph can have."""
 
 ROUTINGS: Mapping[str, str] = {
-    "shortest": "one path of fewest hops",
-    "ecmp": "spread evenly over all paths of fewest hops",
-    "dimension-order": "one path of fewest hops, dimension after dimension (grids)",
+    "shortest": "one shortest path",
+    "ecmp": "spread evenly over all shortest paths",
+    "dimension-order": "one shortest path, dimension by dimension (grids)",
     "minimal": "at most one hop between groups (dragonfly)",
 }
 

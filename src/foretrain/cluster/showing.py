@@ -53,7 +53,7 @@ def _run_lines(run: NodeRun) -> list[str]:
     lines.append(f"    interconnect: {node.interconnect.kind}{_port(node)}")
     if node.nics is not None:
         lines.append(
-            f"    network cards: {node.nics.count} x {node.nics.bandwidth * 8 / 1e9:,.4g} Gb/s "
+            f"    NICs: {node.nics.count} x {node.nics.bandwidth * 8 / 1e9:,.4g} Gb/s "
             f"{node.nics.kind}"
         )
     return lines
@@ -75,5 +75,5 @@ def _port(node: Node) -> str:
 def _money(cluster: Cluster) -> str:
     price = cluster.usd_per_hour
     if price is None:
-        return "price: not known"
+        return "price: unknown"
     return f"price: ${price:,.2f} per hour ({cluster.price_date})"

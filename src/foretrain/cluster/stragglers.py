@@ -57,8 +57,8 @@ def _read(text: str) -> dict[int, float] | Spread:
         return {int(rank): float(factor) for rank, factor in pairs}
     except (ValueError, KeyError):
         raise ClusterError(
-            f"stragglers {text!r}: write rank:factor pairs such as '3:1.5,7:1.2',"
-            " or a spread such as 'sigma=0.05,seed=1'."
+            f"stragglers {text!r}: expected rank:factor pairs such as '3:1.5,7:1.2', or a "
+            "distribution such as 'sigma=0.05,seed=1'."
         ) from None
 
 
@@ -69,17 +69,20 @@ def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, 
         draws = np.random.default_rng(slow.seed).standard_normal(cluster.device_count)
         return {rank: float(np.exp(slow.sigma * abs(d))) for rank, d in enumerate(draws.tolist())}
     faults = [
-        f"rank {rank}: the cluster has ranks 0 to {cluster.device_count - 1}."
+        f"rank {rank}: out of range; ranks are 0 to {cluster.device_count - 1}."
         for rank in slow
         if not 0 <= rank < cluster.device_count
     ]
     faults += [
-        f"rank {rank}: factor {factor} must be a number from {SLOWNESS.least} to {SLOWNESS.most:g}; leave a device out that has failed."
+        (
+            f"rank {rank}: factor {factor} must be a number from {SLOWNESS.least} to "
+            f"{SLOWNESS.most:g}; remove failed devices from the cluster instead."
+        )
         for rank, factor in slow.items()
         if not SLOWNESS.allows(factor)
     ]
     if faults:
-        raise ClusterError("stragglers are not usable:", faults=faults)
+        raise ClusterError("invalid stragglers:", faults=faults)
     return dict(slow)
 
 
@@ -104,4 +107,4 @@ def _slowed(device: Device, factor: float) -> Device:
     if factor == 1.0:
         return device
     slower = device.scaled(1.0 / factor, 1.0 / factor, 1.0)
-    return replace(slower, name=device.name, title=f"{device.title}, {factor:.4g} times slower")
+    return replace(slower, name=device.name, title=f"{device.title}, {factor:.4g}x slower")

@@ -90,7 +90,9 @@ class ComposedTopology:
     def routes(self, src: IntArray, dst: IntArray) -> Routes:
         src, dst = self._checked(src), self._checked(dst)
         if src.shape != dst.shape:
-            raise ClusterError(f"{len(src)} senders but {len(dst)} receivers; give one for each.")
+            raise ClusterError(
+                f"{len(src)} senders but {len(dst)} receivers; the counts must match."
+            )
         layout = self.layout
         home = layout.domain_of[src]
         inside = home == layout.domain_of[dst]
@@ -131,17 +133,18 @@ class ComposedTopology:
         pair = int(lost[0]) if len(lost) else 0
         one, other = int(src[pair]), int(dst[pair])
         bare = [f"node{node[rank]}" for rank in (one, other) if port[rank] < 0]
-        why = f"{' and '.join(bare)} without network cards" if bare else "network is none"
+        why = f"{' and '.join(bare)} without NICs" if bare else "network is none"
         return (
-            f"There is no route from rank {one} (node{node[one]}) to rank {other} (node{node[other]}): {why}. "
-            "They exchange data under this plan: the cluster has no network between them. "
-            "Give the nodes network cards (nics), name the network, or keep the plan inside a node."
+            f"There is no route from rank {one} (node{node[one]}) to rank {other} "
+            f"(node{node[other]}): {why}. They communicate under this plan, but the cluster "
+            "has no network between them. Add NICs (nics) to the nodes, specify the network, "
+            "or keep the plan within a node."
         )
 
     def _checked(self, devices: IntArray) -> IntArray:
         found = np.atleast_1d(np.asarray(devices, dtype=np.int64))
         if len(found) and (found.min() < 0 or found.max() >= self.device_count):
-            raise ClusterError(f"Device numbers run from 0 to {self.device_count - 1}.")
+            raise ClusterError(f"Devices are numbered 0 to {self.device_count - 1}.")
         return found
 
     def name(self, link: int) -> str:
@@ -260,8 +263,8 @@ def _port_rate(node: Node, index: int) -> float:
     rate = device_rate(interconnect, device)
     if rate <= 0 and node.device_count > 1:
         raise ClusterError(
-            f"Node {node.name!r}: {device.title} has no {interconnect.kind} links. "
-            "Name another interconnect (pcie4 …) or give interconnect.bandwidth."
+            f"Node {node.name!r}: {device.title} has no {interconnect.kind} links. Use another "
+            "interconnect (pcie4 …) or specify interconnect.bandwidth."
         )
     return rate
 

@@ -61,8 +61,9 @@ def micro_batches(workload: Workload, plan: Plan) -> int:
     passes = count * schedule.stages * schedule.chunks
     if not PASSES.allows(passes):
         raise PlanError(
-            f"a step of {count:,} micro-batches through {schedule.stages * schedule.chunks:,} parts of the model is "
-            f"too long to simulate: {PASSES.fault(passes)} Make the micro-batch larger or the global batch smaller."
+            f"a step of {count:,} micro-batches through {schedule.stages * schedule.chunks:,} "
+            f"parts of the model is too long to simulate: {PASSES.fault(passes)} Increase the "
+            "micro-batch or reduce the global batch."
         )
     return count
 
@@ -123,7 +124,8 @@ class _Compilation:
         stages = self.sizes.get("pp", 1)
         if schedule.stages != stages:
             raise PlanError(
-                f"the schedule has {schedule.stages} stages but the mesh has pp = {stages}. Make them equal."
+                f"the schedule has {schedule.stages} stages but the mesh has pp = "
+                f"{stages}. These must be equal."
             )
         return schedule
 

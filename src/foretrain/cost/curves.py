@@ -289,7 +289,7 @@ class Table:
         return next((curve.only_on for curve in used if curve.only_on), "")
 
 
-MODELLED = "the model times their collectives, and the interval is wider."
+MODELLED = "collective times come from the network model, and the interval is wider."
 
 
 def _elsewhere(source: _Source, held: Interconnect, joint: Joint) -> str:
@@ -301,8 +301,8 @@ def _elsewhere(source: _Source, held: Interconnect, joint: Joint) -> str:
 
 def _of_another(source: _Source, ranks: int, machine: str) -> str:
     return (
-        f"Groups of {ranks} {source.device} were measured on one machine alone ({machine}), "
-        f"far below what their links carry: {MODELLED}"
+        f"Groups of {ranks} {source.device} were measured on one machine only ({machine}), far "
+        f"below link bandwidth: {MODELLED}"
     )
 
 

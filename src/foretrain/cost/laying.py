@@ -144,7 +144,7 @@ class Laying:
     def _drawn(self) -> str:
         if self.fabric is None:
             raise InputError(
-                "graph 'network': the cluster has no network. Name a graph (ring_left …)."
+                "graph 'network': the cluster has no network. Specify a graph (ring_left …)."
             )
         home = np.full(self.fabric.vertices, -1, dtype=np.int64)
         home[self.fabric.port_vertex[self.layout.port_of[self.first]]] = np.arange(len(self.first))
@@ -152,8 +152,8 @@ class Laying:
         pairs = np.unique(pairs[:, (pairs >= 0).all(axis=0)], axis=1)
         if not pairs.size:
             raise InputError(
-                "graph 'network': nodes are joined by switches, not by cables to each other. "
-                "Name a graph (ring_bidirectional, exponential2 …)."
+                "graph 'network': nodes are connected by switches, not directly. Specify a "
+                "graph (ring_bidirectional, exponential2 …)."
             )
         return ",".join(f"{one}>{other}" for one, other in pairs.T.tolist())
 

@@ -65,8 +65,8 @@ def _choose(engine: str) -> Literal["native", "reference"]:
         )
     if not _HAS_NATIVE:
         raise InputError(
-            "FORETRAIN_ENGINE: the native engine is not installed; reinstall foretrain where a C++17 "
-            "compiler is at hand, or choose 'reference'."
+            "FORETRAIN_ENGINE: the native engine is not installed; reinstall foretrain with a "
+            "C++17 compiler, or use 'reference'."
         )
     return "native"
 

@@ -22,7 +22,7 @@ def describe(program: Program, end: Floats) -> str:
     if len(stuck) > SHOWN:
         lines.append(f"  ... and {len(stuck) - SHOWN} more")
     circle = _circle(int(stuck[0]), waits)
-    lines.append(f"circle of waiting: {_shortened(circle)}")
+    lines.append(f"dependency cycle: {_shortened(circle)}")
     return "\n".join(lines)
 
 

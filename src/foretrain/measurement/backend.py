@@ -70,7 +70,7 @@ class CpuBackend:
         self.torch, self.clock = torch_module(), clock
         if threads is not None:
             if not 1 <= threads <= 4096:
-                raise InputError(f"threads: {threads} is not a number from 1 to 4096.")
+                raise InputError(f"threads: {threads} must be between 1 and 4096.")
             self.torch.set_num_threads(threads)
         self.threads: int | None = int(self.torch.get_num_threads())
         self.cache_bytes = last_level_cache()
@@ -104,7 +104,7 @@ class CudaBackend:
     def __init__(self, index: int = 0) -> None:
         self.torch = torch_module()
         if not self.torch.cuda.is_available():
-            raise InputError("there is no CUDA device that PyTorch can use; measure on: cpu.")
+            raise InputError("PyTorch finds no CUDA device; use cpu.")
         self.index = self.torch.device("cuda", index)
         self.torch.cuda.set_device(self.index)
         about = self.torch.cuda.get_device_properties(self.index)
@@ -145,7 +145,7 @@ def backend(name: str = "", threads: int | None = None) -> Backend:
 
 def _dtype(torch: Any, dtype: str) -> Any:
     if dtype not in DTYPES:
-        raise InputError(f"kernels in {dtype} cannot be timed with PyTorch's own ops.")
+        raise InputError(f"kernels in {dtype} cannot be timed with native PyTorch ops.")
     return getattr(torch, DTYPES[dtype])
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 LOCAL = "local"
 """Name of the device that stands for a process on the machine itself."""
-WHAT = "a calibration (write one with 'foretrain calibrate -o FILE.json')"
+WHAT = "a calibration (create one with 'foretrain calibrate -o FILE.json')"
 
 _STRICT: dict[str, str] = {"extra": "forbid"}
 
@@ -152,7 +152,7 @@ class Provenance:
 # Not slotted: cached_property keeps what is worked out in the instance's __dict__.
 @dataclass(frozen=True)
 class Calibration:
-    """Costs of one machine. `device` is `local`, or the catalogue's name of the device that was measured."""
+    """Costs of one machine. `device` is `local`, or the catalog's name of the device that was measured."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT
 
@@ -225,7 +225,7 @@ class Calibration:
             beside.replace(place)
         except OSError as error:
             beside.unlink(missing_ok=True)
-            raise FileError(f"{place} cannot be written ({error.strerror or error}).") from None
+            raise FileError(f"cannot write {place} ({error.strerror or error}).") from None
 
     @classmethod
     def from_dict(cls, row: object, where: str = "calibration") -> Calibration:

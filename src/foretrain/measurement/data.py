@@ -109,7 +109,7 @@ def data_to_read(
     if places:
         files = data_files(places)
         if not total_bytes(files):
-            raise FileError(f"{places[0]}: there is no data to read.")
+            raise FileError(f"{places[0]}: no data to read.")
         yield files
         return
     where = folder or Path(tempfile.gettempdir())
@@ -196,14 +196,16 @@ def dataset_of(name: str | None, samples: int) -> tuple[Any, str]:
         return Images(samples), f"image {SIDE} to {CROP}"
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise InputError(f"--dataset {name!r}: write package.module:attribute.")
+        raise InputError(f"--dataset {name!r}: expected package.module:attribute.")
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"--dataset {name!r} cannot be loaded: {error}.") from None
     found = found() if callable(found) and not hasattr(found, "__getitem__") else found
     if not hasattr(found, "__getitem__") or not hasattr(found, "__len__") or not len(found):
-        raise InputError(f"--dataset {name!r} is not a data set with samples by number.")
+        raise InputError(
+            f"--dataset {name!r} is not a map-style dataset (with __getitem__ and __len__)."
+        )
     return found, name
 
 

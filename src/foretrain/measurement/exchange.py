@@ -15,7 +15,7 @@ from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import MOST_SAMPLES, Measurement, canonical
 
 SCHEMA = 1
-WHAT = "measurements (write them with 'foretrain measure export FILE')"
+WHAT = "measurements (create them with 'foretrain measure export FILE')"
 COLUMNS = ("kind", "seconds", "spread", "repeats", "at", "key", "about", "samples", "machine")
 MOST_FAULTS = 20
 LONGEST_FIELD = 30 * MOST_SAMPLES
@@ -93,7 +93,7 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
         if len(faults) >= MOST_FAULTS:
             break
     if faults:
-        raise FileError(f"{file} is not usable as {WHAT}:", faults=faults[:MOST_FAULTS])
+        raise FileError(f"{file} is invalid; expected {WHAT}:", faults=faults[:MOST_FAULTS])
     return tuple(found)
 
 
@@ -127,7 +127,7 @@ def _from_json(file: Path) -> Iterator[tuple[str, Make]]:
             if not isinstance(row, Mapping):
                 raise ValueError("expected a mapping")
             if row["machine"] not in machines:
-                raise ValueError(f"machine {str(row['machine'])[:40]!r} is not among machines")
+                raise ValueError(f"machine {str(row['machine'])[:40]!r} is not listed in machines")
             return _measurement(row, machines[row["machine"]])
 
         yield f"measurements[{number}]", make
@@ -148,7 +148,7 @@ def _from_csv(file: Path) -> Iterator[tuple[str, Make]]:
 
             def make(cells: list[str] = cells) -> Measurement:
                 if len(cells) != len(head):
-                    raise ValueError(f"{len(cells)} cells; the head has {len(head)}")
+                    raise ValueError(f"{len(cells)} cells; the header has {len(head)}")
                 row: dict[str, Any] = dict(zip(head, cells, strict=True))
                 told = row["machine"]
                 if told not in machines:
@@ -184,7 +184,7 @@ def _measurement(row: Mapping[str, Any], machine: Machine) -> Measurement:
         if isinstance(row[name], bool) or not isinstance(row[name], int | float):
             raise ValueError(f"{name} must be a number")
     if not isinstance(row["kind"], str) or not isinstance(row["at"], str) or len(row["at"]) > 60:
-        raise ValueError("kind and at must be short texts")
+        raise ValueError("kind and at must be short strings")
     found = Measurement(
         row["kind"],
         dict(key),
@@ -205,7 +205,7 @@ def _machine(row: Any, where: str) -> Machine:
     try:
         return Machine.from_dict(row)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise FileError(f"{where[:200]} is not usable: {_told(error)}.") from None
+        raise FileError(f"{where[:200]} is invalid: {_told(error)}.") from None
 
 
 def _told(error: Exception) -> str:

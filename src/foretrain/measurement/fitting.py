@@ -43,7 +43,7 @@ def calibrate(
 ) -> Calibration:
     """What the newest measurements of a machine say. `threads`: of those kernels that were timed with so many (the
     number most were timed with); `processes`: that were timed by so many at once (the nearest number there is);
-    `device`: the catalogue's name of a GPU that its driver calls something else."""
+    `device`: the catalog's name of a GPU that its driver calls something else."""
     name = machine if isinstance(machine, str) else machine.id
     rows = store.rows(machine=name, newest=True)
     if not rows:
@@ -92,7 +92,7 @@ def calibration_of(
 def _nothing(store: Store, name: str) -> str:
     known = store.machines()
     others = "; ".join(f"{one} ({known[one].title})" for one in sorted(known))
-    told = f" It has measurements of {others}: name one with --machine." if others else ""
+    told = f" It has measurements of {others}: select one with --machine." if others else ""
     return f"{store.path} has no measurements of machine {name}. Run 'foretrain measure ops' first.{told}"
 
 
@@ -117,7 +117,7 @@ def _named(place: str, told: str | None) -> str:
     if catalog.is_device(place):
         return catalog.find_device(place).name
     raise InputError(
-        f"The catalogue does not know {place!r}. Name the device it is with --device, or add it "
+        f"{place!r} is not in the catalog. Specify its catalog name with --device, or add it "
         "('foretrain catalog add')."
     )
 
@@ -129,7 +129,7 @@ def _chosen(
     counts = Counter(row.key["threads"] for row in rows if isinstance(row.key.get("threads"), int))
     if threads is not None and counts and threads not in counts:
         known = ", ".join(str(n) for n in sorted(counts))
-        raise InputError(f"No kernels were timed with {threads} threads; with {known} they were.")
+        raise InputError(f"No kernels were timed with {threads} threads; available: {known}.")
     chosen = threads or max(sorted(counts), key=lambda n: counts[n], default=None)
     return chosen, [row for row in rows if row.key.get("threads", chosen) == chosen]
 

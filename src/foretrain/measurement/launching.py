@@ -38,8 +38,8 @@ class Launch:
     def of(cls, command: Sequence[str]) -> Launch:
         if not command:
             raise InputError(
-                "there is no command to measure. Write it after two dashes: "
-                "foretrain measure train -- torchrun --nproc-per-node 2 train.py"
+                "no command to measure. Pass it after two dashes: foretrain measure train -- "
+                "torchrun --nproc-per-node 2 train.py"
             )
         head = _launcher(command)
         if not head:
@@ -50,7 +50,7 @@ class Launch:
         while at < len(command) and command[at].startswith("-"):
             at = _option(command, at, placing, other)
         if at >= len(command) and not any(word in ("-m", "--module") for word in other):
-            raise InputError(f"{' '.join(command)!r} names no script.")
+            raise InputError(f"{' '.join(command)!r} contains no script.")
         rest = tuple(command[at:])
         return cls(tuple(command[:head]), tuple(placing.items()), tuple(other), rest)
 

@@ -165,7 +165,7 @@ def measure_links(
 ) -> LinkReport:
     """Time every collective, group and size the store does not know yet. `store` is rank 0's; None elsewhere."""
     if group.world < 2:
-        raise InputError("links join two processes or more; ask for --processes 2.")
+        raise InputError("measuring links needs two processes or more; use --processes 2.")
     effort = effort or Effort(seconds=1.0)
     clock = AgreedClock(group)
     session = _LinkSession(group, store, machine or Machine.here(), clock)
@@ -309,5 +309,5 @@ def _first_fault(running: Sequence[subprocess.Popen[bytes]], seconds: float | No
         if all(code == 0 for code in codes):
             return 0
         if seconds is not None and time.monotonic() - began > seconds:
-            raise InputError(f"the processes did not end within {seconds:.0f} s.")
+            raise InputError(f"the processes did not finish within {seconds:.0f} s.")
         time.sleep(0.05)

@@ -48,8 +48,8 @@ def measured_device(calibration: Calibration) -> Device:
     fitted, machine = calibration.roofline, Machine.from_dict(calibration.machine)
     if fitted is None:
         raise InputError(
-            "The calibration has no kernels, so nothing is known of this machine's speed. "
-            "Run 'foretrain measure ops' and calibrate again."
+            "The calibration has no kernels, so the speed of this machine is unknown. Run "
+            "'foretrain measure ops' and calibrate again."
         )
     return Device(
         name=LOCAL,
@@ -70,14 +70,15 @@ def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:
     """So many processes on the machine of a calibration. On CPUs they share cores and memory: more threads than
     cores slow each other down alike, as flows on a link do."""
     if not 1 <= processes <= MOST_PROCESSES:
-        raise InputError(f"{processes} processes on one machine; ask for 1 to {MOST_PROCESSES}.")
+        raise InputError(f"{processes} processes on one machine; must be 1 to {MOST_PROCESSES}.")
     machine, device = Machine.from_dict(calibration.machine), measured_device(calibration)
     if calibration.device == LOCAL:
         share = _share(calibration, processes) / _share(calibration, calibration.processes)
         device = device.scaled(compute=share, memory_bandwidth=share, memory=1.0 / processes)
     elif processes > len(machine.devices):
         raise InputError(
-            f"The calibration is of a machine with {counted(len(machine.devices), 'device')}; {processes} asked for."
+            "The calibration is of a machine with "
+            f"{counted(len(machine.devices), 'device')}; {processes} requested."
         )
     node = Node(
         name=LOCAL,

@@ -104,7 +104,7 @@ def _count(value: object) -> int:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 1000:
-        raise ValueError(f"machine: expected a short text, got {str(value)[:60]!r}")
+        raise ValueError(f"machine: expected a short string, got {str(value)[:60]!r}")
     return value
 
 

@@ -22,7 +22,7 @@ def data_files(places: Iterable[str | Path]) -> tuple[Path, ...]:
         elif place.is_file():
             found.append(place)
         else:
-            raise FileError(f"{place}: there is no such file or folder of training data.")
+            raise FileError(f"{place}: no such training data file or directory.")
     return tuple(sorted(set(found)))
 
 

@@ -67,14 +67,14 @@ class Protocol:
             if name not in RUNS
         ]
         if self.cache not in ("cold", "warm"):
-            faults.append(f"cache: {self.cache!r} is neither cold nor warm.")
+            faults.append(f"cache: {self.cache!r} must be cold or warm.")
         faults += [
-            f"{name}: {getattr(self, name)} s is not a positive time."
+            f"{name}: {getattr(self, name)} s must be positive."
             for name in ("seconds", "timeout")
             if not getattr(self, name) > 0
         ]
         if faults:
-            raise InputError("the protocol is not usable:", faults=faults)
+            raise InputError("invalid protocol:", faults=faults)
 
 
 def measure_train(
@@ -194,11 +194,11 @@ def _launched(
     if told.is_file():
         return code, json.loads(told.read_text("utf-8"))
     if code != 0:
-        raise InputError(f"{shlex.join(words)} ended with code {code}.{_tail(log)}")
+        raise InputError(f"{shlex.join(words)} exited with code {code}.{_tail(log)}")
     if launch.host_rank > 0:
         return code, []
     raise InputError(
-        f"{shlex.join(words)} ended before anything was measured. Does the script loop over "
+        f"{shlex.join(words)} exited before anything was measured. Does the script loop over "
         f"foretrain.measure.watch(loader, model, optimizer)?{_tail(log)}"
     )
 
@@ -230,7 +230,8 @@ def _ran(
             return process.wait(protocol.timeout), target
         except subprocess.TimeoutExpired:
             raise InputError(
-                f"{shlex.join(words)} did not end within {protocol.timeout:g} s (--timeout).{_tail(target)}"
+                f"{shlex.join(words)} did not finish within {protocol.timeout:g} s "
+                f"(--timeout).{_tail(target)}"
             ) from None
 
 
@@ -244,7 +245,7 @@ def _own_session(
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        raise InputError(f"{words[0]} cannot be run ({error.strerror}).") from None
+        raise InputError(f"cannot run {words[0]} ({error.strerror}).") from None
     try:
         yield process
     finally:
@@ -260,7 +261,7 @@ def _own_session(
 
 def _tail(log: Path) -> str:
     text = log.read_bytes()[-SHOWN_OF_LOG:].decode("utf-8", "replace").strip()
-    return f" It printed last:\n{text}" if text else " It printed nothing."
+    return f" Last output:\n{text}" if text else " It printed nothing."
 
 
 def _ill_ends(codes: Sequence[int]) -> list[str]:
@@ -270,7 +271,8 @@ def _ill_ends(codes: Sequence[int]) -> list[str]:
         return []
     known = ", ".join(str(code) for code in sorted(set(ill)))
     return [
-        f"{len(ill)} of {len(codes)} launches ended with code {known} after all was measured; what they told is whole."
+        f"{len(ill)} of {len(codes)} launches exited with code {known} after measuring "
+        "completed; their results are complete."
     ]
 
 
@@ -282,11 +284,11 @@ def _notes(left_out: Sequence[str]) -> list[str]:
     told = []
     if cold:
         told.append(
-            f"{' and '.join(cold)} left out: no training data are named (--data, watch(data=…))."
+            f"{' and '.join(cold)} skipped: no training data specified (--data, watch(data=…))."
         )
     if doubled:
         told.append(
-            f"{' and '.join(doubled)} left out: the loader is no DataLoader of PyTorch with workers. What more "
-            "workers gain was not measured; each is taken to gain as much as the first."
+            f"{' and '.join(doubled)} skipped: the loader is not a PyTorch DataLoader with "
+            "workers. The effect of more workers was not measured; linear scaling is assumed."
         )
     return told

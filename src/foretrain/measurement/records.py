@@ -45,7 +45,7 @@ class Measurement:
     def __post_init__(self) -> None:
         faults = []
         if self.kind not in KINDS:
-            faults.append(f"kind: {self.kind!r} is none of {', '.join(KINDS)}.")
+            faults.append(f"kind: {self.kind!r} must be one of {', '.join(KINDS)}.")
         for name in ("seconds", "spread"):
             value = getattr(self, name)
             if not (isinstance(value, float | int) and math.isfinite(value) and value >= 0):
@@ -53,11 +53,11 @@ class Measurement:
         if not isinstance(self.repeats, int) or self.repeats < 1:
             faults.append(f"repeats: {self.repeats!r} must be 1 or more.")
         if len(self.samples) > MOST_SAMPLES:
-            faults.append(f"samples: {len(self.samples):,} are more than {MOST_SAMPLES:,}.")
+            faults.append(f"samples: {len(self.samples):,} exceed the limit of {MOST_SAMPLES:,}.")
         if not all(isinstance(s, float) and math.isfinite(s) and s >= 0 for s in self.samples):
             faults.append("samples: must be finite numbers of seconds.")
         if faults:
-            raise InputError("The measurement is not usable:", faults=faults)
+            raise InputError("Invalid measurement:", faults=faults)
 
     @classmethod
     def of(
@@ -72,7 +72,7 @@ class Measurement:
     ) -> Measurement:
         """From the seconds of the repeats: their median, and their median absolute deviation as spread."""
         if not samples:
-            raise InputError("A measurement needs one sample or more.")
+            raise InputError("A measurement needs at least one sample.")
         middle, spread = median_and_spread(samples)
         taken = tuple(float(s) for s in samples)
         return cls(
@@ -141,7 +141,7 @@ def unpacked(raw: bytes) -> tuple[float, ...]:
     except zlib.error as error:
         raise ValueError(f"samples cannot be read: {error}") from None
     if len(plain) > 8 * MOST_SAMPLES or len(plain) % 8 or not inflate.eof:
-        raise ValueError("samples are not what was written")
+        raise ValueError("samples do not match their checksum")
     numbers = array("d", plain)
     if array("H", [1]).tobytes() != b"\x01\x00":
         numbers.byteswap()

@@ -150,25 +150,27 @@ def _warnings(runs: Mapping[str, TrainRun], real: str) -> list[str]:
     told = []
     if real == "T3" and "T2" not in runs:
         told.append(
-            "No run with a cold cache: fetch is not known. Name the training data with --data or watch(data=…)."
+            "No run with a cold cache, so fetch is unknown. Specify the training data with "
+            "--data or watch(data=…)."
         )
     if "T3" in runs and not runs["T3"].facts.get("is_warm", True):
-        told.append("The data do not fit into memory: the warm run was not wholly warm.")
+        told.append("The data does not fit in memory: the warm run was not fully cached.")
     if "T0" not in runs and (runs[real].facts.get("world") or 1) > 1:
         told.append(
-            "No run on one device: communication is what ranks waited for after their own backward pass."
+            "No run on one device: communication is the time ranks waited after their own "
+            "backward pass."
         )
     order = [name for name in ("T0", "T1", "T5", "T3", "T2") if name in runs]
     for low, high in itertools.pairwise(order):
         if runs[high].interval[1] < runs[low].interval[0]:
             told.append(
-                f"{high} was faster than {low}, which differs by less work: other load was on the machine. "
-                "Measure again, or with more --repeats."
+                f"{high} was faster than {low}, although it does more work: the machine had "
+                "other load. Measure again, or with more --repeats."
             )
     loud = [name for name in order if runs[name].spread > 0.1]
     if loud:
         told.append(
-            f"Steps of {', '.join(loud)} spread by more than 10 %: the machine was not quiet."
+            f"Step times of {', '.join(loud)} vary by more than 10 %: the machine had other load."
         )
     return told
 

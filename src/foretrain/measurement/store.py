@@ -51,7 +51,7 @@ FORM = Form(
             "machine TEXT NOT NULL REFERENCES machines (id), document TEXT NOT NULL)",
         ),
     ),
-    remedy="'foretrain measure' makes one; --store or FORETRAIN_STORE names another.",
+    remedy="'foretrain measure' creates one; use --store or FORETRAIN_STORE for another.",
     makes_folder=True,
 )
 MOST_TOLD = 5  # digests of altered rows
@@ -67,7 +67,8 @@ def store_path(told: str | Path | None = None) -> Path:
         home = Path.home()
     except RuntimeError:
         raise FileError(
-            "There is no home folder to keep measurements in; name a file with --store or FORETRAIN_STORE."
+            "There is no home directory for the measurement store; specify a file with "
+            "--store or FORETRAIN_STORE."
         ) from None
     if os.name == "nt":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
@@ -180,7 +181,7 @@ class Store:
         )
         for written, at, name, text in found:
             if _hash(name, at, text) != written:
-                raise self._file.damaged(f"its calibration of {at} is not what was written")
+                raise self._file.damaged(f"its calibration of {at} does not match its checksum")
         with self._file.explained():
             return tuple(json.loads(row[3]) for row in found)
 
@@ -193,9 +194,9 @@ class Store:
         if altered:
             digests = ", ".join(f"'{row[0]}'" for row in altered[:MOST_TOLD])
             raise FileError(
-                f"{self._file.form.what} {self.path}: {len(altered):,} of {len(found):,} rows are not what was written. "
-                f"Delete them (DELETE FROM measurements WHERE digest IN ({digests})) and measure again, or name "
-                "another store with --store.",
+                f"{self._file.form.what} {self.path}: {len(altered):,} of {len(found):,} rows "
+                "do not match their checksum. Delete them (DELETE FROM measurements WHERE "
+                f"digest IN ({digests})) and measure again, or use another store with --store.",
                 faults=[f"{row[1]} {shown(row[2], 120)} of {row[8]}" for row in altered],
             )
         return tuple(measurement for _, measurement in made if measurement is not None)
@@ -224,7 +225,7 @@ class Store:
 
     def _machine(self, name: str, told: str, written: str) -> Machine:
         if _hash(name, told) != written:
-            raise self._file.damaged(f"what it says of machine {name} is not what was written")
+            raise self._file.damaged(f"the record of machine {name} does not match its checksum")
         with self._file.explained():
             return Machine.from_dict(json.loads(told))
 

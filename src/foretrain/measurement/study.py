@@ -101,7 +101,7 @@ def measure_study(
 
     counts = tuple(dict.fromkeys(devices))
     if not counts or min(counts) < 2:
-        raise InputError("a study compares one process with 2 or more: give --devices 2 or 2,4.")
+        raise InputError("a study compares one process with 2 or more: use --devices 2 or 2,4.")
     tell = progress or (lambda done, of: None)
     orders = {"family": [asdict(net) for net in family], "batch": batch, "steps": steps, "repeats": repeats}  # fmt: skip
     threads = max(1, (os.cpu_count() or 1) // max(counts))
@@ -220,8 +220,9 @@ def _worked(orders: Mapping[str, Any], processes: int, threads: int) -> dict[str
         result = Path(folder) / "told.json"
         if not result.is_file():  # where it is, all is told, however the processes ended
             raise InputError(
-                f"the study's {processes} processes ended with code {done.returncode} before all was told "
-                f"(torch is needed: pip install 'foretrain[torch]'):\n{done.stderr[-1500:]}"
+                f"the study's {processes} processes exited with code {done.returncode} before "
+                "reporting all results (torch is needed: pip install "
+                f"'foretrain[torch]'):\n{done.stderr[-1500:]}"
             )
         found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         return found

@@ -27,7 +27,7 @@ class TorchGroup:
         if self.backend not in ("gloo", "nccl"):
             raise InputError(f"unknown backend {backend!r}. Known: gloo, nccl.")
         if self.backend == "nccl" and not is_cuda:
-            raise InputError("nccl joins GPUs, and there are none that PyTorch can use; take gloo.")
+            raise InputError("nccl needs GPUs, and PyTorch finds none; use gloo.")
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.place = self.torch.device("cuda", local) if is_cuda else self.torch.device("cpu")
         if is_cuda:
@@ -36,7 +36,7 @@ class TorchGroup:
         try:
             self.distributed.init_process_group(self.backend)
         except (RuntimeError, ValueError) as error:
-            raise InputError(f"the processes do not find each other: {error}") from None
+            raise InputError(f"the processes cannot connect to each other: {error}") from None
         self.rank = int(self.distributed.get_rank())
         self.world = int(self.distributed.get_world_size())
         self.per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))

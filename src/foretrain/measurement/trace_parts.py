@@ -97,7 +97,7 @@ def _device(trace: Trace) -> tuple[Ints, tuple[str, ...]]:
     if len(names) == 1:
         return found, ()
     busy = np.bincount(which, trace.seconds[found])
-    warning = f"work of {len(names)} devices was recorded; that of the busiest is read"
+    warning = f"work of {len(names)} devices was recorded; using the busiest"
     return found[which == int(busy.argmax())], (warning,)
 
 
@@ -145,8 +145,8 @@ def _steps(
         count = 1 if told is None else told
         low, high = _span(trace, device)
         edges = np.linspace(low, high, count + 1)
-        said = "no ProfilerStep marks (prof.step()): the whole trace is "
-        said += "taken as one step" if count == 1 else f"cut into {count} equal steps"
+        said = "no ProfilerStep markers (prof.step()): the whole trace is "
+        said += "treated as one step" if count == 1 else f"cut into {count} equal steps"
         return tuple(range(count)), _long_enough(trace, edges), edges[:-1], (said,)
     begun = np.array([trace.start[event] for _, event in marks])
     ended = float(trace.end[marks[-1][1]])
@@ -197,7 +197,7 @@ def _span(trace: Trace, device: Ints) -> tuple[float, float]:
 
 def _long_enough(trace: Trace, edges: Floats) -> Floats:
     if not edges[-1] > edges[0]:
-        raise FileError(f"{trace.path}: its steps have no length.")
+        raise FileError(f"{trace.path}: its steps have zero duration.")
     return edges
 
 

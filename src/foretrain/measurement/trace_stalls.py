@@ -48,7 +48,7 @@ def waits(ranks: Sequence[Parts]) -> tuple[tuple[Floats, ...], tuple[str, ...]]:
         seconds = np.stack([ranks[r].trace.seconds[ranks[r].exchange[i]] for r, i in members])
         for (rank, events), beyond in zip(members, seconds - seconds.min(axis=0), strict=True):
             found[rank][events] = beyond
-    said = f"{odd:,} kinds of collectives were not called equally often on all ranks of a step; "
+    said = f"{odd:,} kinds of collectives were not called equally often on all ranks in a step; "
     return found, ((said + "waiting in them counts as communication",) if odd else ())
 
 

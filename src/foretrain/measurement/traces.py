@@ -109,9 +109,9 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """One trace per rank."""
     if not paths:
-        raise InputError("no trace is named; give one file per rank.")
+        raise InputError("no trace specified; pass one file per rank.")
     if len(paths) > MOST_TRACES:
-        raise InputError(f"{len(paths):,} traces are more than {MOST_TRACES:,}; give some of them.")
+        raise InputError(f"{len(paths):,} traces exceed the limit of {MOST_TRACES:,}; pass fewer.")
     return tuple(read_trace(path, progress) for path in paths)
 
 
@@ -157,7 +157,7 @@ def analyse(
 
 def _expect_different(traces: Sequence[Trace]) -> None:
     if not traces:
-        raise InputError("no trace is named; give one file per rank.")
+        raise InputError("no trace specified; pass one file per rank.")
     twice = [
         rank
         for rank, count in Counter(t.rank for t in traces if t.rank is not None).items()
@@ -165,7 +165,7 @@ def _expect_different(traces: Sequence[Trace]) -> None:
     ]
     if twice:
         names = ", ".join(t.path for t in traces if t.rank == twice[0])
-        raise InputError(f"rank {twice[0]} has more than one trace: {names}. Give one per rank.")
+        raise InputError(f"rank {twice[0]} has more than one trace: {names}. Pass one per rank.")
 
 
 def _devices_per_node(
@@ -179,11 +179,14 @@ def _devices_per_node(
         return max(hosts.values()), ()
     seen = max(len(trace.devices) for trace in traces)
     if seen:
-        return seen, (f"devices per node: {seen}, as many as the profiler saw on a host",)
+        return seen, (f"devices per node: {seen}, as recorded by the profiler",)
     if world == 1:
         return 1, ()
     return None, (
-        "devices per node: not told; all communication counts as interconnect (--devices-per-node)",
+        (
+            "devices per node: not specified; all communication counts as interconnect "
+            "(--devices-per-node)"
+        ),
     )
 
 
@@ -221,14 +224,16 @@ def _assumed(ranks: Sequence[Parts], world: int) -> tuple[str, ...]:
     said = []
     if any(len(one.exchange) for one in ranks) and len(ranks) < world:
         said.append(
-            f"{len(ranks)} of {world} ranks are given: waiting for the others counts as communication"
+            f"{len(ranks)} of {world} ranks have traces: waiting for the others counts as "
+            "communication"
         )
     if any(len(one.loading) for one in ranks):
         said.append(
-            "waiting for the data loader counts as prep: a trace does not tell storage from preparation"
+            "waiting for the data loader counts as prep: a trace does not distinguish "
+            "storage from preprocessing"
         )
     if not any(one.on_device for one in ranks):
-        said.append("no device work was recorded: the CPU is taken as the device")
+        said.append("no device work was recorded: the CPU is treated as the device")
     return tuple(said)
 
 

@@ -237,7 +237,7 @@ class Run:
             self._segments.append(first)
             yield from self._loader
             if len(self._events.passes) - 1 == first:
-                raise InputError("the loader gave no batch: there is nothing to measure.")
+                raise InputError("the loader returned no batch: nothing to measure.")
 
     def _replayed(self) -> Generator[Any, None, None]:
         """The first batch for ever. The loader's workers are gone by then: synthetic data cost nothing."""
@@ -246,7 +246,7 @@ class Run:
         try:
             batch = next(batches)
         except StopIteration:
-            raise InputError("the loader gave no batch: there is nothing to measure.") from None
+            raise InputError("the loader returned no batch: nothing to measure.") from None
         del batches
         while True:
             yield _again(batch)

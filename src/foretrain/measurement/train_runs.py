@@ -56,7 +56,7 @@ class TrainRun:
 def train_run(name: str, launches: Sequence[Mapping[str, Any]]) -> TrainRun:
     """A run from the documents that its launches wrote."""
     if not launches:
-        raise InputError(f"{name}: no launch of this run has told anything.")
+        raise InputError(f"{name}: no launch of this run reported results.")
     tables = [_steps(launch) for launch in launches]
     width = max(1, int(launches[0].get("workers") or 0))
     blocks = [_blocks(table.sum(axis=2).mean(axis=0), width) for table in tables]

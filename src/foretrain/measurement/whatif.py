@@ -53,14 +53,14 @@ def feeding_of(document: Any, name: str = "the document") -> Feeding:
     told = document.get("what_if") if isinstance(document, Mapping) else None
     told = told.get("feeding") if isinstance(told, Mapping) else None
     if not isinstance(told, Mapping):
-        raise InputError(f"{name} is not what `measure train` wrote, or has no run of the loader.")
+        raise InputError(f"{name} was not written by `measure train`, or has no data loader run.")
     faults = [
-        f"what_if.feeding.{field.name}: {told.get(field.name)!r} is not a number, zero or more."
+        f"what_if.feeding.{field.name}: {told.get(field.name)!r} must be a number, zero or more."
         for field in fields(Feeding)
         if not _is_amount(told.get(field.name))
     ]
     if faults:
-        raise InputError(f"{name} cannot be used:", faults=faults)
+        raise InputError(f"{name} is invalid:", faults=faults)
     return Feeding(**{field.name: told[field.name] for field in fields(Feeding)})
 
 
@@ -81,13 +81,13 @@ def changed(found: Feeding, changes: Mapping[str, Any]) -> Feeding:
             or (name == "cached" and number > 1)
             or (name != "cached" and number == 0)
         ):
-            faults.append(f"{name}: {value!r} is not usable; write for example {_EXAMPLE[name]}.")
+            faults.append(f"{name}: {value!r} is invalid; write for example {_EXAMPLE[name]}.")
         elif name == "workers" and not number.is_integer():
             faults.append(f"workers: {value!r} is not a whole number.")
         else:
             wanted[name] = number
     if faults:
-        raise InputError("this change is not understood:", faults=faults)
+        raise InputError("invalid change:", faults=faults)
     workers = wanted.pop("workers", None)
     return found.with_(**wanted, workers=None if workers is None else int(workers))
 

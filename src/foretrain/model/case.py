@@ -60,8 +60,8 @@ def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | 
     known = zoo.shape(name)
     if known is None:
         raise ModelError(
-            f"{name} is not described by a transformer shape; it takes no overrides, but got "
-            f"{', '.join(overrides)}."
+            f"{name} is not described by a transformer shape; it supports no overrides, but "
+            f"got {', '.join(overrides)}."
         )
     _refuse_unknown(overrides, where=name)
     return transformer(
@@ -84,7 +84,7 @@ def shape_from_case(data: Mapping[str, Any]) -> tuple[TransformerShape, tuple[st
     try:
         return TransformerShape(**merged), tuple(notes)
     except TypeError as error:
-        raise ModelError(f"this is not a transformer shape: {error}.") from None
+        raise ModelError(f"invalid transformer shape: {error}.") from None
 
 
 def _refuse_unknown(given: Mapping[str, Any], where: str) -> None:
@@ -99,7 +99,7 @@ def _refuse_unknown(given: Mapping[str, Any], where: str) -> None:
 
 def _notes(data: Mapping[str, Any], family: str) -> list[str]:
     return [
-        f"model.{key}: not given, taken as {value!r} ({family} default)"
+        f"model.{key}: not specified, using {value!r} ({family} default)"
         for key, value in FAMILY_DEFAULTS[family].items()
         if key in data and data[key] is None
     ]
@@ -122,11 +122,11 @@ def _imply(merged: dict[str, Any], given: Mapping[str, Any], family: str, notes:
         # Touvron et al. 2023 (arXiv 2302.13971, section 2.2): two thirds of 4·hidden, up to 256s
         ffn = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
         merged["intermediate_size"] = ffn
-        notes.append(f"model.intermediate_size: not given, taken as {ffn}")
+        notes.append(f"model.intermediate_size: not specified, using {ffn}")
     experts = merged.get("num_experts")
     if experts and merged.get("num_experts_per_tok") is None:
         merged["num_experts_per_tok"] = min(2, int(experts))
-        notes.append("model.num_experts_per_tok: not given, taken as 2")
+        notes.append("model.num_experts_per_tok: not specified, using 2")
 
 
 def _label(data: Mapping[str, Any], shape: TransformerShape) -> str:

@@ -101,7 +101,7 @@ def model_from_document(data: Mapping[str, Any], where: str = "the model") -> Mo
     model = Model(document.name, blocks, document.seq, tied, document.source)
     faults = model_faults(model)
     if faults:
-        raise ModelError(f"{where} is not a usable graph:", faults=faults)
+        raise ModelError(f"{where} is not a valid graph:", faults=faults)
     return model
 
 

@@ -139,7 +139,7 @@ class Model:
 
     @classmethod
     def of(cls, spec: str | Path | Mapping[str, Any] | Model, seq: int | None = None) -> Model:
-        """From a zoo name, a Hugging Face `config.json`, our YAML, a mapping or itself; `seq`: tokens per sample.
+        """From a zoo name, a Hugging Face `config.json`, Foretrain YAML, a mapping or a `Model`; `seq`: tokens per sample.
 
         >>> from foretrain import Model
         >>> Model.of("llama3-8b", seq=4096)
@@ -151,7 +151,7 @@ class Model:
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """What the zoo knows."""
+        """Names of the models in the zoo."""
         from foretrain.model import zoo
 
         return tuple(zoo.names())

@@ -53,13 +53,13 @@ def _is_file(spec: str | Path) -> bool:
 
 
 def _from_file(path: Path, seq: int | None, notes: list[str] | None) -> Model:
-    what = "a model: a Hugging Face config.json or our YAML"
+    what = "a model: a Hugging Face config.json or Foretrain YAML"
     if is_file(path / "config.json"):  # as a model is saved and downloaded
         path = path / "config.json"
     is_json = path.suffix.lower() == ".json"
     data = load_json(path, what) if is_json else load_yaml(path, what)
     if not isinstance(data, Mapping):
-        raise ModelError(f"{path} holds {type(data).__name__}, not a mapping; expected {what}.")
+        raise ModelError(f"{path} contains {type(data).__name__}, not a mapping; expected {what}.")
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return _from_mapping(data, seq, name, str(path), notes)
 
@@ -81,8 +81,8 @@ def _from_mapping(
     kinds = [kind for kind in _KINDS if kind in data]
     if len(kinds) != 1:
         raise ModelError(
-            f"{where}: give exactly one of {', '.join(_KINDS)} (or a Hugging Face model_type, or a "
-            f"case's family); found {', '.join(kinds) or 'none'}."
+            f"{where}: specify exactly one of {', '.join(_KINDS)} (or a Hugging Face "
+            f"model_type, or a case's family); got {', '.join(kinds) or 'none'}."
         )
     return _from_own(data, kinds[0], seq, name, where)
 
@@ -94,7 +94,7 @@ def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, wh
         return model_from_case(data, seq)[0]  # a case's model key
     unknown = [f"{k}: unknown key.{did_you_mean(k, _KEYS)}" for k in data if k not in _KEYS]
     if unknown:
-        raise ModelError(f"{where} is not usable:", faults=unknown)
+        raise ModelError(f"{where} is invalid:", faults=unknown)
     length = seq or _length(data, where)
     label = str(data.get("name") or name or data.get("zoo") or "model")
     if kind == "blocks":
@@ -116,7 +116,7 @@ def _shape(data: Mapping[str, Any], where: str) -> TransformerShape:
     ]
     faults += [f"transformer.{k}: missing." for k in required if data.get(k) is None]
     if faults:
-        raise ModelError(f"{where} is not usable:", faults=faults)
+        raise ModelError(f"{where} is invalid:", faults=faults)
     return TransformerShape(**data)
 
 

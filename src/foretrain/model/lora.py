@@ -70,8 +70,9 @@ def _expect_beside(model: Model, name: str) -> None:
     lacking = {op for op, _ in _PROJECTIONS[name]} - ops
     if lacking:
         raise ModelError(
-            f"lora_targets: {name} stands beside {', '.join(sorted(lacking))}, of which {model.name} has none (adapters of "
-            "experts and of latent attention are not modelled). Name other projections."
+            f"lora_targets: {name} refers to {', '.join(sorted(lacking))}, which {model.name} "
+            "does not have (adapters on experts and latent attention are not supported). "
+            "Specify other projections."
         )
 
 

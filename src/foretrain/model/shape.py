@@ -70,7 +70,7 @@ class TransformerShape:
     def __post_init__(self) -> None:
         faults = _faults(self)
         if faults:
-            raise ModelError("this is not a transformer shape:", faults=faults)
+            raise ModelError("invalid transformer shape:", faults=faults)
 
     @property
     def kv_heads(self) -> int:
@@ -157,16 +157,16 @@ def _number_faults(shape: TransformerShape) -> list[str]:
     heads, kv_heads = shape.num_attention_heads, shape.kv_heads
     if heads % kv_heads:
         faults.append(
-            f"num_key_value_heads: {kv_heads} does not divide num_attention_heads {heads}."
+            f"num_attention_heads {heads} must be divisible by num_key_value_heads {kv_heads}."
         )
     if shape.head_dim is None and not shape.is_latent and shape.hidden_size % heads:
         faults.append(
-            f"num_attention_heads: {heads} does not divide hidden_size {shape.hidden_size}; "
-            "give head_dim if heads have a width of their own."
+            f"hidden_size {shape.hidden_size} must be divisible by num_attention_heads "
+            f"{heads}; specify head_dim if heads have another width."
         )
     experts, chosen = shape.num_experts, shape.num_experts_per_tok
     if experts and (chosen or 1) > experts:
-        faults.append(f"num_experts_per_tok: {chosen} is more than num_experts {experts}.")
+        faults.append(f"num_experts_per_tok: {chosen} exceeds num_experts {experts}.")
     if shape.is_latent and None in (
         shape.qk_nope_head_dim,
         shape.qk_rope_head_dim,
@@ -174,7 +174,5 @@ def _number_faults(shape: TransformerShape) -> list[str]:
     ):
         faults.append("kv_lora_rank needs qk_nope_head_dim, qk_rope_head_dim and v_head_dim too.")
     if shape.num_nextn_predict_layers and not (shape.head == "lm" and shape.causal):
-        faults.append(
-            "num_nextn_predict_layers: only models that predict the next token have such modules."
-        )
+        faults.append("num_nextn_predict_layers: only supported for next-token prediction models.")
     return faults

@@ -11,7 +11,7 @@ from foretrain.model.graph import Attr, Block, Op, Tensor
 def view(tensor: Tensor, *dims: str) -> Tensor:
     """The same tensor under other dim names (dims are matched by position)."""
     if len(dims) != len(tensor.dims):
-        raise ValueError(f"{tensor.name}: {dims} does not match {tensor.dims} by position.")
+        raise ValueError(f"{tensor.name}: {dims} does not match {tensor.dims}.")
     return replace(tensor, dims=dims)
 
 

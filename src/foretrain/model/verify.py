@@ -14,7 +14,7 @@ from foretrain.model.ops import FAMILIES
 def model_faults(model: Model) -> list[str]:
     """Everything wrong with the graph; empty for a legal one."""
     if not model.blocks:
-        return ["blocks: there are none."]
+        return ["blocks: empty."]
     faults = _repeated([block.name for block in model.blocks], "blocks")
     for block in model.blocks:
         faults += _block_faults(block)
@@ -43,7 +43,9 @@ def _block_faults(block: Block) -> list[str]:
     for tensor in (*block.inputs, *block.outputs):
         missing = [dim for dim in tensor.dims if dim not in sizes]
         if missing:
-            faults.append(f"{block.name}: sizes lack {', '.join(missing)} of {tensor.name}.")
+            faults.append(
+                f"{block.name}: sizes must include {', '.join(missing)} of {tensor.name}."
+            )
     return faults or list(_wiring_faults(block))
 
 
@@ -60,7 +62,7 @@ def _op_faults(block: Block, op: Op) -> list[str]:
     for tensor in (*op.inputs, *op.outputs, *op.weights):
         missing = [dim for dim in tensor.dims if dim not in op.size]
         if missing:
-            faults.append(f"{where}: sizes lack {', '.join(missing)} of {tensor.name}.")
+            faults.append(f"{where}: sizes must include {', '.join(missing)} of {tensor.name}.")
     if not op.outputs:
         faults.append(f"{where}: has no output.")
     return faults
@@ -97,7 +99,7 @@ def _carry_faults(model: Model) -> list[str]:
     for giver, taker in pairs:
         where = f"{giver.name} → {taker.name}"
         if len(giver.outputs) != len(taker.inputs):
-            faults.append(f"{where}: {len(giver.outputs)} given, {len(taker.inputs)} taken.")
+            faults.append(f"{where}: {len(giver.outputs)} outputs, but {len(taker.inputs)} inputs.")
             continue
         for given, taken in zip(giver.outputs, taker.inputs, strict=True):
             faults += _match_faults(where, giver, given, taker, taken)
@@ -108,7 +110,7 @@ def _match_faults(
     where: str, giver: Block, given: Tensor, taker: Block, taken: Tensor
 ) -> list[str]:
     if len(given.dims) != len(taken.dims):
-        return [f"{where}: {given.name} {given.dims} is taken as {taken.dims}."]
+        return [f"{where}: {given.name} {given.dims} does not match {taken.dims}."]
     made = prod(dict(giver.sizes)[dim] for dim in given.dims)
     for op in taker.ops:
         for tensor in op.inputs:
@@ -116,5 +118,5 @@ def _match_faults(
                 made, op.input_elements(tensor), rel_tol=1e-9
             ):
                 seen = op.input_elements(tensor)
-                return [f"{where}: {made:,} elements given, {op.name} takes {seen:,.0f}."]
+                return [f"{where}: {made:,} elements produced, but {op.name} reads {seen:,.0f}."]
     return []

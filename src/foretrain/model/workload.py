@@ -19,7 +19,7 @@ from foretrain.model.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """Where samples come from. `prep_seconds_per_sample` is time on one CPU worker.
+    """The source of the samples. `prep_seconds_per_sample` is time on one CPU worker.
 
     >>> from foretrain import DataSource, predict
     >>> slow = DataSource(bytes_per_sample=110e3, prep_seconds_per_sample=0.05, workers=4)
@@ -40,12 +40,12 @@ class DataSource:
         if self.workers < 1:
             faults.append(f"workers: {self.workers} is not a positive whole number.")
         if faults:
-            raise InputError("this data source is not usable:", faults=faults)
+            raise InputError("invalid data source:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One optimizer step over `global_batch` samples. `seq_len` is None where samples are not sequences.
+    """One optimizer step over `global_batch` samples. `seq_len` is None if samples are not sequences.
 
     >>> from foretrain import Workload
     >>> Workload.of("llama3-8b", batch=256, seq=8192)
@@ -64,8 +64,8 @@ class Workload:
             raise ModelError(f"global batch: {BATCH.fault(self.global_batch)}")
         if self.seq_len != self.model.seq_len:
             raise ModelError(
-                f"sequence length {self.seq_len} is not the {self.model.seq_len} that "
-                f"{self.model.name} was built for. Build both with Workload.of(model, seq=…)."
+                f"sequence length {self.seq_len} does not match the {self.model.seq_len} that "
+                f"{self.model.name} was built with. Build both with Workload.of(model, seq=…)."
             )
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Workload:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens per step; None where samples are not sequences."""
+        """Tokens per step; None if samples are not sequences."""
         return None if self.seq_len is None else self.seq_len * self.global_batch
 
     @classmethod

@@ -71,7 +71,7 @@ class _Reader:
     def mapping(self, where: str, value: object) -> Mapping[str, Any]:
         if isinstance(value, Mapping):
             return value
-        self.fault(where, f"expected a mapping, found {type(value).__name__} {value!r:.60}.")
+        self.fault(where, f"expected a mapping, got {type(value).__name__} {value!r:.60}.")
         return {}
 
     def words(self, where: str, value: object) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class _Reader:
             return tuple(part.strip() for part in value.split(",") if part.strip())
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             return tuple(value)
-        self.fault(where, f"expected a name or a list of names, found {value!r:.60}.")
+        self.fault(where, f"expected a name or a list of names, got {value!r:.60}.")
         return ()
 
     def whole(self, where: str, value: object, limit: Limit) -> int:
@@ -127,7 +127,7 @@ class _Reader:
         cuts = tuple(Cut(dims, self.axes(at, axes, mesh)) for dims, axes, at in pairs)
         for cut, (_, _, at) in zip(cuts, pairs, strict=True):
             if len(set(cut.axes)) < len(cut.axes):
-                self.fault(at, f"{', '.join(cut.axes)}: an axis can cut a dim once only.")
+                self.fault(at, f"{', '.join(cut.axes)}: an axis can split a dim only once.")
         return cuts
 
     def schedule(self, where: str, value: object) -> Schedule:
@@ -236,5 +236,5 @@ def plan_from_dict(data: Mapping[str, Any]) -> tuple[Mesh, Node]:
     if mesh.axes:
         root = reader.node("tree", document.get("tree", {}), mesh)
     if reader.faults:
-        raise PlanError("the plan cannot be read:", faults=reader.faults)
+        raise PlanError("invalid plan:", faults=reader.faults)
     return mesh, root

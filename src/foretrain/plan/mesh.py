@@ -68,8 +68,8 @@ class Mesh:
                 return self._cut(axis, left)
             else:
                 raise PlanError(
-                    f"a group of {inner} does not divide {name} = {self.size(name)}"
-                    f" (axis {axis} has {sizes[axis]}). Choose a divisor of {self.size(name)}."
+                    f"{name} = {self.size(name)} must be divisible by the group size {inner} "
+                    f"(axis {axis} has {sizes[axis]}). Choose a divisor of {self.size(name)}."
                 )
             if left == 1:
                 return self

@@ -20,7 +20,7 @@ from foretrain.units import counted
 
 @dataclass(frozen=True)
 class Plan:
-    """`text` is how the user would say it; equal trees with other texts are other spellings, not other plans.
+    """A parallelization plan. `text` is its short form; different texts with equal trees are the same plan.
 
     >>> from foretrain import Plan, Runtime
     >>> Plan.of("tp2 pp2 zero1", devices=8, runtime=Runtime.of("megatron"))
@@ -41,12 +41,12 @@ class Plan:
 
     @property
     def batch_axes(self) -> tuple[str, ...]:
-        """The axes that cut the batch for the model as a whole: its data parallelism."""
+        """The axes that split the batch for the whole model: its data parallelism."""
         return tuple(axis for cut in self.root.split if "batch" in cut.dims for axis in cut.axes)
 
     @property
     def replicas(self) -> int:
-        """How many ways the batch is split."""
+        """Number of data-parallel replicas."""
         return self.mesh.size(*self.batch_axes)
 
     @property
@@ -63,9 +63,9 @@ class Plan:
         defaults: PlanDefaults = PLAIN,
         micro_batch: int | None = None,
     ) -> Plan:
-        """From a short form, a YAML file or its content; data parallelism fills the devices left over.
+        """From a short form, a YAML file or its content; data parallelism uses the remaining devices.
 
-        What a text leaves open is as `defaults` have it (`plan.defaults.plan_defaults` of the stack and the model).
+        What the text does not specify is taken from `defaults` (`plan.defaults.plan_defaults` of the stack and the model).
         """
         if isinstance(spec, Plan):
             plan = spec
@@ -74,7 +74,9 @@ class Plan:
         elif isinstance(spec, Mapping):
             plan = cls.from_dict(spec)
         elif not isinstance(spec, str):
-            raise PlanError(f"a plan is a mapping or words such as 'tp8 dp2', found {shown(spec)}.")
+            raise PlanError(
+                f"a plan must be a mapping or a string such as 'tp8 dp2', got {shown(spec)}."
+            )
         elif spec.endswith((".yaml", ".yml")) or is_file(spec):
             from foretrain.loading import load_yaml
 
@@ -86,8 +88,9 @@ class Plan:
             plan = replace(plan, root=replace(plan.root, schedule=schedule))
         if plan.ranks != devices:
             raise PlanError(
-                f"the plan is for {counted(plan.ranks, 'rank')} ({_shown(plan.mesh)}) but the cluster has"
-                f" {counted(devices, 'device')}. Change a degree, or the number of nodes."
+                f"the plan is for {counted(plan.ranks, 'rank')} ({_shown(plan.mesh)}) but the "
+                f"cluster has {counted(devices, 'device')}. Change a degree or the number of "
+                "nodes."
             )
         return plan
 
@@ -107,7 +110,7 @@ class Plan:
         return cls(mesh, root, str(data.get("text", "")))
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` reads, ready for YAML."""
+        """Inverse of `from_dict`, ready for YAML."""
         from foretrain.plan.document import plan_to_dict
 
         document = plan_to_dict(self.mesh, self.root)

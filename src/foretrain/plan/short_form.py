@@ -78,8 +78,9 @@ class Words:
             return self
         if devices % model_ranks:
             raise PlanError(
-                f"tp {self.tp} x pp {self.pp} x cp {self.cp} = {counted(model_ranks, 'rank')} do not divide"
-                f" {counted(devices, 'device')}. Change a degree, or the number of nodes."
+                f"tp {self.tp} x pp {self.pp} x cp {self.cp} = {counted(model_ranks, 'rank')} "
+                f"must divide the {counted(devices, 'device')}. Change a degree or the number "
+                "of nodes."
             )
         return replace(self, dp=devices // model_ranks)
 
@@ -151,18 +152,18 @@ def said(text: str) -> dict[str, object]:
         try:
             for name, value in _read(word).items():
                 if name in found and found[name] != value:
-                    faults.append(f"{word}: {name} is given twice ({found[name]} and {value}).")
+                    faults.append(f"{word}: {name} is specified twice ({found[name]} and {value}).")
                 found[name] = value
         except PlanError as error:
             faults.append(str(error))
     if faults:
-        raise PlanError(f"plan {shown(text, 120)} cannot be read:", faults=faults)
+        raise PlanError(f"plan {shown(text, 120)} is invalid:", faults=faults)
     return found
 
 
 def _read(word: str) -> dict[str, object]:
     if len(word) > LONGEST_WORD:
-        raise PlanError(f"{shown(word)}: too long for a word of a plan.")
+        raise PlanError(f"{shown(word)}: too long.")
     lowered = word.lower()
     if "=" in lowered:
         name, _, value = lowered.partition("=")
@@ -183,7 +184,7 @@ def _read(word: str) -> dict[str, object]:
         "zero3",
         *(f"{o}=" for o in _OPTIONS),
     ]
-    raise PlanError(f"{word}: unknown word.{hint(lowered, known)}")
+    raise PlanError(f"{word}: unknown keyword.{hint(lowered, known)}")
 
 
 def _is_number(text: str) -> bool:
@@ -194,7 +195,7 @@ def _is_number(text: str) -> bool:
 
 def _degree(word: str, name: str, value: int) -> int:
     if name == "zero" and value > 3:
-        raise PlanError(f"{word}: ZeRO has stages 0 to 3.")
+        raise PlanError(f"{word}: the ZeRO stage must be 0 to 3.")
     if name != "zero" and not DEVICES.allows(value):
         raise PlanError(f"{shown(word)}: {DEVICES.fault(value)}")
     return value
@@ -267,7 +268,7 @@ def _mesh(words: Words, runtime: Runtime) -> Mesh:
     unknown = [axis for axis in order if axis not in degrees and axis != "ep"]
     if unknown or len(set(order)) != len(order):
         raise PlanError(
-            f"order={'-'.join(reversed(order))}: axes are tp, cp, dp and pp, each once."
+            f"order={'-'.join(reversed(order))}: must contain each of tp, cp, dp and pp once."
         )
     missing = [axis for axis in degrees if axis not in order]
     axes = [(axis, degrees[axis]) for axis in (*missing, *order) if axis in degrees]

@@ -54,7 +54,7 @@ class Schedule:
             if not limit.allows(getattr(self, name))
         ]
         if faults:
-            raise PlanError("the schedule cannot be followed:", faults=faults)
+            raise PlanError("invalid schedule:", faults=faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def parse(texts: Iterable[str]) -> tuple[Constraint, ...]:
             except PlanError as error:
                 faults.append(str(error))
     if faults:
-        raise PlanError("these constraints cannot be read:", faults=faults)
+        raise PlanError("invalid constraints:", faults=faults)
     return tuple(found)
 
 
@@ -62,7 +62,7 @@ def _read(word: str) -> Constraint:
     if word.startswith("no "):
         name = _known(word, word[3:].strip())
         if name not in _NOTHING:
-            raise PlanError(f"{word}: {name} is always there; name the values you want.")
+            raise PlanError(f"{word}: {name} always has a value; specify the values to allow.")
         return Constraint(word, name, "=", (_NOTHING[name],))
     if word in FLAGS:
         return Constraint(word, word, "=", (True,))
@@ -74,9 +74,9 @@ def _read(word: str) -> Constraint:
     name, sign = _known(word, match["name"]), match["sign"]
     values = tuple(_value(word, name, part.strip()) for part in match["value"].split("|"))
     if name not in NUMBERS and sign not in ("=", "!="):
-        raise PlanError(f"{word}: {name} is a name, it has no order. Use = or !=.")
+        raise PlanError(f"{word}: {name} is not numeric. Use = or !=.")
     if len(values) > 1 and sign not in ("=", "!="):
-        raise PlanError(f"{word}: give one value after {sign}.")
+        raise PlanError(f"{word}: expected one value after {sign}.")
     return Constraint(word, name, sign, values)
 
 

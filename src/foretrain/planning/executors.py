@@ -69,10 +69,10 @@ class _Losses:
         part = f"part {number + 1} of {self.items}"
         if self.of[number] >= MOST_LOSSES:
             raise InputError(
-                f"{part} was given to {MOST_LOSSES} workers and each was lost (the last one: {how}). "
-                f"{self.remedy}"
+                f"{part} was assigned to {MOST_LOSSES} workers and all of them died (the last: "
+                f"{how}). {self.remedy}"
             )
-        self.notes.append(f"The worker with {part} was lost ({how}); the part was done again.")
+        self.notes.append(f"The worker running {part} died ({how}); the part was rerun.")
         return self.of[number]
 
 
@@ -88,7 +88,7 @@ class Processes:
 
     def run(self, work: Work, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         losses = _Losses(
-            self.notes, len(items), "Search with fewer workers, or on a machine with more memory."
+            self.notes, len(items), "Use fewer workers, or a machine with more memory."
         )
         crew = _Crew(pickle.dumps(work), items, self.workers)
         try:
@@ -169,7 +169,7 @@ class _Worker:
             )
         except OSError as error:
             raise InputError(
-                f"no worker process can be started: {error}. Search without workers."
+                f"cannot start worker processes: {error}. Search without --workers."
             ) from None
         self.inbox = inbox
         self.listener = threading.Thread(target=self._listen, daemon=True)
@@ -233,7 +233,8 @@ class RayExecutor:
                 yield from self._run(ray, work, items)
             except ray.exceptions.RayError as error:
                 raise InputError(
-                    f"the Ray cluster was lost: {_first_line(error)}. Search again; a journal keeps what was done."
+                    f"the Ray cluster was lost: {_first_line(error)}. Run the search "
+                    "again; with --state it resumes."
                 ) from error
 
     def _run(self, ray: Any, work: Work, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -242,7 +243,9 @@ class RayExecutor:
             return work(item)
 
         losses = _Losses(
-            self.notes, len(items), "See the cluster's logs; give its workers more memory."
+            self.notes,
+            len(items),
+            "See the logs of the cluster; increase the memory of its workers.",
         )
         sent = ray.put(work)
         todo = deque(range(len(items)))
@@ -311,8 +314,9 @@ def _connected(ray: Any, address: str | None, workers: int | None) -> Iterator[N
     except Exception as error:
         where = "on this machine" if address is None else f"at {address}"
         raise InputError(
-            f"no Ray cluster {where}: {_first_line(error)}. Give the address of a running cluster "
-            "(host:6379, ray://host:10001 or auto), or none to start one here."
+            f"cannot connect to a Ray cluster {where}: {_first_line(error)}. Specify the "
+            "address of a running cluster (host:6379, ray://host:10001 or auto), or none to "
+            "start one here."
         ) from error
     try:
         if address is not None and address != "local":

@@ -23,9 +23,9 @@ from foretrain.simulation import compile_scenario
 from foretrain.units import show_bytes, show_seconds
 
 PARTS = {
-    "work": "work of the slowest stage",
-    "pipeline": "pipeline fill and drain",
-    "data": "exchanges between replicas",
+    "work": "compute of the slowest stage",
+    "pipeline": "pipeline bubble",
+    "data": "data-parallel communication",
     "update": "parameter update",
 }
 """What an estimated step is made of, in words."""
@@ -76,7 +76,7 @@ def explanations(result: SearchResult) -> tuple[Explanation, ...]:
             told = against(result.objective, seen, row.best, row, simulated.get(row.best.plan))
             if result.objective != "memory" and (told.slower_seconds or 0.0) < 0.0:
                 # whatever is estimated faster than the winner was simulated, and lost
-                told = _with(told, " Simulated, it is slower than the best.")
+                told = _with(told, " Slower than the best plan when simulated.")
         found.setdefault(row.choice, []).append(told)
     for rows in found.values():
         rows.sort(key=lambda e: _distance(e, result.objective))
@@ -92,8 +92,9 @@ def _alike(result: SearchResult, uniform: Ranked) -> Iterator[Explanation]:
     more = other.memory.peak_bytes - best.prediction.memory.peak_bytes
     pace = _pace(slower, best.prediction.step_seconds)
     sentence = (
-        f"all layers alike: at best {uniform.plan.text}, simulated {_seconds(other.step_seconds)}: {pace} than "
-        f"different strategies for different layers; {_bytes(more)} per device."
+        f"same strategy for all layers: at best {uniform.plan.text}, simulated "
+        f"{_seconds(other.step_seconds)}: {pace} than per-layer strategies; {_bytes(more)} per "
+        "device."
     )
     yield Explanation(
         "layers", "alike", uniform.plan.text, sentence,
@@ -119,7 +120,7 @@ def why(result: SearchResult, text: str, where: tuple[str, ...] = ()) -> Explana
     """Why not `tp=4`, `no zero` or `tp=4, pp=2`: the best plan with it, estimated and simulated."""
     asked = constraints.parse([text])
     if not asked:
-        raise InputError("why: say which choice, such as tp=4 or recompute=full.")
+        raise InputError("why: specify a choice, such as tp=4 or recompute=full.")
     name = ", ".join(one.text for one in asked)
     row = _told(result, asked) or _surveyed(result, name, (*where, text))
     if isinstance(row, Explanation):
@@ -128,7 +129,7 @@ def why(result: SearchResult, text: str, where: tuple[str, ...] = ()) -> Explana
     if row.best is None or not row.fitting or winner is None:
         return _missing(row)
     if all(_holds(one, result.task.words(winner.plan.text)) for one in asked):
-        sentence = f"{_label(row)}: the best plan has it ({winner.plan.text})."
+        sentence = f"{_label(row)}: used by the best plan ({winner.plan.text})."
         return Explanation(row.choice, row.value, winner.plan.text, sentence, fits=True)
     told = against(result.objective, estimated(result, winner), row.best, row)
     return _confirmed(result.task, told, row.best, winner)
@@ -157,12 +158,12 @@ def against(
 
 def _missing(row: Told) -> Explanation:
     """None of the plans fits."""
-    count = f"none of {row.seen:,} plans fits" if row.seen > 1 else "its one plan does not fit"
+    count = f"none of {row.seen:,} plans fits" if row.seen > 1 else "its only plan does not fit"
     if row.best is None:
         return Explanation(row.choice, row.value, None, f"{_label(row)}: {count} in memory.")
     sentence = (
-        f"{_label(row)}: {count}; the nearest, {row.best.plan}, lacks {show_bytes(row.best.lacks)}"
-        " per device."
+        f"{_label(row)}: {count}; the closest, {row.best.plan}, exceeds device memory by "
+        f"{show_bytes(row.best.lacks)}."
     )
     return Explanation(
         row.choice, row.value, row.best.plan, sentence, lacks_bytes=row.best.lacks
@@ -186,7 +187,7 @@ def _pace(slower: float, than: float) -> str:
 
 
 def _because(grew: Mapping[str, float], slower: float) -> str:
-    """` (work of the slowest stage +17.1 ms, parameter update −1.3 ms)`."""
+    """` (compute of the slowest stage +17.1 ms, parameter update −1.3 ms)`."""
     scale = max(abs(slower), max(abs(v) for v in grew.values()))
     told = sorted(grew.items(), key=lambda item: -item[1])
     words = [
@@ -199,7 +200,7 @@ def _because(grew: Mapping[str, float], slower: float) -> str:
 
 def _bytes(more: float) -> str:
     if abs(more) < 1e6:
-        return "as much memory"
+        return "same memory"
     return f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'} memory"
 
 
@@ -303,7 +304,7 @@ def _surveyed(result: SearchResult, name: str, where: tuple[str, ...]) -> Told |
     found = merged(parts, objective, 1)
     if not found.seen:
         reasons = _refusal(result.task, constraints.parse([name])) or _reasons(found)
-        return Explanation(name, "", None, f"{name}: no plan with it can run{reasons}.")
+        return Explanation(name, "", None, f"{name}: no valid plan uses it{reasons}.")
     best = found.best[0] if found.best else found.nearest
     return Told(name, "", found.seen, found.fitting, best)
 
@@ -337,7 +338,7 @@ def _confirmed(task: Task, told: Explanation, rival: Seen, winner: Ranked) -> Ex
     one, best = simulate(task, rival).prediction, winner.prediction
     if not one.fits:
         missing = show_bytes(one.memory.peak_bytes - one.memory.usable_bytes)
-        more = f" Simulated, it does not fit: {missing} per device are missing."
+        more = f" Simulated, it does not fit: exceeds device memory by {missing}."
         return _with(told, more)
     grew = {name: one.stalls[name] - best.stalls[name] for name in one.stalls}
     delta = one.step_seconds - best.step_seconds
@@ -351,7 +352,7 @@ def _confirmed(task: Task, told: Explanation, rival: Seen, winner: Ranked) -> Ex
 
 
 def _versus(one: Prediction, best: Prediction) -> str:
-    return f"{_seconds(one.step_seconds)} against {_seconds(best.step_seconds)} of the best plan"
+    return f"{_seconds(one.step_seconds)} vs. {_seconds(best.step_seconds)} for the best plan"
 
 
 def _with(told: Explanation, more: str) -> Explanation:

@@ -101,7 +101,7 @@ class Journal:
         if not rows:
             self._write_key(file)
         elif len(rows) > 1:
-            raise self._file.damaged(f"it is of {len(rows)} searches at once")
+            raise self._file.damaged(f"it contains {len(rows)} searches")
         elif rows[0][0] != self.key.digest:
             raise self._of_another(json.loads(rows[0][1]))
 
@@ -119,8 +119,8 @@ class Journal:
         names = [name for name in dict.fromkeys((*told, *here)) if told.get(name) != here.get(name)]
         faults = [f"{name}: {told.get(name)} there, {here.get(name)} now" for name in names]
         return FileError(
-            f"search journal {self.path} is of another search. It is left as it is; name another file, or restart "
-            "to overwrite it.",
+            f"search journal {self.path} belongs to another search. It was not modified; "
+            "specify another file, or use --restart to overwrite it.",
             faults=faults or ["they differ in details of the model, the cluster or the runtime"],
         )
 
@@ -130,7 +130,7 @@ class Journal:
         rows = self._file.rows(query)
         for name, text, told in rows:
             if _hash(name, text) != told:
-                raise self._file.damaged(f"what it says of {name!r} is not what was written")
+                raise self._file.damaged(f"the record of {name!r} does not match its hash")
         with self._file.explained():
             return [(name, json.loads(text)) for name, text, _ in rows]
 

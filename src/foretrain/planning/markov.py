@@ -83,7 +83,9 @@ class _Walker:
         for _, size in reversed(self.axes):
             self.degrees.append(self.degrees[-1] * size)
         if ground.least_tp not in self.degrees:
-            raise InputError(f"tp {ground.least_tp} is not made of factors of {ranks} ranks.")
+            raise InputError(
+                f"tp {ground.least_tp} cannot be formed from the factors of {ranks} ranks."
+            )
         domain = int(np.bincount(np.asarray(task.cluster.domain_of)).max())
         most = max(domain, ground.least_tp)
         self.tps = [t for t in self.degrees if ground.least_tp <= t <= most]

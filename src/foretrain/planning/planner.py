@@ -153,7 +153,8 @@ def _expect_parts(plans: Space) -> None:
     if not plans.parts():
         told = ", ".join(c.text for c in plans.constraints if c.name in ("tp", "cp", "ep"))
         raise InputError(
-            f"{told}: {counted(plans.devices, 'device')} cannot be split so. Ask for divisors of {plans.devices}."
+            f"{told}: {counted(plans.devices, 'device')} cannot be split this way. Use "
+            f"divisors of {plans.devices}."
         )
 
 

@@ -125,24 +125,24 @@ class Space:
                 ok = np.array([constraint.allows(v) for v in np.unique(c.dp).tolist()])
                 yield constraint.text, state.mask(ok[np.searchsorted(np.unique(c.dp), c.dp)])
         yield (
-            "the batch is not a multiple of replicas x micro-batch",
+            "global batch not divisible by replicas x micro-batch",
             state.mask(self.batch % (c.dp * c.micro) == 0),
         )
         count = self.batch // np.maximum(c.dp * c.micro, 1)
         yield (
-            "interleaved needs micro-batches in groups of the stages",
+            "interleaved schedule: micro-batches not divisible by stages",
             state.mask((c.vpp == 1) | (count % c.pp == 0)),
         )
         yield (
-            "hybrid shards do not divide the replicas",
+            "replicas not divisible by the hybrid shard size",
             state.mask((c.shard == 0) | (replicas % np.maximum(c.shard, 1) == 0)),
         )
         holders = replicas * np.where(replicas % c.ep == 0, 1, c.tp)
-        yield "experts do not divide the ranks that hold them", state.mask(holders % c.ep == 0)
+        yield "ranks not divisible by the expert-parallel size", state.mask(holders % c.ep == 0)
         bad = np.zeros(len(c), dtype=np.bool_)
         for pp, vpp in self.refused_parts:
             bad |= (c.pp == pp) & (c.vpp == vpp)
-        yield "too few layers for the stages", state.mask(~bad)
+        yield "fewer layers than pipeline stages", state.mask(~bad)
 
 
 class _Left:
@@ -171,7 +171,8 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         if not found:
             told = ", ".join(c.text for c in wanted if c.name == name)
             raise PlanError(
-                f"{told} leaves no choice of {name}: without it there are {', '.join(map(str, values))}."
+                f"{told} leaves no value of {name}; possible values without it: "
+                f"{', '.join(map(str, values))}."
             )
         return found
 
@@ -215,13 +216,16 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> 
             value not in (0, 1, False) for value in one.values
         )
         if needs and is_split and not dims & {*needs}:
-            faults.append(f"{one.text}: {name} has no {' or '.join(needs)} to split. Leave it out.")
+            faults.append(
+                f"{one.text}: {name} has no {' or '.join(needs)} to split. Remove this constraint."
+            )
         if one.name == "layers" and one.values != ("even",):
             faults.append(
-                f"{one.text}: search shares layers out evenly. Give uneven stages to predict, as layers=24,8 in a plan."
+                f"{one.text}: search splits layers evenly. For uneven stages use predict, "
+                "with layers=24,8 in the plan."
             )
     if faults:
-        raise PlanError("these constraints cannot be met:", faults=faults)
+        raise PlanError("these constraints cannot be satisfied:", faults=faults)
 
 
 def _palette(option: Any, task: Task, domain: int) -> Palette:

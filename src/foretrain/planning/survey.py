@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 OBJECTIVES = ("time", "cost", "memory")
 TOLD = ("tp", "pp", "vpp", "cp", "ep", "micro", "zero", "shard", "sp", "recompute", "schedule", "order", "offload")  # fmt: skip
 """Choices of which the best plan is remembered for each value, to say why others lose."""
-REFUSED = "the model cannot be split so: "
+REFUSED = "the model cannot be split this way: "
 TOO_LARGE = "does not fit in memory"
 
 

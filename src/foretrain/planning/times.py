@@ -58,7 +58,7 @@ class Times:
         }
 
     def _together(self, lone: list[Floats], work: Floats) -> Floats:
-        """[plans] the work of the slowest stage once all are at work."""
+        """[plans] the compute of the slowest stage once all are at work."""
         met = np.flatnonzero(have_company(self.t, lone))
         if not len(met):
             return work

@@ -118,34 +118,34 @@ def recommend(
     simulated: int = SIMULATED,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recommendation:
-    """Cloud offers for a training job: plan, time, cost and the reason, best first.
+    """Rank cloud offers for a training job, with plan, time, cost and reason, best first.
 
     Args:
         model: as for `predict`.
-        tokens: train on so many tokens, such as `1e12`; or give `steps` or `epochs`.
-        samples: train on so many samples.
-        steps: train for so many steps.
-        epochs: train so often over `data`.
-        deadline: time at most, in seconds or such as `"14d"`.
-        budget_usd: money at most, in USD.
+        tokens: length of the job in tokens, such as `1e12`; or use `samples`, `steps` or `epochs`.
+        samples: length of the job in samples.
+        steps: length of the job in steps.
+        epochs: length of the job in epochs over `data`.
+        deadline: maximum time, in seconds or as `"14d"`.
+        budget_usd: maximum cost in USD.
         batch: global batch in samples.
-        batch_per_device: batch of a device instead: the global one grows with them.
+        batch_per_device: batch size per device instead; the global batch scales with the number of devices.
         seq: tokens per sample.
         precision: `bf16`, `fp16`, `fp32`, `fp8` …
         optimizer: `adam`, `sgd` …
-        runtime: the software stack; left out, the usual one on each cluster, as for `predict`.
-        data: samples: `"imagenet-1k"`, or `"samples=1.3M,sample=110kB,prep=5ms,workers=8"`.
-        storage: bytes per second that a machine reads from storage.
+        runtime: the software stack. Default: chosen for each cluster, as for `predict`.
+        data: dataset: `"imagenet-1k"`, or `"samples=1.3M,sample=110kB,prep=5ms,workers=8"`.
+        storage: storage read bandwidth per node in bytes per second.
         buying: `on-demand`, `spot` or `reserved`.
-        prices: own prices and quotas, a CSV or YAML file, over the catalogue's.
-        instances: these only, `*` for any: `["aws:p*", "gcp:a3*"]`.
-        quota: machines at most: `["16", "aws:p4*=8"]`.
-        max_devices: of the largest cluster.
-        where: plans to look at, as for `search`.
+        prices: your own prices and quotas, a CSV or YAML file; overrides the catalog.
+        instances: only these, `*` as wildcard: `["aws:p*", "gcp:a3*"]`.
+        quota: maximum number of instances: `["16", "aws:p4*=8"]`.
+        max_devices: maximum number of devices in a cluster.
+        where: constraints on plans, as for `search`.
         risk: failures, checkpoints and restarts.
-        headroom: how much of a device's memory is kept free: a share or a size.
-        simulated: how many offers are simulated besides the front of time against money.
-        progress: told how many instances of how many are done.
+        headroom: device memory to keep free: a fraction or a size.
+        simulated: number of offers simulated in addition to the Pareto front of time and cost.
+        progress: called with the number of instances done and the total.
 
     >>> from foretrain import recommend
     >>> found = recommend("gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8)
@@ -177,7 +177,7 @@ def recommend(
 
 
 class _Round:
-    """The catalogue once through, then the best again in full."""
+    """The catalog once through, then the best again in full."""
 
     def __init__(
         self, job: Job, terms: Terms, look: Look, progress: Callable[[int, int], None] | None
@@ -204,7 +204,7 @@ class _Round:
         usd = tariff.usd(self.terms.buying)
         if usd is None:
             self.unpriced[name] = (
-                f"no {self.terms.buying} price is known; give one in a file of your own prices."
+                f"no {self.terms.buying} price is known; specify one in your own price file."
             )
             return
         counts = list(self.terms.counts(name, node, tariff))
@@ -217,7 +217,7 @@ class _Round:
             self.looked_at += 1
         if not counts:
             self.unpriced[name] = (
-                "the quota allows none, or one machine has more devices than allowed."
+                "the quota allows none, or one instance has more devices than allowed."
             )
 
     def _take(self, candidate: Candidate, found: Offer | Miss) -> None:
@@ -270,7 +270,9 @@ class _Round:
     def _notes(self) -> tuple[str, ...]:
         notes = [*self.job.assumptions, *self.look.stacks.notes()]
         if self.job.deadline is None:
-            notes.append(f"no deadline given: offers of up to {days(self.look.most_hours)}.")
+            notes.append(
+                f"no deadline specified: showing offers of up to {days(self.look.most_hours)}."
+            )
         return tuple(notes)
 
     def _nearest(self, misses: Sequence[Miss]) -> str:

@@ -85,7 +85,7 @@ def _described(spec: str) -> dict[str, Any]:
         else:
             told[key] = int(value) if key == "workers" and value.isdigit() else value
     if faults:
-        raise InputError(f"data {spec!r} cannot be read:", faults=faults)
+        raise InputError(f"data {spec!r} is invalid:", faults=faults)
     if "size" in told:
         size = parse_bytes(told.pop("size"))
         if "samples" in told and "sample" not in told:
@@ -159,7 +159,7 @@ def job(
     described = dataset(data)
     faults: list[str] = []
     if batch is not None and batch_per_device is not None:
-        faults.append("batch: give the global batch or the batch per device, not both.")
+        faults.append("batch: specify the global batch or the batch per device, not both.")
     for name, value in (("batch", batch), ("batch_per_device", batch_per_device)):
         if value is not None and not 1 <= value <= MOST_BATCH:
             faults.append(f"{name}: {value:,} is not a whole number from 1 to {MOST_BATCH:,}.")
@@ -169,12 +169,12 @@ def job(
         assumed.append(told)
     amounts = {"tokens": tokens, "samples": samples, "steps": steps, "epochs": epochs}
     known = None if described is None else described.samples
-    remedy = "give data with samples, such as imagenet-1k"
+    remedy = "specify a dataset, such as imagenet-1k"
     length = length_of(amounts, one, batch, known, faults, remedy)
     until = _limit("deadline", None if deadline is None else parse_seconds(deadline), faults)
     money = _limit("budget_usd", budget_usd, faults)
     if faults or length is None:
-        raise InputError("this job cannot be planned:", faults=faults)
+        raise InputError("invalid job:", faults=faults)
     return Job(
         built, length.samples, batch, batch_per_device, precision, optimizer, described, until, money, length.asked,
         checkpoint_bytes(one), tuple(assumed),
@@ -190,7 +190,9 @@ def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
 def _usual_batch(model: Model) -> tuple[int, str]:
     if model.seq_len is None:
         batch = int(figure("batch", "samples"))
-        return batch, f"global batch not given: {batch} ({figures()['batch']['samples_source']})."
+        return batch, (
+            f"global batch not specified: {batch} ({figures()['batch']['samples_source']})."
+        )
     batch = max(1, int(figure("batch", "tokens") // model.seq_len))
-    told = f"global batch not given: {batch} sequences of {model.seq_len:,} tokens"
+    told = f"global batch not specified: {batch} sequences of {model.seq_len:,} tokens"
     return batch, f"{told} ({figures()['batch']['tokens_source']})."

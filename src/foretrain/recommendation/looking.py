@@ -1,4 +1,4 @@
-"""Looking through the catalogue: the best plans on every candidate, estimated, and the best offers simulated."""
+"""Looking through the catalog: the best plans on every candidate, estimated, and the best offers simulated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Miss:
 
 @dataclass(eq=False)
 class Look:
-    """One look through the catalogue for a job."""
+    """One look through the catalog for a job."""
 
     job: Job
     terms: Terms

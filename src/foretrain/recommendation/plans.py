@@ -218,4 +218,8 @@ def _most(losses: Sequence[dict[str, int]]) -> str:
     for lost in losses:
         for reason, count in lost.items():
             total[reason] = total.get(reason, 0) + count
-    return max(total, key=lambda reason: total[reason]) if total else "no plan divides the devices"
+    return (
+        max(total, key=lambda reason: total[reason])
+        if total
+        else ("no plan matches the number of devices")
+    )

@@ -1,4 +1,4 @@
-"""Prices: the catalogue's with their date, and the user's own over them."""
+"""Prices: the catalog's with their date, and the user's own over them."""
 
 from __future__ import annotations
 
@@ -65,17 +65,19 @@ def read_prices(path: str | Path) -> tuple[OwnPrice, ...]:
         document = load_yaml(file, "a table of prices")
         rows = document.get("prices") if isinstance(document, Mapping) else document
     else:
-        raise FileError(f"{file}: prices are read from .csv or .yaml files.")
+        raise FileError(f"{file}: unsupported format; prices must be a .csv or .yaml file.")
     if not isinstance(rows, list) or not rows:
-        raise FileError(f"{file} holds no prices; give rows with instance, usd_per_hour and date.")
+        raise FileError(
+            f"{file} has no prices; expected rows with instance, usd_per_hour and date."
+        )
     faults = _faults(rows)
     try:
         found = validated(_File, {"prices": rows}, str(file), FileError).prices
     except FileError as error:
         faults = [*error.faults, *faults]
     if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise FileError(f"{file} is not usable ({count}):", faults=faults)
+        count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
+        raise FileError(f"{file} is invalid ({count}):", faults=faults)
     return found
 
 
@@ -108,17 +110,17 @@ def _faults(rows: Sequence[Any]) -> list[str]:
         at, name = f"prices[{number}]", str(row.get("instance", ""))
         if name and name not in known:
             faults.append(
-                f"{at}.instance: {name!r} is unknown.{did_you_mean(name, known)} "
-                "Own machines go into the folder FORETRAIN_CATALOG names."
+                f"{at}.instance: {name!r} is unknown.{did_you_mean(name, known)} Add your own "
+                "instances to the directory in FORETRAIN_CATALOG."
             )
         if name and name in seen:
-            faults.append(f"{at}.instance: {name!r} is given twice.")
+            faults.append(f"{at}.instance: {name!r} is specified twice.")
         seen.append(name)
         quota = row.get("quota")
         if isinstance(quota, int) and quota < 0:
             faults.append(f"{at}.quota: {quota} must be zero or more.")
         if all(row.get(key) is None for key in _PRICES):
-            faults.append(f"{at}: gives neither a price nor a quota.")
+            faults.append(f"{at}: specifies neither a price nor a quota.")
         date = row.get("date")
         if isinstance(date, str) and not date[:4].isdigit():
             faults.append(f"{at}.date: {date!r} is not a date; write for example 2026-08-22.")
@@ -126,12 +128,12 @@ def _faults(rows: Sequence[Any]) -> list[str]:
 
 
 def _offers() -> dict[str, Node]:
-    """Machines of the catalogue that somebody rents out."""
+    """Machines of the catalog that somebody rents out."""
     return {name: node for name, node in nodes().items() if node.cloud is not None}
 
 
 def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
-    """By instance; what the user gives replaces what the catalogue has, with the user's date."""
+    """By instance; what the user gives replaces what the catalog has, with the user's date."""
     found = {name: _catalogued(node) for name, node in _offers().items()}
     for row in own:
         base = found[row.instance]
@@ -144,7 +146,7 @@ def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
         )
         prices = (row.usd_per_hour, row.spot_usd_per_hour, row.reserved_usd_per_hour)
         if any(price is not None for price in prices):
-            new = replace(new, date=row.date, source=row.source or "given by the user")
+            new = replace(new, date=row.date, source=row.source or "specified by the user")
         found[row.instance] = new
     return found
 
@@ -174,17 +176,19 @@ def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
     for text in texts:
         pattern, equals, number = text.rpartition("=")
         if not _is_count(number.strip()) or (equals and not pattern.strip()):
-            faults.append(f"{text!r}: write a number of machines, or NAME=NUMBER with * for any.")
+            faults.append(
+                f"{text!r}: expected a number of instances, or NAME=NUMBER with * as wildcard."
+            )
             continue
         quota = Quota(pattern.strip() or "*", int(number.strip()))
         if not any(matches(name, quota.pattern) for name in _offers()):
             near = did_you_mean(quota.pattern, _offers())
             faults.append(
-                f"{text!r}: no instance is called so.{near} Use * for any, as in aws:p5*=4."
+                f"{text!r}: no instance has this name.{near} Use * as wildcard, as in aws:p5*=4."
             )
         found.append(quota)
     if faults:
-        raise InputError("these quotas cannot be read:", faults=faults)
+        raise InputError("invalid quotas:", faults=faults)
     return tuple(found)
 
 
@@ -204,7 +208,7 @@ def chosen(patterns: Iterable[str] = ()) -> dict[str, Node]:
     if lost:
         raise InputError(
             "no instance matches:",
-            faults=[f"{word!r}.{did_you_mean(word, every)} Use * for any." for word in lost],
+            faults=[f"{word!r}.{did_you_mean(word, every)} Use * as wildcard." for word in lost],
         )
     return {
         name: node for name, node in every.items() if any(matches(name, word) for word in wanted)

@@ -16,11 +16,11 @@ _ALIKE = 0.01
 _SEEN = 0.02
 
 _CAUSES = {
-    "interconnect": "waits for links inside the machine",
-    "network": "waits for the network between machines",
-    "bubble": "is pipeline fill and drain",
+    "interconnect": "is exposed communication inside the node",
+    "network": "is exposed communication between nodes",
+    "bubble": "is pipeline bubble",
     "host": "waits for the CPU to launch kernels",
-    "prep": "waits for CPUs that prepare samples",
+    "prep": "waits for data preprocessing",
     "fetch": "waits for storage",
     "imbalance": "waits for the slowest rank",
     "optimizer": "is the parameter update",
@@ -45,13 +45,13 @@ def why(one: Offer, offers: Sequence[Offer], job: Job) -> str:
     if waits and job.data is not None and job.data.bytes and not one.feed.is_cached:
         held = one.candidate.node.host.memory_bytes
         parts.append(
-            f"the data ({show_bytes(job.data.bytes)}) is not held in memory"
+            f"the data ({show_bytes(job.data.bytes)}) does not fit in host memory"
             + (f" ({show_bytes(held)})" if held else "")
             + ": every epoch reads storage"
         )
     if one.goodput < 0.95:
         lost = f"{100 * (1 - one.goodput):.0f} %"
-        kind = "machines taken back" if one.candidate.is_spot else "failures"
+        kind = "preemptions" if one.candidate.is_spot else "failures"
         parts.append(f"{kind} and checkpoints take {lost}")
     if job.deadline is not None and one.interval_hours[1] * 3600.0 > job.deadline:
         parts.append(f"may take up to {days(one.interval_hours[1])}, past the deadline")
@@ -66,7 +66,7 @@ def _place(one: Offer, offers: Sequence[Offer], job: Job) -> str:
     if one is min(offers, key=lambda o: (o.hours, o.usd, o.name)):
         return f"fastest{within}"
     if one.is_best:
-        return "nothing cheaper is as fast"
+        return "Pareto-optimal: no cheaper offer is as fast"
     better = _better(one, offers)
     if better is None:
         return ""
@@ -88,14 +88,14 @@ def _better(one: Offer, offers: Sequence[Offer]) -> Offer | None:
 
 
 def _compared(one: Offer, better: Offer) -> str:
-    """`is 5.1 × as fast for 20 % of the money`."""
+    """`is 5.1 × as fast for 20 % of the cost`."""
     faster, share = one.hours / better.hours, better.usd / one.usd if one.usd else 1.0
     speed = "is as fast" if faster < 1 + _ALIKE else f"is {faster:.1f} × as fast"
     if faster < 1.1 and faster >= 1 + _ALIKE:
         speed = f"is {100 * (faster - 1):.0f} % faster"
     if share > 1 - _ALIKE:
-        return f"{speed} for the same money"
-    return f"{speed} for {100 * share:.0f} % of the money"
+        return f"{speed} at the same cost"
+    return f"{speed} for {100 * share:.0f} % of the cost"
 
 
 def _cause(one: Offer) -> str:
@@ -103,8 +103,8 @@ def _cause(one: Offer) -> str:
     name = max(_CAUSES, key=lambda stall: one.stalls.get(stall, 0.0))
     share = one.stalls.get(name, 0.0) / total
     if share >= _LARGE:
-        return f"{100 * share:.0f} % of a step {_CAUSES[name]}"
-    return f"{100 * one.stalls.get('compute', 0.0) / total:.0f} % of a step computes"
+        return f"{100 * share:.0f} % of the step {_CAUSES[name]}"
+    return f"{100 * one.stalls.get('compute', 0.0) / total:.0f} % of the step is compute"
 
 
 def unfit(misses: Sequence[Miss], job: Job, terms: Terms) -> str:
@@ -122,10 +122,10 @@ def unfit(misses: Sequence[Miss], job: Job, terms: Terms) -> str:
     if slow:
         best = min(slow, key=lambda m: m.least_hours)
         return (
-            f"too slow: {best.candidate.count} x would take {days(best.least_hours)} even at the peak "
-            f"rate of the data sheet{_limit(job)}."
+            f"too slow: {best.candidate.count} x would take {days(best.least_hours)} even at "
+            f"peak FLOP/s{_limit(job)}."
         )
-    return f"no plan: {misses[-1].told}" if misses else "not looked at."
+    return f"no plan: {misses[-1].told}" if misses else "not evaluated."
 
 
 def _limit(job: Job) -> str:
@@ -139,7 +139,7 @@ def _offer_of(miss: Miss) -> Offer:
 
 def _dear(dear: Sequence[Miss], late: Sequence[Miss], job: Job) -> str:
     best = min(map(_offer_of, dear), key=lambda o: o.usd)
-    told = f"too dear: {best.name} with '{best.plan}' costs {usd(best.usd)}"
+    told = f"too expensive: {best.name} with '{best.plan}' costs {usd(best.usd)}"
     told += f" in {days(best.hours)}, the budget is {usd(job.budget_usd or 0.0)}"
     return told + (" (fewer are too slow)." if late else ".")
 
@@ -148,7 +148,7 @@ def _late(late: Sequence[Miss], job: Job, terms: Terms) -> str:
     best = min(map(_offer_of, late), key=lambda o: o.hours)
     told = f"too slow: {best.name} with '{best.plan}' takes {days(best.hours)}{_limit(job)}"
     if best.candidate.node.nics is None:
-        return told + "; its network is not known, so that several are not offered."
+        return told + "; its network is unknown, so multi-node clusters are not offered."
     if 2 * best.candidate.devices > terms.most_devices:
         return told + f" (more than {terms.most_devices:,} devices were not tried)."
     return told + ("." if terms.quotas else f" (more than {terms.most_machines} need a quota).")
@@ -164,6 +164,7 @@ def _lacking(lacking: Sequence[Miss]) -> str:
     seen = best.nearest
     assert seen is not None
     return (
-        f"does not fit: on {best.candidate.count} x the leanest plan, '{seen.plan}', needs "
-        f"{show_bytes(seen.memory)}, {show_bytes(seen.usable)} are usable on a device."
+        f"does not fit: on {best.candidate.count} x the plan with the least memory, "
+        f"'{seen.plan}', needs {show_bytes(seen.memory)}, but {show_bytes(seen.usable)} is "
+        "usable per device."
     )

@@ -38,15 +38,16 @@ class Stacks:
         planners = list(dict.fromkeys(self._known.values()))
         if self.runtime is None and planners:
             names = ", ".join(dict.fromkeys(one.runtime.name for one in planners))
-            lines.append(f"runtime {names}: the usual one on each cluster (--runtime)")
+            lines.append(f"runtime {names}: default for each cluster (--runtime)")
         if self.job.precision is None and planners:
             formats = ", ".join(dict.fromkeys(one.precision.name for one in planners))
             lines.append(
-                f"precision {formats}: what the devices have matrix units for (--precision)"
+                f"precision {formats}: supported by the devices' matrix units (--precision)"
             )
         if self.job.optimizer is None and planners:
             lines.append(
-                f"optimizer {planners[0].optimizer.name}: usual for such models (--optimizer)"
+                f"optimizer {planners[0].optimizer.name}: common for this kind of model "
+                "(--optimizer)"
             )
         if self.headroom is None:
             stacks = dict.fromkeys(one.runtime for one in planners)

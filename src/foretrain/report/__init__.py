@@ -55,7 +55,7 @@ def format_of(path: str | Path) -> str:
     known = ", ".join(f".{fmt}" for fmt in RENDERERS)
     suffix = Path(path).suffix.lstrip(".")
     raise InputError(
-        f"{str(path)!r}: no renderer for this kind of file. Known: {known}."
+        f"{str(path)!r}: unsupported file format. Supported: {known}."
         + did_you_mean(suffix, RENDERERS)
     )
 

@@ -18,7 +18,7 @@ from foretrain.units import show_bytes
 def fit_page(answer: FitAnswer) -> Page:
     prediction, changes = answer.prediction, answer.changes
     said = words.verdict(prediction)
-    headline = f"{said[0].upper()}{said[1:]}; fullest on stage {prediction.memory.peak_stage}"
+    headline = f"{said[0].upper()}{said[1:]}; peak on stage {prediction.memory.peak_stage}"
     if not answer.fits:
         headline += _smallest(changes)
     names = (*words.names(prediction), *(change.change for change in changes))
@@ -35,7 +35,7 @@ def fit_page(answer: FitAnswer) -> Page:
 def _smallest(changes: Sequence[FitChange]) -> str:
     fitting = next((change for change in changes if change.fits), None)
     if fitting is None:
-        return "; no single change that was tried makes it fit"
+        return "; none of the changes tried makes it fit"
     return f"; smallest change that fits: {fitting.change}"
 
 
@@ -49,7 +49,7 @@ def _changes(changes: Sequence[FitChange]) -> Section:
         )
         for change in changes
     )
-    return Section("What would change it", ("change", "fits", "peak", "step"), rows, columns="nlrr")
+    return Section("Changes tried", ("change", "fits", "peak", "step"), rows, columns="nlrr")
 
 
 def _memory_sections(prediction: Prediction) -> tuple[Section, ...]:
@@ -74,7 +74,7 @@ def _memory_sections(prediction: Prediction) -> tuple[Section, ...]:
     )
     return (
         Section(
-            f"What fills memory ({words.clean(memory.moment)})", ("kind", "size", "share"), fill
+            f"Memory breakdown ({words.clean(memory.moment)})", ("kind", "size", "share"), fill
         ),
         Section("By stage", ("stage", "peak", *kinds), stages),
     )

@@ -188,7 +188,8 @@ def show_page_of(name: str) -> Page:
     if not found:
         known = [*catalog.devices(), *catalog.nodes(), *catalog.links(), *zoo.names(), *presets()]
         raise InputError(
-            f"nothing is called {name!r}.{did_you_mean(name, known)} See 'foretrain catalog list'."
+            f"no catalog entry named {name!r}.{did_you_mean(name, known)} See 'foretrain "
+            "catalog list'."
         )
     sections = tuple(
         Section(f"{kind} {value.name}", ("", ""), tuple(_rows(facts)), left=2)
@@ -209,7 +210,7 @@ def cluster_page(cluster: Cluster) -> Page:
     from foretrain.cluster.drawing import drawn_network, drawn_nodes, topology_facts
 
     facts = topology_facts(cluster)
-    sections = [Section("Machines", lines=tuple(drawn_nodes(facts)))]
+    sections = [Section("Nodes", lines=tuple(drawn_nodes(facts)))]
     network = facts["network"]
     if network is not None:
         title = f"Network: {network['topology']}, {network['kind']}"
@@ -226,12 +227,12 @@ def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield key, _shown(key, value)
     cut, full = network["bisection_bandwidth"], network["half_bandwidth"]
     if cut is None:
-        yield "bisection bandwidth", "not worked out for so many links"
+        yield "bisection bandwidth", "not computed: too many links"
     else:
-        share = f"{cut / full:.0%} of what half of the cards carry"
+        share = f"{cut / full:.0%} of the bandwidth of half of the NICs"
         yield "bisection bandwidth", f"{show_bandwidth(cut)} each way, {share}"
     far = network["diameter"]
-    yield "longest way", "not worked out" if far is None else counted(far, "link")
+    yield "diameter", "not computed" if far is None else counted(far, "link")
 
 
 def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -310,17 +311,17 @@ def _shown(key: str, value: Any) -> str:
 
 
 def check_page() -> Page:
-    """Build every row; a fault is a row that cannot be built or that names no source."""
+    """Build every row; a fault is a row that cannot be built or that has no source."""
     count, faults = 0, []
     for path, make in _rows_of_all():
         count += 1
         try:
             if not make().source:
-                faults.append(f"{path}: names no source.")
+                faults.append(f"{path}: has no source.")
         except (ForetrainError, ValueError, KeyError, TypeError) as error:
             faults.append(f"{path}: {error}")
     headline = (
-        f"{counted(count, 'row')}, {counted(len(faults), 'fault') if faults else 'no faults'}"
+        f"{counted(count, 'row')}, {counted(len(faults), 'error') if faults else 'no errors'}"
     )
     document = {"rows": count, "faults": faults}
     return Page(headline, document, (Section("Faults", lines=tuple(faults)),), bool(faults))

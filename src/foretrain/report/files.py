@@ -18,7 +18,7 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     target = Path(path)
     try:
         if target.is_dir():
-            raise FileError(f"{target} is a folder; give the name of a file in it.")
+            raise FileError(f"{target} is a directory; specify a file in it.")
         if target.exists() and not target.is_file():
             special, name = target.open("wb"), ""  # a pipe or a device cannot be renamed onto
         else:
@@ -61,4 +61,4 @@ def _mode(target: Path) -> int:
 
 def _cannot_write(target: Path, error: OSError | ValueError) -> FileError:
     reason = getattr(error, "strerror", None) or str(error)
-    return FileError(f"{target} cannot be written ({reason}).")
+    return FileError(f"cannot write {target} ({reason}).")

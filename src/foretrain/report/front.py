@@ -1,4 +1,4 @@
-"""Time against memory, drawn: the front that was estimated and the best plans that were simulated."""
+"""Step time vs. memory, drawn: the front that was estimated and the best plans that were simulated."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _shapes(graph: ExecutionGraph) -> Iterator[Section]:
 
 def _item(item: Item) -> str:
     text = describe(item.work)
-    return text if item.beside is None else f"{text} | beside: {describe(item.beside)}"
+    return text if item.beside is None else f"{text} | concurrently: {describe(item.beside)}"
 
 
 def _tasks(graph: ExecutionGraph) -> Section:

@@ -83,14 +83,18 @@ def _tiles(prediction: Prediction) -> list[dict[str, str]]:
     if cost.usd_per_step is not None:
         hourly = f"{words.usd(cost.usd_per_hour)} per hour" if cost.usd_per_hour is not None else ""
         date = words.clean(cost.price_date or "", 20).replace("-", "\N{NON-BREAKING HYPHEN}")
-        dated = f", prices of {date}" if date else ""
+        dated = f", prices as of {date}" if date else ""
         tiles.append(
             {"name": "Cost per step", "value": words.usd(cost.usd_per_step), "note": hourly + dated}
         )
     tiles += _job_tiles(prediction)
     share = words.percent(prediction.measured_share)
     tiles.append(
-        {"name": "Measured share", "value": share, "note": "of the time rests on measured tables"}
+        {
+            "name": "Measured share",
+            "value": share,
+            "note": "of the time is based on measured tables",
+        }
     )
     return tiles
 
@@ -100,10 +104,10 @@ def _job_tiles(prediction: Prediction) -> list[dict[str, str]]:
     job = prediction.job
     if job is None:
         return []
-    alone = f"{words.duration(job.compute_seconds)} of steps alone"
+    alone = f"{words.duration(job.compute_seconds)} without failures"
     tiles = [{"name": "Job", "value": words.duration(job.expected_seconds), "note": alone}]
     if job.usd is not None:
-        hours = f"{job.device_hours:,.0f} device hours"
+        hours = f"{job.device_hours:,.0f} device-hours"
         tiles.append({"name": "Job cost", "value": words.usd(job.usd), "note": hours})
     return tiles
 

@@ -144,8 +144,8 @@ def _operators(report: TraceReport, most: int, detail: int) -> Section:
         )
         for row in (report.ops[:most] if detail == 0 else report.ops[MOST_ROWS:most])
     )
-    title = "Operators that take longest" if detail == 0 else "More operators"
-    head = ("operator", "input shapes", "times", "median", "spread", "own, in all")
+    title = "Top operators by time" if detail == 0 else "More operators"
+    head = ("operator", "input shapes", "times", "median", "spread", "self, total")
     return Section(title, head, rows, left=2, detail=detail)
 
 

@@ -35,14 +35,14 @@ def render(prediction: Prediction) -> str:
         parts += ["## What would help", _remedies(prediction)]
     if prediction.operators:
         rows = [(name, words.seconds(value)) for name, value in prediction.operators]
-        parts += ["## Busiest operators", table(("operator", "per step"), rows)]
+        parts += ["## Top operators by time", table(("operator", "per step"), rows)]
     for title, lines in (
         ("Warnings", prediction.warnings),
         ("Assumptions", prediction.assumptions),
     ):
         if lines:
             parts += [f"## {title}", "\n".join(f"- {text(line)}" for line in lines)]
-    parts += ["## Question", table(("", ""), words.question_rows(prediction))]
+    parts += ["## Configuration", table(("", ""), words.question_rows(prediction))]
     parts += ["## Provenance", table(("", ""), prediction.provenance.items())]
     return "\n\n".join(parts) + "\n"
 
@@ -70,14 +70,14 @@ def _facts(prediction: Prediction) -> str:
     if (money := words.money(prediction)) is not None:
         facts.append(f"Cost: {text(money)}.")
     facts.append(
-        f"{words.percent(prediction.measured_share)} of the time rests on measured tables."
+        f"{words.percent(prediction.measured_share)} of the time is based on measured tables."
     )
     return " ".join(facts)
 
 
 def _job(prediction: Prediction) -> tuple[str, ...]:
     rows = words.job_rows(prediction)
-    return ("## The job", table(("", ""), rows)) if rows else ()
+    return ("## Job totals", table(("", ""), rows)) if rows else ()
 
 
 def _memory(prediction: Prediction) -> str:
@@ -93,7 +93,7 @@ def _memory(prediction: Prediction) -> str:
     ]
     said = words.verdict(prediction)
     peak = (
-        f"{text(said[0].upper() + said[1:])}; fullest on stage {prediction.memory.peak_stage}, "
+        f"{text(said[0].upper() + said[1:])}; peak on stage {prediction.memory.peak_stage}, "
         f"{text(prediction.memory.moment)}."
     )
     return peak + "\n\n" + table(("stage", "peak", *kinds, "when"), rows)

@@ -34,10 +34,13 @@ def ops_page(report: OpsReport) -> Page:
     notes = []
     if report.unmeasured:
         notes.append(
-            f"{counted(len(report.unmeasured), 'kernel')} left: the budget ended. Run it again."
+            f"{counted(len(report.unmeasured), 'kernel')} left when the time budget ended. "
+            "Run the command again to continue."
         )
     if report.host_seconds_per_kernel:
-        notes.append(f"host time to issue a kernel: {show_seconds(report.host_seconds_per_kernel)}")
+        notes.append(
+            f"host time to launch a kernel: {show_seconds(report.host_seconds_per_kernel)}"
+        )
     sections = (
         Section("kernels", head, table[:SHOWN]),
         Section("further kernels", head, table[SHOWN:], detail=1),
@@ -63,9 +66,12 @@ def links_page(report: LinkReport) -> Page:
     )
     head = ("collective", "ranks on nodes", "size", "seconds", "spread", "size / seconds")
     headline = f"{counted(report.measured, 'size')} timed between {report.world} processes over {report.backend}"
-    notes = [f"{name}: not in this backend" for name in report.unable]
+    notes = [f"{name}: not supported by this backend" for name in report.unable]
     if report.unmeasured:
-        notes.append(f"{counted(report.unmeasured, 'size')} left: the budget ended. Run it again.")
+        notes.append(
+            f"{counted(report.unmeasured, 'size')} left when the time budget ended. Run the "
+            "command again to continue."
+        )
     document = report.to_dict()
     curves = tuple(
         (
@@ -108,7 +114,8 @@ def data_page(report: DataReport) -> Page:
 
 def _next(store: str, notes: Sequence[str]) -> Section:
     return Section(
-        "store", lines=(*notes, f"kept in {store}; 'foretrain calibrate' makes costs of it")
+        "store",
+        lines=(*notes, (f"saved in {store}; 'foretrain calibrate' builds cost tables from it")),
     )
 
 

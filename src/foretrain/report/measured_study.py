@@ -18,7 +18,7 @@ COLOURS = {"residual": "#4f7fd9", "no residual": "#e07b39", "no batch norm": "#3
 LAW_WORDS = {
     "per_layer": "a layer",
     "per_tensor": "a gradient tensor",
-    "per_bucket": "a bucket and further device",
+    "per_bucket": "a bucket and additional device",
     "per_byte": "a MiB on the wire",
 }
 CAUSES = {
@@ -47,9 +47,10 @@ def headline(document: Mapping[str, Any]) -> str:
     found = document["agreement"]
     order = found["rank_correlation"]
     return (
-        f"{len(document['rows'])} networks measured: {words.percent(shares[main])} of their communication stalls "
-        f"goes with {CAUSES[main]}; the simulator says {found['median_ratio']:.2f} times the "
-        f"measured stall (median; {found['median_ratio_waited']:.2f} times what ranks waited after their own work), "
+        f"{len(document['rows'])} networks measured: {words.percent(shares[main])} of their "
+        f"communication stalls scales with {CAUSES[main]}; the simulator predicts "
+        f"{found['median_ratio']:.2f} times the measured stall (median; "
+        f"{found['median_ratio_waited']:.2f} times the wait of ranks after their own work), "
         f"rank correlation {'unknown' if order is None else f'{order:.2f}'}"
     )
 
@@ -66,8 +67,8 @@ def _law(document: Mapping[str, Any]) -> Section:
     for law in (document["law"], document["predicted_law"]):
         told = law["r_squared"]
         fit += ["–" if told is None else f"{told:.2f}", words.percent(law["median_error"])]
-    head = ("each …", "measured", "share", "simulated", "share")
-    return Section("What a communication stall is made of", head, (*rows, tuple(fit)))
+    head = ("per …", "measured", "share", "simulated", "share")
+    return Section("What communication stalls scale with", head, (*rows, tuple(fit)))
 
 
 def _rows(found: Sequence[Mapping[str, Any]]) -> Section:
@@ -95,15 +96,18 @@ def _html(page: Page) -> str:
 
     rows = page.document["rows"]
     kinds = [(name, colour) for name, colour in COLOURS.items() if any(r["kind"] == name for r in rows)]  # fmt: skip
-    hint = "Every network a point, both axes logarithmic: full points measured, rings simulated."
+    hint = (
+        "One point per network, both axes logarithmic. Filled points are measured, rings are "
+        "simulated."
+    )
     drawings = [
-        (f"Stall against {title}", hint, kinds, draw(rows, key, title))
+        (f"Stall vs. {title}", hint, kinds, draw(rows, key, title))
         for key, title in AXES
         if len({row[key] for row in rows}) > 1
     ]
     return template("measured.html").render(
         title="Communication stalls · Foretrain",
-        asked="How communication stalls grow",
+        asked="How communication stalls scale",
         headline=page.headline,
         tiles=[],
         charts=False,

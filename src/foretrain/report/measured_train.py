@@ -14,15 +14,15 @@ from foretrain.report.page import Page, Section
 from foretrain.units import counted, show_bytes
 
 RUN_MEANING = {
-    "T0": "one device, replayed",
-    "T1": "one host, replayed",
-    "T5": "all hosts, replayed",
+    "T0": "one device, one batch replayed",
+    "T1": "one host, one batch replayed",
+    "T5": "all hosts, one batch replayed",
     "T3": "real data, warm",
     "T2": "real data, cold",
-    "P": "loader alone, warm",
-    "F": "loader alone, cold",
-    "P2": "loader alone, warm, twice the workers",
-    "F2": "loader alone, cold, twice the workers",
+    "P": "data loader only, warm",
+    "F": "data loader only, cold",
+    "P2": "data loader only, warm, twice the workers",
+    "F2": "data loader only, cold, twice the workers",
 }
 BAR = 20
 
@@ -86,7 +86,7 @@ def _runs(runs: Mapping[str, Any]) -> Section:
         )
         for name, run in runs.items()
     )
-    head = ("run", "", "step", "95 % interval", "spread", "steps, sittings")
+    head = ("run", "", "step", "95 % interval", "spread", "steps, rounds")
     return Section("Runs", head, rows, left=2)
 
 
@@ -95,7 +95,7 @@ def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
     if not found:
         return []
     now = found["now"]["step_seconds"]
-    rows = [("as it is (cold cache)", found["now"])]
+    rows = [("as measured (cold cache)", found["now"])]
     rows += [(f"{x['cached']:.0%} of the data cached", x) for x in found["cached_fraction"][1:]]
     rows += [(f"{counted(x['workers'], 'worker')}, cold cache", x) for x in found["workers"]]
     rows += [(f"{counted(x['workers'], 'worker')}, warm cache", x) for x in found["workers_warm"]]
@@ -111,27 +111,32 @@ def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
     head = ("change", "step", "speed-up", "bottleneck")
     return [
         Section("What if", head, table),
-        Section("What removes the data stall", lines=tuple(_remedies(found))),
+        Section("How to remove the data stall", lines=tuple(_remedies(found))),
     ]
 
 
 def _remedies(found: Mapping[str, Any]) -> Sequence[str]:
     share, size = found["smallest_cached_fraction"], found["smallest_cache_bytes"]
     if share is None:
-        told = ["No cache alone: preparing is too slow even with all data in memory."]
+        told = [
+            "Caching alone is not enough: preprocessing is too slow even with all data in memory."
+        ]
     else:
         of = f" ({show_bytes(size)})" if size is not None else ""
         told = [f"A cache that holds {words.percent(share)} of the data{of}."]
     for name, state in (("fewest_workers_cold", "cold"), ("fewest_workers_warm", "warm")):
         count = found[name]
         told.append(
-            f"With a {state} cache: {counted(count, 'worker')} per rank, given cores for them."
+            f"With a {state} cache: {counted(count, 'worker')} per rank, given enough cores."
             if count is not None
-            else f"With a {state} cache: no number of workers, something else is as slow."
+            else (
+                f"With a {state} cache: more workers do not help; something else is the bottleneck."
+            )
         )
     if found["cores_per_rank"] is not None:
         told.append(
-            f"Training and preparing take {found['cores_per_rank']:.1f} cores per rank to keep up."
+            f"Training and preprocessing need {found['cores_per_rank']:.1f} cores per rank "
+            "to keep up."
         )
     return told
 
@@ -206,7 +211,7 @@ def _tiles(document: Mapping[str, Any]) -> list[dict[str, str]]:
             {
                 "name": "Step time, predicted",
                 "value": words.seconds(predicted["step_seconds"]),
-                "note": f"{100 * error:+.1f} % of the measured one",
+                "note": f"{100 * error:+.1f} % off the measured step time",
             }
         )
     return tiles

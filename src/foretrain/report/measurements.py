@@ -63,7 +63,7 @@ def calibration_page(calibration: Calibration) -> Page:
 def _kernels(calibration: Calibration) -> Section:
     fitted = calibration.roofline
     if fitted is None:
-        return Section("kernels", lines=("none were timed: predictions use the tables that ship",))
+        return Section("kernels", lines=("none timed: predictions use the built-in tables",))
     rows = tuple(
         (
             peak.kernel,
@@ -79,8 +79,9 @@ def _kernels(calibration: Calibration) -> Section:
         else f", {counted(calibration.threads, 'thread')} a process"
     )
     told = (
-        f"memory {show_bandwidth(fitted.bandwidth)}, a kernel starts in {show_seconds(fitted.start_seconds)}{threads}; "
-        f"kernels are within {100 * fitted.spread:.0f} % of this roofline"
+        f"memory {show_bandwidth(fitted.bandwidth)}, kernel start "
+        f"{show_seconds(fitted.start_seconds)}{threads}; kernels are within "
+        f"{100 * fitted.spread:.0f} % of this roofline"
     )
     return Section("kernels", ("kind", "dtype", "timed", "rate"), rows, lines=(told,), left=2)
 
@@ -112,10 +113,10 @@ def _rest(calibration: Calibration) -> Section:
     lines += [f"{name}: {show_bandwidth(rate)}" for name, rate in rates.items() if rate is not None]
     if data.prep_seconds_per_sample is not None:
         lines.append(
-            f"preparing a sample: {show_seconds(data.prep_seconds_per_sample)} on a worker"
+            f"preprocessing a sample: {show_seconds(data.prep_seconds_per_sample)} per worker"
         )
     if calibration.host_seconds_per_kernel is not None:
-        lines.append(f"issuing a kernel: {show_seconds(calibration.host_seconds_per_kernel)}")
+        lines.append(f"launching a kernel: {show_seconds(calibration.host_seconds_per_kernel)}")
     if calibration.drift:
-        lines.append(f"processes drift apart: by {show_seconds(calibration.drift)} in a second")
+        lines.append(f"drift between processes: {show_seconds(calibration.drift)} per second")
     return Section("data and host", lines=tuple(lines))

@@ -97,9 +97,7 @@ def _grid(x: _Axis, y: _Axis) -> list[str]:
         at = y.at(value)
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
         out.append(_text(LEFT - 8, at + 4, words.usd(value), "end"))
-    out.append(
-        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "time to the end of the job", "middle")
-    )
+    out.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "time to completion", "middle"))
     return out
 
 
@@ -116,7 +114,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 def _point(one: Offer, x: _Axis, y: _Axis, colours: dict[str, str]) -> str:
     colour = colours[one.candidate.instance.partition(":")[0]]
     told = (
-        f"{one.name}\n{one.plan}\n{hours(one.hours)}, {words.usd(one.usd)} (prices of "
+        f"{one.name}\n{one.plan}\n{hours(one.hours)}, {words.usd(one.usd)} (prices as of "
         f"{one.candidate.price_date})\n{one.why}"
     )
     size = 6 if one.is_best else 4

@@ -44,7 +44,7 @@ def sheet(prediction: Prediction, width: int, detail: int = 0) -> Sheet:
 def sections(prediction: Prediction, width: int, detail: int) -> Iterator[Section]:
     """Title and body of each section."""
     if prediction.job is not None:
-        yield "The job", (_pairs(words.job_rows(prediction)),)
+        yield "Job totals", (_pairs(words.job_rows(prediction)),)
     yield "Where the time goes", (_stalls(prediction, width),)
     verdict = words.verdict(prediction), "" if prediction.fits else "bold red"
     yield _memory_title(prediction), (verdict, _memory(prediction, width))
@@ -56,7 +56,7 @@ def sections(prediction: Prediction, width: int, detail: int) -> Iterator[Sectio
         yield "What would help", (_remedies(prediction),)
     if detail > 0 and prediction.operators:
         rows = [(name, words.seconds(value)) for name, value in prediction.operators[:12]]
-        yield "Busiest operators", (_pairs(rows),)
+        yield "Top operators by time", (_pairs(rows),)
     if detail > 0 and prediction.critical_path:
         yield "Critical path", _path(prediction)
     if prediction.warnings:
@@ -96,7 +96,7 @@ def _facts(prediction: Prediction) -> str:
     if (money := words.money(prediction)) is not None:
         facts.append(f"{money}.")
     facts.append(
-        f"{words.percent(prediction.measured_share)} of the time rests on measured tables."
+        f"{words.percent(prediction.measured_share)} of the time is based on measured tables."
     )
     return " ".join(facts)
 
@@ -116,7 +116,7 @@ def _stalls(prediction: Prediction, width: int) -> Grid:
 
 def _memory_title(prediction: Prediction) -> str:
     memory = prediction.memory
-    return f"Memory of the fullest device: stage {memory.peak_stage}, {words.clean(memory.moment)}"
+    return f"Peak memory of a device: stage {memory.peak_stage}, {words.clean(memory.moment)}"
 
 
 def _memory(prediction: Prediction, width: int) -> Grid:
@@ -125,7 +125,7 @@ def _memory(prediction: Prediction, width: int) -> Grid:
     cells = bar_width(width, 36)
     kinds = [(kind, memory.by_kind.get(kind, 0.0)) for kind in words.kinds(prediction)]
     if memory.context_bytes:
-        kinds.append(("driver, libraries", memory.context_bytes))
+        kinds.append(("driver and libraries", memory.context_bytes))
     if memory.headroom_bytes:
         kinds.append(("headroom", memory.headroom_bytes))
     if memory.fits:
@@ -157,7 +157,10 @@ def _stages(prediction: Prediction, width: int) -> tuple[Part, ...]:
     table = Grid("r" * len(head), tuple(rows), gap=2, head=head)
     if len(shown) == len(stages):
         return (table,)
-    note = f"The fullest {len(shown)} of {len(stages)} stages; the JSON and HTML reports hold all."
+    note = (
+        f"Showing the {len(shown)} of {len(stages)} stages with the highest peak; the JSON and "
+        "HTML reports list all."
+    )
     return table, (note, "dim")
 
 

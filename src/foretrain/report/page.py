@@ -84,7 +84,7 @@ def page_format(path: str | Path) -> str:
         return suffix
     known = ", ".join(f".{fmt}" for fmt in PAGE_FORMATS)
     raise InputError(
-        f"{str(path)!r}: this answer cannot be written as such a file. Known: {known}."
+        f"{str(path)!r}: unsupported output format for this result. Supported: {known}."
         + did_you_mean(suffix, PAGE_FORMATS)
     )
 

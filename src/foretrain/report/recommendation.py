@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from foretrain.recommendation.offers import Offer
 
 MOST_ROWS = 12
-HEAD = ("offer", "time", "80 % interval", "cost", "prices of")
+HEAD = ("offer", "time", "80 % interval", "cost", "prices as of")
 
 
 def recommendation_page(found: Recommendation) -> Page:
@@ -24,11 +24,15 @@ def recommendation_page(found: Recommendation) -> Page:
     sections = (
         Section("Offers", HEAD, tuple(map(_row, found.offers[:MOST_ROWS])), _more(found)),
         Section("Plans and reasons", lines=tuple(map(_reason, found.offers[:MOST_ROWS]))),
-        Section("Nothing cheaper is as fast", HEAD, tuple(map(_row, found.pareto))),
-        _offer_sections(found),
-        Section("Further offers", HEAD, tuple(map(_row, found.offers[MOST_ROWS:])), detail=1),
         Section(
-            "Not offered",
+            "Pareto-optimal offers: none is both cheaper and faster",
+            HEAD,
+            tuple(map(_row, found.pareto)),
+        ),
+        _offer_sections(found),
+        Section("Other offers", HEAD, tuple(map(_row, found.offers[MOST_ROWS:])), detail=1),
+        Section(
+            "Infeasible",
             ("instance", "why"),
             tuple((row.instance, row.why) for row in found.infeasible),
             left=2,
@@ -45,12 +49,12 @@ def headline(found: Recommendation) -> str:
     job = found.job
     asked = f"{job.model.name}, {job.asked}"
     if not found.offers:
-        nearest = f" Nearest: {found.nearest}" if found.nearest else ""
-        return f"Nothing can be recommended for {asked}.{nearest}"
+        nearest = f" Closest: {found.nearest}" if found.nearest else ""
+        return f"No feasible offer for {asked}.{nearest}"
     best = found.offers[0]
     return (
-        f"{best.name} trains {asked} in {hours(best.hours)} ({_interval(best)}) for {words.usd(best.usd)} "
-        f"(prices of {best.candidate.price_date}): {best.plan}"
+        f"{best.name} trains {asked} in {hours(best.hours)} ({_interval(best)}) for "
+        f"{words.usd(best.usd)} (prices as of {best.candidate.price_date}): {best.plan}"
     )
 
 
@@ -80,15 +84,15 @@ def _more(found: Recommendation) -> tuple[str, ...]:
     if not found.offers:
         return ()
     rest = len(found.offers) - MOST_ROWS
-    seen = f"{counted(found.looked_at, 'cluster')} looked at, {len(found.offers):,} feasible"
-    seen += f", the first {MOST_ROWS} shown." if rest > 0 else "."
+    seen = f"{counted(found.looked_at, 'cluster')} evaluated, {len(found.offers):,} feasible"
+    seen += f"; showing the first {MOST_ROWS}." if rest > 0 else "."
     return (seen,)
 
 
 def _offer_sections(found: Recommendation) -> Section:
     """What the best offer is made of."""
     if not found.offers:
-        return Section("The best offer")
+        return Section("Best offer")
     best = found.offers[0]
     share = best.step_seconds or 1.0
     rows = [
@@ -100,19 +104,24 @@ def _offer_sections(found: Recommendation) -> Section:
     every = risk.interval(best.passed.seconds)
     lines = [
         f"{counted(best.steps, 'step')} of {words.seconds(best.step_seconds)}; memory "
-        f"{show_bytes(best.peak_bytes)} of {show_bytes(best.usable_bytes)} usable on a device.",
-        f"{words.percent(best.goodput)} of the time is work that lasts: an interruption every "
-        f"{hours(risk.mtbf / 3600)} on average, a checkpoint of {words.seconds(risk.checkpoint)} every "
-        f"{hours(every / 3600)}, {words.seconds(risk.restart)} to restart.",
+        f"{show_bytes(best.peak_bytes)} of {show_bytes(best.usable_bytes)} usable per device.",
+        f"Goodput {words.percent(best.goodput)}: an interruption every "
+        f"{hours(risk.mtbf / 3600)} on average, a checkpoint of "
+        f"{words.seconds(risk.checkpoint)} every {hours(every / 3600)}, "
+        f"{words.seconds(risk.restart)} to restart.",
     ]
     if found.job.data is not None:
         lines.append(
-            f"A step takes {words.seconds(best.passed.cold_seconds)} while data is cold, "
-            f"{words.seconds(best.passed.warm_seconds)} once it is in memory"
-            + (" (after the first epoch)." if best.feed.is_cached else " (never: it does not fit).")
+            f"A step takes {words.seconds(best.passed.cold_seconds)} with a cold cache, "
+            f"{words.seconds(best.passed.warm_seconds)} once the data is cached"
+            + (
+                " (after the first epoch)."
+                if best.feed.is_cached
+                else " (never: the data does not fit in memory)."
+            )
         )
-    head = ("where a step goes", "seconds", "share")
-    return Section("The best offer", head, tuple(rows), tuple(lines))
+    head = ("cause", "seconds", "share")
+    return Section("Best offer", head, tuple(rows), tuple(lines))
 
 
 def _html(page: Page, found: Recommendation) -> str:

@@ -1,4 +1,4 @@
-"""Predicted against measured as one HTML file: every case a point, groups in colours."""
+"""Predicted vs. measured as one HTML file: every case a point, groups in colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretrain.report.words import clean
 def render(page: Page) -> str:
     document = page.document
     return template("scatter.html").render(
-        title="Predicted against measured · Foretrain",
+        title="Predicted vs. measured · Foretrain",
         headline=page.headline,
         beyond=page.is_no,
         sections=[section for section in page.sections if section.rows or section.lines],

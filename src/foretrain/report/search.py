@@ -32,12 +32,12 @@ def search_page(
     nearest = tuple(dict.fromkeys(one.choice for one in told))
     first = [next(one for one in told if one.choice == choice) for choice in nearest]
     front = spread(found.pareto, FRONT_ROWS)
-    why = "Why the others lose" if found.best else "How far each choice is from fitting"
+    why = "Why other choices are slower" if found.best else "How far each choice is from fitting"
     sections = (
         Section("Why not " + _asked(asked), lines=(asked.sentence,) if asked else ()),
         best_section(found),
         Section("What would fit", lines=tuple(remedies(found))),
-        front_section(found, front, "Time against memory, estimated"),
+        front_section(found, front, "Step time vs. memory (estimated)"),
         pruned_section(found),
         Section(why, lines=tuple(o.sentence for o in first), detail=0 if found.best else 1),
         Section("… and other values", lines=_rest(told, first), detail=1),
@@ -84,8 +84,8 @@ def _document(found: Found, asked: Explanation | None, launch: Launch | None) ->
 def _launch_sections(launch: Launch) -> tuple[Section, ...]:
     files = [f"{launch['folder']}/{name}" for name in launch["files"]]
     return (
-        Section(f"Launch files of the best plan, for {launch['target']}", lines=tuple(files)),
-        Section("What they cannot say of it", lines=tuple(launch["cannot"])),
+        Section(f"Launch files for the best plan: {launch['target']}", lines=tuple(files)),
+        Section("Not expressible in these files", lines=tuple(launch["cannot"])),
     )
 
 
@@ -104,17 +104,17 @@ def headline(found: Found) -> str:
         best = found.best[0]
         return f"Best of {count}: {described(best.plan)}, {words.headline(best.prediction)}"
     if not found.plans_valid:
-        return "No plan can run"
+        return "No valid plan"
     if found.plans_fitting:
         return (
-            f"None of {count} fits: {found.plans_fitting:,} were estimated to, by so little that "
-            "the simulation of the best refutes it"
+            f"None of {count} fits: {found.plans_fitting:,} were estimated to fit, but too "
+            "narrowly: the simulation of the best shows that it does not"
         )
     text = f"None of {count} fits"
     if found.nearest is None:
         return text
     lacks = show_bytes(found.nearest.lacks)
-    text += f": the nearest, {found.nearest.plan}, lacks {lacks} per device"
+    text += f": the closest, {found.nearest.plan}, exceeds device memory by {lacks}"
     larger = found.with_more_nodes
     if larger is not None:
         text += f"; with {larger.factor}x the nodes {larger.best.plan} fits"
@@ -145,7 +145,7 @@ def best_section(found: Found) -> Section:
         (str(number), described(row.plan), *_cells(row, has_price))
         for number, row in enumerate(found.best, 1)
     )
-    front = "Plans that none beats in both time and memory"
+    front = "Pareto-optimal plans (step time and memory)"
     title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
     if found.best:
         title += f"; {words.usable(found.best[0].prediction.memory)}"
@@ -171,8 +171,9 @@ def remedies(found: Found) -> Iterator[str]:
         return
     nearest = found.nearest
     yield (
-        f"The nearest plan, {nearest.plan}, needs {show_bytes(nearest.memory)}; {show_bytes(nearest.usable)} "
-        f"of a device are usable: {show_bytes(nearest.lacks)} are missing."
+        f"The closest plan, {nearest.plan}, needs {show_bytes(nearest.memory)}, but only "
+        f"{show_bytes(nearest.usable)} per device is usable: {show_bytes(nearest.lacks)} too "
+        "much."
     )
     larger = found.with_more_nodes
     if larger is not None:
@@ -182,7 +183,10 @@ def remedies(found: Found) -> Iterator[str]:
             f"{show_bytes(larger.best.usable)} usable."
         )
     else:
-        yield "More nodes of the same kind were not found to help, or the cluster cannot simply be grown."
+        yield (
+            "More nodes of the same kind do not help, or this cluster cannot be extended "
+            "automatically."
+        )
 
 
 def front_section(found: Found, rows: list[Seen], title: str) -> Section:
@@ -197,13 +201,13 @@ def front_section(found: Found, rows: list[Seen], title: str) -> Section:
         for row in rows
     )
     if len(found.pareto) > len(rows):
-        title = f"{title}: {len(rows)} of {len(found.pareto)} plans that none beats in both"
+        title = f"{title}: {len(rows)} of {len(found.pareto)} Pareto-optimal plans"
     return Section(title, ("plan", "memory", "step", "peak"), cells, columns="nbrr")
 
 
 def pruned_section(found: Found) -> Section:
     rows = [(reason, f"{count:,}") for reason, count in pruned(found.plans_pruned).items()]
-    return Section("Left out, and why", ("reason", "plans"), tuple(rows), columns="wr")
+    return Section("Excluded plans", ("reason", "plans"), tuple(rows), columns="wr")
 
 
 def _html(found: Found, launch: Launch | None) -> str:

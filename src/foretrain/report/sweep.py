@@ -26,7 +26,7 @@ def sweep_page(found: Sweep) -> Page:
             tuple(tuple(row[c] for c in kept) for row in table),
             columns="".join("n" if c < len(found.varied) else "r" for c in kept),
         ),
-        Section("Cannot be asked", ("", "why"), failed, left=2),
+        Section("Invalid combinations", ("", "why"), failed, left=2),
     )
     whole = tuple(str(value) for point in found.points for value in point.values.values())
     return Page(

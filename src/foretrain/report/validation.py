@@ -1,4 +1,4 @@
-"""Predicted against measured: tables per group, and what stands out."""
+"""Predicted vs. measured: tables per group, and what stands out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STEP_TIME = (
     ("regret", "top1_regret"),
 )
 MEANING = (
-    "Errors of the step time. bias: mean signed error; cover: share of 80 % intervals that hold the "
-    "measurement; order: pairs measured over 10 % apart that are predicted in the right order; regret: what "
-    "taking the predicted best of a set costs."
+    "Errors of the step time. bias: mean signed error; cover: share of 80 % intervals that "
+    "contain the measurement; order: share of pairs measured more than 10 % apart that are "
+    "predicted in the right order; regret: slowdown from choosing the predicted best of a set."
 )
 RANK_KEYS = ("ranks_allocated_mape", "ranks_reserved_mape")
 MOST_WORST = 3
@@ -37,18 +37,18 @@ def validation_page(report: ValidationReport, tolerance: float | None = None) ->
     named = {**groups, **({"total": total} if total else {})}
     sections = (
         Section(
-            "Predicted against measured",
+            "Predicted vs. measured",
             ("group", "n", *(title for title, _ in STEP_TIME)),
             tuple(step_time_row(name, group) for name, group in named.items()),
             lines=(MEANING,),
         ),
         Section(
-            "Memory, verdicts and what could not be compared",
+            "Memory, fit verdicts and cases not compared",
             ("group", "memory rows", "error", "fit verdicts", "pairs", "failed"),
             tuple(_other_row(name, group) for name, group in named.items()),
         ),
         *_ranks(named),
-        Section("Farthest off", lines=tuple(_farthest(groups)), detail=1),
+        Section("Largest errors", lines=tuple(_farthest(groups)), detail=1),
     )
     beyond = tolerance is not None and not _within(total.get("mape"), tolerance)
     headline = _headline(groups, total, tolerance, beyond) + _of(report.chosen or {})
@@ -64,7 +64,7 @@ def _ranks(named: Mapping[str, Any]) -> tuple[Section, ...]:
         if group.get("ranks_n")
     )
     head = ("group", "figures", "allocated", "reserved")
-    return (Section("Error of memory, rank by rank", head, rows),) if rows else ()
+    return (Section("Memory error by rank", head, rows),) if rows else ()
 
 
 def _html(page: Page) -> str:
@@ -98,9 +98,9 @@ def _headline(
     if tolerance is None:
         return text
     off = [name for name, group in groups.items() if not _within(group.get("mape"), tolerance)]
-    text += f"; {'BEYOND' if beyond else 'within'} the tolerance of {words.percent(tolerance)}"
+    text += f"; {'ABOVE' if beyond else 'within'} the tolerance of {words.percent(tolerance)}"
     return text + (
-        f" (beyond it: {', '.join(off[:6])}{' …' if len(off) > 6 else ''})" if off else ""
+        f" (above it: {', '.join(off[:6])}{' …' if len(off) > 6 else ''})" if off else ""
     )
 
 

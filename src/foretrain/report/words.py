@@ -15,7 +15,7 @@ STALL_MEANING = {
     "compute": "kernels running",
     "interconnect": "exposed communication inside a node",
     "network": "exposed communication between nodes",
-    "bubble": "pipeline fill and drain",
+    "bubble": "pipeline bubble (fill and drain)",
     "host": "waiting for the CPU to launch kernels",
     "prep": "waiting for data preparation",
     "fetch": "waiting for storage",
@@ -163,7 +163,7 @@ def headline(prediction: Prediction) -> str:
 
 
 def asked(prediction: Prediction) -> str:
-    """The question in one line: `llama3-8b on 2 x dgx-h100 · tp4 pp2 · batch 256 …`."""
+    """Configuration in one line: `llama3-8b on 2 x dgx-h100 · tp4 pp2 · batch 256 …`."""
     question = prediction.question
     words = [clean(question.get("model", "model"))]
     if question.get("cluster") is not None:
@@ -222,8 +222,8 @@ def path_note(prediction: Prediction) -> str:
     """How much of the step the path that was kept explains."""
     covered = sum(step.end - step.start for step in prediction.critical_path)
     return (
-        f"{len(prediction.critical_path):,} pieces, {seconds(covered)} of the {seconds(prediction.step_seconds)} "
-        "of a step."
+        f"{len(prediction.critical_path):,} segments, {seconds(covered)} of the "
+        f"{seconds(prediction.step_seconds)} step."
     )
 
 
@@ -235,7 +235,7 @@ def kinds(prediction: Prediction) -> list[str]:
 
 
 def money(prediction: Prediction) -> str | None:
-    """`$1,240 per hour, $0.28 per step (prices of 2025-11-01)`, or None without a price."""
+    """`$1,240 per hour, $0.28 per step (prices as of 2025-11-01)`, or None without a price."""
     cost = prediction.cost
     parts = []
     if cost.usd_per_hour is not None:
@@ -244,13 +244,13 @@ def money(prediction: Prediction) -> str | None:
         parts.append(f"{usd(cost.usd_per_step)} per step")
     if not parts:
         return None
-    dated = f" (prices of {clean(cost.price_date, 40)})" if cost.price_date else ""
+    dated = f" (prices as of {clean(cost.price_date, 40)})" if cost.price_date else ""
     return ", ".join(parts) + dated
 
 
 def duration(value: float) -> str:
     """As `seconds`, for a whole job; one that failures never let end says so."""
-    return seconds(value) if math.isfinite(value) else "never done"
+    return seconds(value) if math.isfinite(value) else "never completes"
 
 
 def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
@@ -263,13 +263,13 @@ def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
     every = f"{seconds(risk.checkpoint)} every {duration(risk.interval(job.compute_seconds))}"
     rows = [
         ("training", f"{clean(job.asked, 60)}: {job.steps:,} steps, {show_count(job.samples)} samples"),
-        ("steps alone", duration(job.compute_seconds)),
+        ("without failures", duration(job.compute_seconds)),
         ("expected", f"{duration(job.expected_seconds)} ({low} – {high}), goodput {100 * job.goodput:.1f} %"),
-        ("interruptions", f"one in {duration(risk.mtbf)}; checkpoints of {every}"),
-        ("device hours", "unknown" if math.isinf(job.device_hours) else f"{job.device_hours:,.0f}"),
+        ("interruptions", f"one every {duration(risk.mtbf)}; a checkpoint of {every}"),
+        ("device-hours", "unknown" if math.isinf(job.device_hours) else f"{job.device_hours:,.0f}"),
     ]  # fmt: skip
     if job.usd is not None and job.usd_per_device_hour is not None:
-        rows.append(("cost", f"{usd(job.usd)} at {usd(job.usd_per_device_hour)} per device hour"))
+        rows.append(("cost", f"{usd(job.usd)} at {usd(job.usd_per_device_hour)} per device-hour"))
     if job.energy_kwh is not None:
         pue = "" if job.pue is None else f", PUE {job.pue:g}"
         rows.append(("energy", f"{energy(job.energy_kwh)} at board power{pue}"))

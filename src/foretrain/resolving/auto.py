@@ -51,10 +51,13 @@ def chosen_plan(draft: Draft, batch: int | None, micro: int | None, *, is_search
             lacking = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         else:
             if size.fits:
-                return Chosen(own, f"what {draft.runtime.name} does by itself", batch, size)
+                return Chosen(own, f"{draft.runtime.name} default", batch, size)
             total = batch or own.replicas * size.samples
             needs = draft.memory(own, total, size.samples).total_bytes
-            lacking = f"{draft.runtime.name}'s own, {own.text}, needs {show_bytes(needs)} a device"
+            lacking = (
+                f"the {draft.runtime.name} default, {own.text}, needs {show_bytes(needs)} per "
+                "device"
+            )
     found = _quick(draft, batch or _usual_batch(draft), micro)
     if found is None:
         if lacking:
@@ -70,7 +73,7 @@ def _size(draft: Draft, plan: Plan, batch: int | None, micro: int | None) -> Mic
     if micro is None:
         return largest_that_fits(draft, plan, batch)
     total = batch or plan.replicas * micro
-    return MicroBatch(micro, "as asked for", draft.memory(plan, total, micro).fits)
+    return MicroBatch(micro, "as specified", draft.memory(plan, total, micro).fits)
 
 
 def _quick(draft: Draft, batch: int, micro: int | None) -> tuple[Plan, int, int] | None:

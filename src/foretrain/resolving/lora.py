@@ -47,13 +47,13 @@ def _method(options: Options) -> str | None:
     given = [key for key in NEED_ADAPTERS if options.get(key) not in (None, False)]
     if given and not said:
         raise RuntimePresetError(
-            f"{given[0]} = {options[given[0]]}: this belongs to adapters, but nothing says that they are trained. Add "
-            "peft = lora."
+            f"{given[0]} = {options[given[0]]}: this option is for adapters, but adapter "
+            "training is not enabled. Add peft = lora."
         )
     if said and options.get("base_weights_frozen") is False:
         raise RuntimePresetError(
-            "base_weights_frozen = false: adapters beside weights that are trained too are not modelled. Leave peft out, "
-            "or freeze the weights."
+            "base_weights_frozen = false: adapters with trainable base weights are not "
+            "supported. Remove peft, or freeze the weights."
         )
     return None if not said else "qlora" if "qlora" in said else "lora"
 
@@ -75,7 +75,7 @@ def _targets(options: Options, notes: Notes) -> tuple[str, ...]:
     stated = options.get("lora_targets")
     if stated is None:
         usual = tuple(defaults()["lora"]["targets"])
-        what, why = f"adapters beside {', '.join(usual)}", defaults()["lora"]["because"]
+        what, why = f"adapters on {', '.join(usual)}", defaults()["lora"]["because"]
         notes.assume(what, why, "--set lora_targets=…")
         return usual
     words = stated.split(",") if isinstance(stated, str) else stated

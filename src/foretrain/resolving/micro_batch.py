@@ -37,7 +37,7 @@ def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch
         return draft.memory(plan, whole, samples)
 
     if not memory(sizes[0]).fits:
-        return MicroBatch(sizes[0], "the smallest there is" if len(sizes) > 1 else limit, False)
+        return MicroBatch(sizes[0], "the smallest possible" if len(sizes) > 1 else limit, False)
     least = surely() if memory(sizes[0]).fits_probability >= surely() else 0.0
 
     def fits(samples: int) -> bool:
@@ -65,7 +65,7 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
     if batch is None:
         length = draft.model.seq_len
         most = int(row["samples"]) if length is None else max(1, int(row["tokens"]) // length)
-        return [1 << power for power in range(most.bit_length())], "as much as is usual on a device"
+        return [1 << power for power in range(most.bit_length())], "a common size per device"
     if batch % plan.replicas:
         raise InputError(
             f"global batch {batch:,} is not divisible by {plan.replicas:,} replicas. Try a global batch of "
@@ -73,7 +73,9 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
         )
     each = batch // plan.replicas
     if family_of(draft.model) in row["whole"]:
-        return [each], "all samples of a replica, as such models do not accumulate gradients"
+        return [each], (
+            "all samples of a replica, since such models do not use gradient accumulation"
+        )
     every = _divisors(each)
     stages, chunks = plan.schedule.stages, plan.schedule.chunks
     if stages == 1:
@@ -81,7 +83,7 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
     wanted = int(row["per_stage"]) * stages / chunks
     enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n)]
     if not enough:
-        return every[:1], "as many micro-batches as there can be, for a small pipeline bubble"
+        return every[:1], "the most micro-batches possible, for a small pipeline bubble"
     return enough, "the largest that keeps the pipeline bubble small"
 
 

@@ -129,16 +129,14 @@ class _Resolver:
         model = load_model(self.request.model, asked, self.notes.assumptions)
         if asked is not None and model.seq_len is None:
             raise ModelError(
-                f"{model.name} has no sequence length: its samples are not sequences. Leave --seq out."
+                f"{model.name} has no sequence length: its samples are not sequences. Remove --seq."
             )
         if (
             asked is None
             and model.seq_len is not None
             and not isinstance(self.request.model, Model)
         ):
-            self.notes.assume(
-                f"sequence length {model.seq_len:,}", "the model's usual one", "--seq"
-            )
+            self.notes.assume(f"sequence length {model.seq_len:,}", "model default", "--seq")
         return model
 
     def _said(self) -> Mapping[str, object] | None:
@@ -155,7 +153,7 @@ class _Resolver:
         if asked is None:
             asked = precision_for(cluster.devices)
             self.notes.assume(
-                f"precision {asked}", "what the devices have matrix units for", "--precision"
+                f"precision {asked}", "supported by the devices' matrix units", "--precision"
             )
         found = precision(asked)
         stated = self.request.runtime_options.get("float8")
@@ -168,14 +166,14 @@ class _Resolver:
         asked = self.request.optimizer
         if asked is None:
             asked = optimizer_for(model)
-            self.notes.assume(f"optimizer {asked}", "usual for such models", "--optimizer")
+            self.notes.assume(f"optimizer {asked}", "common for this kind of model", "--optimizer")
         try:
             return optimizer(asked)
         except InputError:
             found = next((o for part, o in _OPTIMIZERS.items() if part in str(asked).lower()), None)
             if self.notes.strict or found is None:
                 raise
-            self.notes.warn(f"optimizer {asked!r} is not known; {found} stands in for it.")
+            self.notes.warn(f"optimizer {asked!r} is unknown; falling back to {found}.")
             self.notes.unknown += 1
             return optimizer(found)
 
@@ -186,7 +184,7 @@ class _Resolver:
             and degree > 1
             and not any("expert" in op.size for _, op in model.ops())
         ):
-            raise PlanError(f"ep{degree}: {model.name} has no experts to spread. Leave ep out.")
+            raise PlanError(f"ep{degree}: {model.name} has no experts to distribute. Remove ep.")
 
     # --- plan, micro-batch and batch --------------------------------------------------------------------
 
@@ -250,7 +248,7 @@ class _Resolver:
         )
         for word, what, matters, change in lines:
             if matters and word not in words:
-                self.notes.assume(what, f"as {name} has it", f"{change} in the plan")
+                self.notes.assume(what, f"{name} default", f"{change} in the plan")
 
     def _batch(self, model: Model) -> int | None:
         asked = self.request.batch
@@ -259,7 +257,9 @@ class _Resolver:
         count, unit = parse_batch(asked)
         if unit == "tokens":
             if model.seq_len is None:
-                raise InputError(f"batch {asked}: {model.name} has no tokens. Give samples.")
+                raise InputError(
+                    f"batch {asked}: {model.name} has no tokens. Specify the batch in samples."
+                )
             count = self._samples(count, model.seq_len)
         if count < 1:
             raise InputError(f"global batch {asked} is not a positive whole number.")
@@ -267,12 +267,12 @@ class _Resolver:
         if tokens > defaults()["batch"]["most_tokens"]:
             if str(asked).strip()[-1] in "kKMGBT":  # 4M: no batch of samples is written so
                 raise InputError(
-                    f"batch {asked}: {count:,} samples are {show_count(tokens)} tokens per step, more than any published run"
-                    f" has. Write {asked}tok for tokens, or '{asked} samples'."
+                    f"batch {asked}: {count:,} samples are {show_count(tokens)} tokens per step, more than any published run."
+                    f" Write {asked}tok for tokens, or '{asked} samples'."
                 )
             self.notes.warn(
-                f"a global batch of {count:,} samples is {show_count(tokens)} tokens a step. If tokens were meant, write"
-                f" {asked} tokens."
+                f"a global batch of {count:,} samples is {show_count(tokens)} tokens per step. "
+                f"If you meant tokens, write '{asked} tokens'."
             )
         return count
 
@@ -290,7 +290,7 @@ class _Resolver:
         samples = max(1, round(tokens / length))
         if samples * length != tokens:
             self.notes.warn(
-                f"batch {asked} is no multiple of {length:,} tokens: {samples:,} samples are taken."
+                f"batch {asked} is not a multiple of the sequence length ({length:,} tokens); rounded to {samples:,} samples."
             )
         return samples
 
@@ -299,7 +299,8 @@ class _Resolver:
         asked, in_plan = self.request.micro_batch, (words or {}).get("micro")
         if asked is not None and in_plan is not None and asked != in_plan:
             raise InputError(
-                f"micro-batch {asked} and micro={in_plan} in the plan: give one of them."
+                f"micro-batch {asked} conflicts with micro={in_plan} in the plan. Specify "
+                "only one of them."
             )
         found = asked if asked is not None else in_plan
         if found is not None and (
@@ -314,7 +315,7 @@ class _Resolver:
     def _assume_batch(self, plan: Plan, batch: int, micro: int) -> None:
         passes = batch // (micro * plan.replicas)
         told = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
-        self.notes.assume(f"global batch {batch:,}", f"{told} for every replica", "--batch")
+        self.notes.assume(f"global batch {batch:,}", f"{told} per replica", "--batch")
 
 
 def _is_file(plan: str) -> bool:

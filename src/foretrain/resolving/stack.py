@@ -96,7 +96,7 @@ def _preset(
     if isinstance(asked, Runtime):
         return asked, True
     if asked is None and not notes.strict:
-        notes.assume(f"runtime {FALLBACK}", "the run does not name its software", "runtime")
+        notes.assume(f"runtime {FALLBACK}", "the case does not name its software", "runtime")
         return presets()[FALLBACK], False
     if asked is None:
         name, because = stack_for(model, cluster, said)
@@ -105,12 +105,12 @@ def _preset(
     row = preset_file()["work_words"]["rollout"]
     if any(f"-{word}-" in f"-{folded(asked)}-" for word in preset_file()["work_runtimes"]):
         raise RuntimePresetError(
-            f"runtime {asked!r}: {row['is']}, which is not modelled. {row['remedy']}"
+            f"runtime {asked!r}: {row['is']}, which is not supported. {row['remedy']}"
         )
     if notes.strict or folded(asked) in names():
         return runtime(asked), names().get(folded(asked)) != FALLBACK
     taken = nearest(asked)
-    notes.warn(f"runtime {asked!r} is not known; the preset {taken!r} stands in for it.")
+    notes.warn(f"runtime {asked!r} is unknown; falling back to preset {taken!r}.")
     return presets()[taken], False
 
 
@@ -200,9 +200,9 @@ def _expect_usable(options: Mapping[str, Any]) -> None:
         value = options.get(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < value < float("inf")):
-            faults.append(f"{key}: {value!r} is not {kind}; give a positive number of {unit}.")
+            faults.append(f"{key}: {value!r} is not {kind}; must be a positive number of {unit}.")
     if faults:
-        raise RuntimePresetError("runtime options cannot be used:", faults=faults)
+        raise RuntimePresetError("invalid runtime options:", faults=faults)
 
 
 def _expect_modelled(options: Mapping[str, Any]) -> None:
@@ -217,9 +217,9 @@ def _expect_modelled(options: Mapping[str, Any]) -> None:
             row = next((parts[part] for part in parts if part in key.lower()), None)
         if row is None or _word(value) in (*row.get("same", ()), *_NOTHING):
             continue
-        faults.append(f"{key} = {value}: {row['is']}, which is not modelled. {row['remedy']}")
+        faults.append(f"{key} = {value}: {row['is']}, which is not supported. {row['remedy']}")
     if faults:
-        raise RuntimePresetError("this is other work than a training step here:", faults=faults)
+        raise RuntimePresetError("unsupported training workload:", faults=faults)
 
 
 def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
@@ -232,10 +232,10 @@ def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
         value = options.get(key)
         if value is not None and _word(value, table) not in table:
             near = did_you_mean(str(value), [str(word).lower() for word in table])
-            faults[key] = f"{key}: {value!r} is not a value of it.{near}"
-    error = RuntimePresetError("runtime options are not usable:", faults=faults.values())
+            faults[key] = f"{key}: {value!r} is not a valid value.{near}"
+    error = RuntimePresetError("invalid runtime options:", faults=faults.values())
     for key in faults:
-        told = f"runtime_options.{key} = {options[key]}: not known; the prediction is without it."
+        told = f"runtime_options.{key} = {options[key]}: unknown; ignored."
         notes.unknown_switch(told, error)
 
 
@@ -265,11 +265,11 @@ def _assume(
         if is_asked and key not in options:
             value = getattr(chosen, row["field"])
             shown = {True: "on", False: "off"}.get(value, value)
-            why = reasons.get(key) or f"as {chosen.name} has it"
+            why = reasons.get(key) or f"{chosen.name} default"
             notes.assume(f"{row['title']} {shown}", why, f"--set {key}=…")
     for key, reason in data["unmodelled"].items():
         if key in options and _word(options[key]) not in _NOTHING:
-            notes.warn(f"{key} = {options[key]} is not modelled: {reason}.")
+            notes.warn(f"{key} = {options[key]} is not modeled: {reason}.")
 
 
 # --- what the devices make of it ------------------------------------------------------------------------
@@ -278,14 +278,14 @@ def _assume(
 def _with_attention(
     stack: Runtime, stated: object, cluster: Cluster, precision: str
 ) -> tuple[Runtime, str]:
-    """Where attention is left open: fused kernels are for 16-bit numbers on devices of Ampere's time and later
+    """Where attention is left open: fused kernels are for 16-bit precision on devices of Ampere's time and later
     (FlashAttention README), those that know bf16; since Hopper some stacks prefer another kernel. Also why."""
     is_able = all(device.peak("bf16") for device in cluster.devices)
     is_wide = precision in ("fp32", "tf32")
     if stack.attention == "unfused":
         return stack, ""
     if stated is None and (is_wide or not is_able):
-        why = "16-bit numbers" if is_wide else "a device with bf16"
+        why = "16-bit precision" if is_wide else "a device with bf16"
         return replace(stack, attention="unfused"), f"fused kernels need {why}"
     if (
         stated in _AS_THE_DEVICE_HAS_IT
@@ -293,7 +293,7 @@ def _with_attention(
         and all(device.architecture in _SINCE_HOPPER for device in cluster.devices)
     ):
         word = stack.attention_since_hopper
-        return replace(stack, attention=word), f"as {stack.name} has it since Hopper"
+        return replace(stack, attention=word), f"{stack.name} default on Hopper and later"
     return stack, ""
 
 
@@ -309,7 +309,7 @@ def _as_released(
         if is_old and is_here and _heads(model) == row.get("heads", _heads(model)):
             stack = stack.with_options(row["sets"])
             for key, value in row["sets"].items():
-                why = f"{stack.name} before {row['before']} had nothing else"
+                why = f"{stack.name} before {row['before']} supports nothing else"
                 notes.assume(f"{key} {value}", why, "another container")
     return stack
 

@@ -27,8 +27,8 @@ def as_trained(
     if model.shape is None or model.seq_len is None:
         if modules:
             raise RuntimePresetError(
-                f"{_MODULES} = {modules}: {model.name} is not described by a transformer shape, to which modules "
-                "could be added. Leave the switch out."
+                f"{_MODULES} = {modules}: {model.name} is not defined by a transformer shape, "
+                "so modules cannot be added. Remove this option."
             )
         return model
     shape, length = model.shape, _mean_length(model.seq_len, options, notes)
@@ -53,15 +53,15 @@ def _modules_asked(options: Mapping[str, Any], usual: int) -> int | None:
     says no more than yes, None where none says anything."""
     asked, count = options.get("mtp"), options.get(_MODULES)
     if asked is not None and not isinstance(asked, bool):
-        raise RuntimePresetError(f"mtp = {asked!r}: neither true nor false. Give one of them.")
+        raise RuntimePresetError(f"mtp = {asked!r}: must be true or false.")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
         raise RuntimePresetError(
-            f"{_MODULES} = {count!r}: not a number of modules. Give a whole number, 0 for none."
+            f"{_MODULES} = {count!r}: must be a whole number of modules, 0 for none."
         )
     if asked is not None and count is not None and asked != bool(count):
         raise RuntimePresetError(
-            f"mtp = {str(asked).lower()} and {_MODULES} = {count}: one says there are modules, the other there are "
-            "none. Give one of them."
+            f"mtp = {str(asked).lower()} and {_MODULES} = {count}: these contradict each "
+            "other. Specify only one of them."
         )
     if count is not None or asked is None:
         return count
@@ -83,7 +83,7 @@ def _masked(
     """A BERT as its task has it. 384 tokens are SQuAD's (Devlin et al. 2018, run_squad), pre-training has 128 or 512;
     the masked tokens alone reach the head where a switch or the stack says so."""
     if length == SQUAD_TOKENS:
-        notes.assume(f"{length} tokens", "fine-tuned to find answers, as on SQuAD", "--seq")
+        notes.assume(f"{length} tokens", "fine-tuning for question answering, as on SQuAD", "--seq")
         return {"head": "span"}
     predictions = options.get("max_predictions")
     if predictions is None and stack.gathers_masked:

@@ -197,7 +197,7 @@ class Runtime:
         return f"<Runtime {self.name}: {self.title}>"
 
     def with_options(self, options: Mapping[str, Any]) -> Runtime:
-        """A copy with fields replaced; unknown names and unusable values are errors, all told at once."""
+        """A copy with fields replaced; unknown names and invalid values are errors, all reported together."""
         known = {field.name: field for field in fields(self) if field.name not in _IDENTITY}
         faults, changes = [], {}
         for name, value in options.items():
@@ -210,7 +210,7 @@ class Runtime:
                 faults.append(f"{name}: {error}")
         if faults:
             raise RuntimePresetError(
-                f"options of runtime {self.name!r} are not usable:", faults=faults
+                f"options of runtime {self.name!r} are invalid:", faults=faults
             )
         return replace(self, **changes)
 

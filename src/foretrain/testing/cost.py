@@ -16,7 +16,7 @@ PHASES = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
 
 def check_compute_model(model: ComputeModel, on: Iterable[Device] = ()) -> int:
-    """Run every check on every device (the whole catalogue by default); the number of kernels timed."""
+    """Run every check on every device (the whole catalog by default); the number of kernels timed."""
     timed = 0
     for device in tuple(on) or tuple(devices().values()):
         kernels = sample_kernels(_widest_dtype(device))

@@ -58,15 +58,15 @@ def validate(
     groups: Sequence[str] = (),
     jobs: int = 1,
 ) -> ValidationReport:
-    """Predict every measured case of some files and say how far off the predictions are, group by group.
+    """Predict every measured case of the given files and report prediction errors, group by group.
 
     Args:
         paths: case files with measured values (JSON Lines).
-        quality: which measurements to count, by their quality.
-        progress: told how many cases of how many are done.
-        split: one half of the cases only, `fit` or `check`, by a hash of their configuration.
-        groups: these groups only.
-        jobs: processes to use; with more than one a script needs the usual `if __name__ == "__main__"`.
+        quality: qualities of measurement to include.
+        progress: called with the number of cases done and the total.
+        split: only the `fit` or the `check` half of the cases, split by a hash of their configuration.
+        groups: only these groups.
+        jobs: number of processes; with more than one, the script needs an `if __name__ == "__main__"` guard.
 
     >>> from foretrain import validate
     >>> validate(["no-such-file.jsonl"])
@@ -131,7 +131,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         if not line.lstrip().startswith("{"):
-            raise CaseError(f"{path}, line {number}: a case is a JSON object, found {shown(line)}.")
+            raise CaseError(
+                f"{path}, line {number}: a case must be a JSON object, got {shown(line)}."
+            )
         try:
             case = load_json(line, "a case")
         except FileError as error:
@@ -140,5 +142,5 @@ def _read(path: Path) -> list[dict[str, Any]]:
         faults += [f"line {number}: {fault}" for fault in case_faults(case)]
         cases.append(case)
     if faults:
-        raise CaseError(f"{path} is not usable:", faults=faults)
+        raise CaseError(f"{path} is invalid:", faults=faults)
     return cases

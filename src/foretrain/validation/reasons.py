@@ -9,7 +9,7 @@ NOTABLE = 0.15
 """share of a step from which a stall is worth naming"""
 RELIES = 0.5
 """share of kernels and communication from which a prediction rests on measured tables"""
-DECIDING = ("plan.", "batch.", "precision", "runtime not given")
+DECIDING = ("plan.", "batch.", "precision", "runtime not specified")
 """Assumptions that can change a step by much; the others fill in details."""
 
 
@@ -22,26 +22,26 @@ def _reasons(
     prediction: Mapping[str, Any], case: Mapping[str, Any], is_inside: bool
 ) -> Iterator[str]:
     if not prediction.get("fits", True):
-        yield "said not to fit"
+        yield "predicted not to fit"
     missing = _missing(prediction.get("assumptions") or ())
     if missing:
-        yield f"not given: {missing}"
+        yield f"not specified: {missing}"
     yield _share(prediction)
     warnings: Sequence[str] = prediction.get("warnings") or ()
     if warnings:
         yield str(warnings[0]).rstrip(".")
     stated = [str(line).partition(":")[0] for line in case.get("assumed") or ()]
     if stated:
-        yield f"inferred by whoever published it: {', '.join(stated[:2])}"
+        yield f"inferred by the publisher: {', '.join(stated[:2])}"
     if not is_inside:
         yield "outside its interval"
 
 
 def _missing(assumptions: Sequence[str]) -> str:
     names = [
-        line.partition(" not given")[0]
+        line.partition(" not specified")[0]
         for line in assumptions
-        if line.startswith(DECIDING) and "not given" in line
+        if line.startswith(DECIDING) and "not specified" in line
     ]
     return ", ".join(name.removeprefix("plan.") for name in names[:3])
 
@@ -56,5 +56,5 @@ def _share(prediction: Mapping[str, Any]) -> str:
         if others[name] >= NOTABLE:
             return f"{name} is {100 * others[name]:.0f} % of the step"
     if float(prediction.get("measured_share") or 0.0) < RELIES:
-        return "kernels, which rest on data sheets"
+        return "kernels, which are based on data sheets"
     return "kernels"

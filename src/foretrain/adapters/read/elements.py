@@ -132,8 +132,8 @@ class Elements:
                 kept += len(piece)
             if kept > MAX_ELEMENT:
                 raise FileError(
-                    f"{self._where}: one of its events is longer than {show_bytes(MAX_ELEMENT)};"
-                    " this is no trace."
+                    f"{self._where}: one of its events is longer than "
+                    f"{show_bytes(MAX_ELEMENT)}; this is not a trace."
                 )
             state, piece = marks.after, next(self._pieces, b"")
             if not piece:
@@ -179,7 +179,9 @@ class Elements:
 
     def _expect_shallow(self, marks: Marks) -> None:
         if len(marks.depth) and int(marks.depth.max()) > MAX_DEPTH:
-            raise FileError(f"{self._where} is nested deeper than {MAX_DEPTH} levels; no trace is.")
+            raise FileError(
+                f"{self._where} is nested deeper than {MAX_DEPTH} levels; this is not a trace."
+            )
 
     def _closing(self, text: bytes) -> None:
         """Keep what follows the array, if it is no more than a frame."""
@@ -191,7 +193,7 @@ class Elements:
         if self.is_bare:
             return
         if len(text) > MAX_FRAME:
-            self.warnings.append(f"what follows its {self._key} is too long and was not read")
+            self.warnings.append(f"content after its {self._key} is too long and was not read")
             return
         if b'"' + self._key.encode() + b'"' in text:
             self.warnings.append(f"it has {self._key} more than once; the first was read")

@@ -118,7 +118,7 @@ def read_trace(path: str | Path, progress: Callable[[int, int], None] | None = N
         columns.add(block)
     columns.warnings += elements.warnings
     if elements.is_cut and not (elements.is_bare and not columns.last_was_broken):
-        why = pieces.trouble or "the file ends in the middle of its events"
+        why = pieces.trouble or "the file is truncated within its events"
         columns.warnings.append(f"{why}; the events before that are used")
         columns.broken -= columns.last_was_broken
     elif pieces.trouble is not None:
@@ -191,8 +191,8 @@ class _Columns:
             calls.append(-1 if args.collective is None else self._call(args))
         if len(starts) > MAX_EVENTS:
             raise FileError(
-                f"{self.path} holds more than {MAX_EVENTS:,} events. Record fewer steps, or without"
-                " with_stack."
+                f"{self.path} contains more than {MAX_EVENTS:,} events. Record fewer steps, or "
+                "without with_stack."
             )
 
     def _shape(self, args: _Args) -> int:
@@ -208,9 +208,7 @@ class _Columns:
     def trace(self, frame: _Frame) -> Trace:
         starts, lengths = (np.frombuffer(column, dtype=np.float64) for column in self._doubles)
         if not len(starts):
-            raise FileError(
-                f"{self.path} holds no events of the PyTorch profiler.{self._left_out()}"
-            )
+            raise FileError(f"{self.path} contains no PyTorch profiler events.{self._left_out()}")
         kinds, names, lanes, shapes, calls = (
             np.frombuffer(column, dtype=np.int32) for column in self._small
         )
@@ -248,9 +246,9 @@ class _Columns:
     def _left_out(self) -> str:
         said = []
         if self.broken:
-            said.append(f"{self.broken:,} entries are no events and were left out")
+            said.append(f"{self.broken:,} entries are not events and were skipped")
         if self.absurd:
-            said.append(f"{self.absurd:,} events have impossible times and were left out")
+            said.append(f"{self.absurd:,} events have invalid timestamps and were skipped")
         return " " + "; ".join(said) if said else ""
 
 

@@ -101,22 +101,25 @@ def read_nccl_tests(
     rows, found, skipped = read(text, str(path), told)
     if not rows:
         raise FileError(
-            f"{path} holds no results of nccl-tests. Expected its output as text, or the file of its -J option."
+            f"{path} contains no nccl-tests results. Expected its text output, or the file "
+            "written by its -J option."
         )
-    warnings = [f"{skipped:,} lines of results cannot be read and were left out"] if skipped else []
+    warnings = [f"{skipped:,} result lines cannot be parsed and were skipped"] if skipped else []
     wrong = sum(row.is_right is False for row in rows)
     if wrong:
-        warnings.append(f"{wrong:,} results are marked as wrong by nccl-tests")
+        warnings.append(f"{wrong:,} results were reported as wrong by nccl-tests")
     return LinkTable(str(path), found.device, tuple(rows), tuple(warnings))
 
 
 def _text(path: str | Path) -> str:
     held, size = [], 0
-    for piece in Pieces(path, "results of nccl-tests"):
+    for piece in Pieces(path, "nccl-tests results"):
         held.append(piece)
         size += len(piece)
         if size > MAX_BYTES:
-            raise FileError(f"{path} is larger than {MAX_BYTES:,} bytes; nccl-tests writes less.")
+            raise FileError(
+                f"{path} is larger than {MAX_BYTES:,} bytes, too large for nccl-tests output."
+            )
     return b"".join(held).decode("utf-8", "replace").removeprefix("\ufeff")
 
 
@@ -128,7 +131,7 @@ def _known(collective: str | None) -> str | None:
         return COLLECTIVES[name]
     if name in COLLECTIVES.values():
         return name
-    raise InputError(f"collective {collective!r} is not known. Known: {', '.join(COLLECTIVES)}.")
+    raise InputError(f"collective {collective!r} is unknown. Known: {', '.join(COLLECTIVES)}.")
 
 
 def _positive(name: str, value: int | None) -> int | None:
@@ -184,11 +187,11 @@ def _complete(setting: _Setting, told: _Setting, path: str) -> _Setting:
     ranks = told.ranks or setting.ranks
     faults = []
     if collective is None:
-        faults.append("which collective it is of: give --collective, such as all_reduce.")
+        faults.append("the collective: specify --collective, such as all_reduce.")
     if ranks is None:
-        faults.append("on how many devices it ran: give --ranks.")
+        faults.append("the number of ranks: specify --ranks.")
     if faults:
-        raise FileError(f"{path} does not tell", faults=faults)
+        raise FileError(f"{path} does not state", faults=faults)
     return _Setting(collective, ranks, told.nodes or setting.nodes or 1, setting.device)
 
 
@@ -263,7 +266,7 @@ def _number(value: Any) -> float | None:
 
 
 def _from_json(text: str, path: str, told: _Setting) -> tuple[list[LinkRow], _Setting, int]:
-    document = load_json(text if "\n" in text else text + "\n", "results of nccl-tests")
+    document = load_json(text if "\n" in text else text + "\n", "nccl-tests results")
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list) or not results:
         return [], told, 0

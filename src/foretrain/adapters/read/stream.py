@@ -49,8 +49,8 @@ class Pieces:
                 given += len(piece)
                 if given > MAX_BYTES:
                     raise FileError(
-                        f"{self.path} holds more than {show_bytes(MAX_BYTES)}, too much for {self.what}."
-                        " Record fewer steps."
+                        f"{self.path} is larger than {show_bytes(MAX_BYTES)}, too large for "
+                        f"{self.what}. Record fewer steps."
                     )
                 yield piece
 
@@ -58,7 +58,7 @@ class Pieces:
         path = self.path
         try:
             if path.is_dir():
-                raise FileError(f"{path} is a folder; expected a file with {self.what}.")
+                raise FileError(f"{path} is a directory; expected a file with {self.what}.")
             if path.exists() and not path.is_file():
                 raise FileError(f"{path} is not a regular file; expected {self.what}.")
             stream = path.open("rb")
@@ -111,13 +111,13 @@ class Pieces:
                 if piece:
                     yield piece
         if not unpack.eof:
-            self.trouble = "the gzip file ends in the middle"
+            self.trouble = "the gzip file is truncated"
 
     def _expect_no_bomb(self, given: int) -> None:
         if given > FREE_BYTES and given > MAX_RATIO * self._read:
             raise FileError(
-                f"{self.path} unpacks to more than {MAX_RATIO} times its size, which no genuine file does;"
-                " refused. If it is genuine, unpack it first."
+                f"{self.path} decompresses to more than {MAX_RATIO} times its size and was "
+                "rejected. If this is intended, decompress it first."
             )
 
 
@@ -141,4 +141,4 @@ def _near(path: Path) -> str:
     try:
         return did_you_mean(path.name, sorted(entry.name for entry in path.parent.iterdir()))
     except OSError:
-        return f" The folder {path.parent} does not exist or cannot be read."
+        return f" Directory {path.parent} does not exist or cannot be read."

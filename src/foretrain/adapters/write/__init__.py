@@ -43,8 +43,8 @@ def export(question: Scenario, target: str) -> Exported:
     model = question.workload.model
     if model.trained_parameters < model.parameters:
         raise ModelError(
-            f"{model.name} has frozen weights: launch files for adapters are not written. Export the run without peft, and "
-            "add the adapters to the files."
+            f"{model.name} has frozen weights: launch files for adapters are not supported. "
+            "Export the run without peft, and add the adapters to the files."
         )
     compile_scenario(
         question
@@ -55,9 +55,9 @@ def export(question: Scenario, target: str) -> Exported:
     own = module.runtimes(job)
     if question.runtime.name not in own:
         account.note(
-            f"runtime {question.runtime.name}: predictions made with it hold for that software;"
-            f" {module.TITLE} overlaps, fuses and keeps memory in its own way"
-            f" (--runtime {own[0]} predicts it)"
+            f"runtime {question.runtime.name}: the prediction is for that runtime; "
+            f"{module.TITLE} differs in overlap, fusion and memory use (predict it with "
+            f"--runtime {own[0]})"
         )
     cannot = account.close(target)
     return Exported(target, files | {SCRIPT: remarked(files[SCRIPT], cannot)}, cannot)

@@ -55,12 +55,10 @@ def _precision(job: Job, account: Account) -> str:
     if precision.name in ("bf16", "fp16", "fp8"):
         return precision.name
     if precision.quantises:
-        account.note(f"precision {precision.name}: Accelerate has fp8, which is written")
+        account.note(f"precision {precision.name}: Accelerate supports fp8, which is used")
         return "fp8"
     if precision.name != "fp32":
-        account.note(
-            f"precision {precision.name}: a setting of torch in the script; fp32 is written"
-        )
+        account.note(f"precision {precision.name}: set through torch in the script; fp32 is used")
     return "no"
 
 
@@ -68,17 +66,17 @@ def _fsdp(job: Job, account: Account) -> dict[str, Any]:
     words = job.words
     if words.zero > 1:
         account.says("zero")
-    account.cannot(
-        "zero", "FSDP splits gradients wherever it splits optimizer states; zero2 is written"
-    )
+    account.cannot("zero", "FSDP always shards gradients with optimizer states; zero2 is used")
     whole = words.recompute == "full"
     if whole:
         account.says("recompute")
-    account.cannot("recompute", "FSDP's checkpoints take whole blocks or none; none is written")
+    account.cannot(
+        "recompute", "FSDP activation checkpointing covers whole blocks or none; none is used"
+    )
     if "activations" in words.offload and not whole:
-        account.note("offload=activations: Accelerate moves them to the host at checkpoints alone")
+        account.note("offload=activations: Accelerate offloads activations only at checkpoints")
     if "optimizer" in words.offload:
-        account.note("offload=optimizer: FSDP moves weights and gradients to the host as well")
+        account.note("offload=optimizer: FSDP also offloads weights and gradients")
     account.says("offload")
     return {
         "fsdp_version": 2,
@@ -98,15 +96,17 @@ def _sizes(job: Job, account: Account) -> dict[str, Any]:
     replicas = job.dp * words.pp  # ranks of lost stages train samples of their own
     shards = (words.shard or job.dp * words.cp) * (1 if words.shard else words.pp)
     if shards % words.cp:
-        account.cannot("shard", f"Accelerate's shards hold whole groups of cp {words.cp}")
+        account.cannot(
+            "shard", f"Accelerate's shard groups must contain whole groups of cp {words.cp}"
+        )
         shards = replicas * words.cp
     if words.shard and shards == words.cp and replicas > 1:
-        account.cannot("shard", "Accelerate splits over more than one replica or not at all")
+        account.cannot("shard", "Accelerate shards over more than one replica or not at all")
         shards = replicas * words.cp
     account.says("tp", "cp", "shard")
     if words.exchange == "all-gather":
         account.says("exchange")
-    account.cannot("exchange", "Accelerate gathers keys and values (allgather) or exchanges heads")
+    account.cannot("exchange", "Accelerate supports all-gather of keys and values, or all-to-all")
     inner = shards // words.cp
     if words.tp == 1 and words.cp == 1 and inner == replicas:
         return {}
@@ -123,29 +123,32 @@ def _sizes(job: Job, account: Account) -> dict[str, Any]:
 
 def _replicated(job: Job, account: Account) -> None:
     for name in ("tp", "cp", "exchange"):
-        account.cannot(name, "Accelerate has it beside FSDP alone (zero2, zero3)")
-    account.cannot("recompute", "without FSDP the script says what is recomputed")
-    account.cannot("offload", "Accelerate offloads with FSDP alone (zero2, zero3)")
+        account.cannot(name, "Accelerate supports it only with FSDP (zero2, zero3)")
+    account.cannot("recompute", "without FSDP, recomputation is set in the script")
+    account.cannot("offload", "Accelerate supports offload only with FSDP (zero2, zero3)")
     account.says("zero", "shard")
 
 
 def _never(job: Job, account: Account) -> None:
     account.says("dp")
-    account.cannot("pp", "Accelerate trains without pipelines; all ranks become replicas")
-    account.cannot("vpp", "Accelerate trains without pipelines")
-    account.cannot("schedule", "Accelerate trains without pipelines")
-    account.cannot("layers", "Accelerate trains without pipelines")
-    account.cannot("sp", "the model's own tensor-parallel plan decides, not the configuration")
-    account.cannot("ep", "Accelerate spreads no experts")
-    account.cannot("etp", "Accelerate spreads no experts")
-    account.cannot("tables", "Accelerate has no embedding tables of recommenders")
+    account.cannot(
+        "pp", "Accelerate does not support pipeline parallelism; all ranks become replicas"
+    )
+    account.cannot("vpp", "Accelerate does not support pipeline parallelism")
+    account.cannot("schedule", "Accelerate does not support pipeline parallelism")
+    account.cannot("layers", "Accelerate does not support pipeline parallelism")
+    account.cannot("sp", "determined by the model's own tensor-parallel plan")
+    account.cannot("ep", "Accelerate does not support expert parallelism")
+    account.cannot("etp", "Accelerate does not support expert parallelism")
+    account.cannot("tables", "Accelerate does not shard embedding tables")
     account.cannot(
         "buckets",
-        "the script gives DistributedDataParallelKwargs(bucket_cap_mb=…); FSDP reduces blocks",
+        "set with DistributedDataParallelKwargs(bucket_cap_mb=…) in the script; FSDP "
+        "reduces per block",
     )
     account.ranks(
         ("tp", "cp", "dp"),
-        why="Accelerate numbers ranks tp-cp-dp from the inside",
+        why="Accelerate uses the rank order tp-cp-dp",
     )
 
 
@@ -158,9 +161,9 @@ def _steps(job: Job, account: Account) -> int:
     if job.batch % each == 0:
         return job.batch // each
     account.note(
-        f"batch {job.batch}: does not divide into micro-batches of {job.micro} on"
-        f" {job.devices // kept} replicas, which is what Accelerate makes of this plan;"
-        f" {max(1, round(job.batch / each))} of them are added up"
+        f"batch {job.batch}: not divisible by micro-batch {job.micro} x {job.devices // kept} "
+        "replicas, which Accelerate uses for this plan; gradients are accumulated over "
+        f"{max(1, round(job.batch / each))} micro-batches"
     )
     return max(1, round(job.batch / each))
 
@@ -170,7 +173,7 @@ def _launch(job: Job, account: Account, steps: int) -> str:
     lines = [
         "#!/bin/sh",
         f"# {job.title}",
-        "# Accelerate counts micro-batches; how many samples are in one is an argument of the script.",
+        "# Accelerate counts micro-batches; the micro-batch size is an argument of the script.",
         "set -euf",
         'cd "$(dirname "$0")"',
         f'export ACCELERATE_GRADIENT_ACCUMULATION_STEPS="${{ACCELERATE_GRADIENT_ACCUMULATION_STEPS:-{steps}}}"',

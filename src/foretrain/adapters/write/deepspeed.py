@@ -53,9 +53,7 @@ def _numbers(job: Job, account: Account) -> dict[str, Any]:
     if optimizer in OPTIMIZERS:
         found["optimizer"] = OPTIMIZERS[optimizer]
     else:
-        account.note(
-            f"optimizer {optimizer}: DeepSpeed has none of that name; the script gives one"
-        )
+        account.note(f"optimizer {optimizer}: not built into DeepSpeed; the script must create it")
     if optimizer in UNTESTED and job.words.zero:
         found["zero_allow_untested_optimizer"] = True
     if precision.name in ("bf16", "fp16"):
@@ -63,13 +61,11 @@ def _numbers(job: Job, account: Account) -> dict[str, Any]:
     elif precision.quantises:
         found[precision.attention] = {"enabled": True}
         account.note(
-            f"precision {precision.name}: DeepSpeed's JSON has no narrower products than"
-            f" {precision.attention}; the script's layers have to bring them"
+            f"precision {precision.name}: DeepSpeed's JSON supports no lower GEMM precision "
+            f"than {precision.attention}; the script's layers must implement it"
         )
     elif precision.name != "fp32":
-        account.note(
-            f"precision {precision.name}: a setting of torch in the script; fp32 is written"
-        )
+        account.note(f"precision {precision.name}: set through torch in the script; fp32 is used")
     if precision.gradient_bytes == 2 and job.gradient_bytes == 4:
         found["data_types"] = {"grad_accum_dtype": "fp32"}
         found["communication_data_type"] = "fp32"
@@ -87,14 +83,14 @@ def _zero(job: Job, account: Account) -> dict[str, Any]:
     account.says("zero", "buckets")
     account.cannot(
         "shard",
-        "DeepSpeed splits over all replicas; zero_hpz_partition_size keeps a second copy of weights"
-        " in a group instead, which is another plan",
+        "DeepSpeed shards over all replicas; zero_hpz_partition_size keeps a secondary copy of "
+        "the weights per group instead, which is a different plan",
     )
     if "optimizer" in words.offload and words.zero:
         found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif "optimizer" in words.offload:
         account.note(
-            "offload=optimizer: DeepSpeed offloads the states of ZeRO alone (zero1 to zero3)"
+            "offload=optimizer: DeepSpeed offloads optimizer states only with ZeRO (zero1 to zero3)"
         )
     return found
 
@@ -102,11 +98,9 @@ def _zero(job: Job, account: Account) -> dict[str, Any]:
 def _tensor(job: Job, account: Account) -> dict[str, Any]:
     words = job.words
     if words.tp > 1 and words.zero > 2:
-        account.cannot(
-            "tp", "DeepSpeed's automatic tensor parallelism goes with ZeRO up to stage 2"
-        )
+        account.cannot("tp", "DeepSpeed's AutoTP supports ZeRO only up to stage 2")
     account.says("tp")
-    account.cannot("sp", "DeepSpeed's automatic tensor parallelism keeps the sequence whole")
+    account.cannot("sp", "DeepSpeed's AutoTP has no sequence parallelism")
     if words.zero > 2:
         return {}
     return {"tensor_parallel": {"autotp_size": words.tp}} if words.tp > 1 else {}
@@ -117,11 +111,11 @@ def _activations(job: Job, account: Account) -> dict[str, Any]:
     wants = "activations" in words.offload
     account.cannot(
         "recompute",
-        "DeepSpeed's JSON says how checkpoints are kept, the script which blocks are"
-        " (deepspeed.checkpointing.checkpoint around them)",
+        "DeepSpeed's JSON configures activation checkpointing, but the script selects the "
+        "blocks (deepspeed.checkpointing.checkpoint)",
     )
     if wants and words.recompute != "full":
-        account.note("offload=activations: DeepSpeed moves them to the host at checkpoints alone")
+        account.note("offload=activations: DeepSpeed offloads activations only at checkpoints")
     account.says("offload")
     if not wants or words.recompute != "full":
         return {}
@@ -130,27 +124,28 @@ def _activations(job: Job, account: Account) -> dict[str, Any]:
 
 def _script_only(job: Job, account: Account) -> None:
     stages = f"PipelineModule(num_stages={job.words.pp})"
-    account.cannot("pp", f"the script makes a pipeline, with {stages}; the JSON cannot")
-    account.cannot("vpp", "DeepSpeed's pipelines have one chunk a stage")
+    account.cannot("pp", f"pipelines are not set in the JSON; use {stages} in the script")
+    account.cannot("vpp", "DeepSpeed pipelines have one chunk per stage")
     if job.words.schedule == "1f1b":
         account.says("schedule")  # what its pipelines run
-    account.cannot("schedule", "DeepSpeed's pipelines run 1F1B")
-    account.cannot("layers", "the script's PipelineModule(partition_method=…) places layers")
-    account.cannot("cp", "DeepSpeed splits sequences by heads (Ulysses), in the script")
-    account.cannot("exchange", "DeepSpeed exchanges heads for positions all to all (Ulysses)")
-    account.cannot("ep", "the script's deepspeed.moe.layer.MoE(ep_size=…) spreads experts")
-    account.cannot("etp", "the script's MoE layers decide how experts are split")
-    account.cannot("tables", "DeepSpeed has no embedding tables of recommenders")
+    account.cannot("schedule", "DeepSpeed pipelines use 1F1B")
+    account.cannot("layers", "set with PipelineModule(partition_method=…) in the script")
+    account.cannot("cp", "DeepSpeed's sequence parallelism (Ulysses) is set up in the script")
+    account.cannot("exchange", "DeepSpeed's sequence parallelism uses all-to-all (Ulysses)")
+    account.cannot("ep", "set with deepspeed.moe.layer.MoE(ep_size=…) in the script")
+    account.cannot("etp", "determined by the MoE layers in the script")
+    account.cannot("tables", "DeepSpeed does not shard embedding tables")
     account.ranks(
         ("tp", "dp", "pp"),
         ("tp", "dp"),
-        why="DeepSpeed takes neighbouring ranks for tensor parallelism, then replicas, then stages",
+        why="DeepSpeed orders ranks tensor-parallel first, then data-parallel, then pipeline",
     )
     counted = job.devices // (job.words.tp if job.words.zero < 3 else 1)
     if counted != job.dp:
         account.note(
-            f"{job.dp} replicas: the batch in the JSON is shared out among as many; unless the script"
-            f" makes the other groups, DeepSpeed counts {counted} and refuses the batch"
+            f"{job.dp} replicas: the batch sizes in the JSON assume this number; unless the "
+            f"script creates the other process groups, DeepSpeed uses {counted} and rejects "
+            "the batch"
         )
 
 
@@ -161,7 +156,7 @@ def _launch(job: Job, account: Account) -> str:
     lines = [
         "#!/bin/sh",
         f"# {job.title}",
-        *(["# HOSTFILE lists the nodes, one 'name slots=devices' a line."] if host else []),
+        *(["# HOSTFILE lists the nodes, one 'name slots=devices' per line."] if host else []),
         "set -euf",
         'cd "$(dirname "$0")"',
         f"exec deepspeed {host}{nodes}--num_gpus {max(job.per_node)} \\",

@@ -28,7 +28,7 @@ class Exported:
         object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
 
     def __repr__(self) -> str:
-        left = f"; {counted(len(self.cannot), 'point')} of the plan unsaid" if self.cannot else ""
+        left = f"; {counted(len(self.cannot), 'item')} not expressible" if self.cannot else ""
         return f"<Exported for {self.target}: {', '.join(self.files)}{left}>"
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _expect_plain(names: tuple[str, ...]) -> None:
     wrong = [name for name in names if not _is_plain(name)]
     if wrong:
         raise FileError(
-            "files of an export stay in their folder:",
+            "exported files must stay in their directory:",
             faults=[f"{name!r} is not a plain file name." for name in wrong],
         )
 
@@ -78,13 +78,13 @@ def _is_plain(name: str) -> bool:
 def _expect_free(target: Path, names: tuple[str, ...]) -> None:
     """Refuse before anything is written."""
     if not target.parent.is_dir():
-        raise FileError(f"{target} cannot be made: the folder {target.parent} does not exist.")
+        raise FileError(f"cannot create {target}: directory {target.parent} does not exist.")
     if target.exists() and not target.is_dir():
-        raise FileError(f"{target} is a file; launch files need a folder. Give another name.")
+        raise FileError(f"{target} is a file; launch files need a directory. Choose another name.")
     taken = [name for name in names if (target / name).is_dir()]
     if taken:
         raise FileError(
-            f"{target} has folders where files belong:", faults=[f"{name}" for name in taken]
+            f"{target} has directories in place of files:", faults=[f"{name}" for name in taken]
         )
 
 
@@ -111,4 +111,4 @@ def _mask() -> int:
 
 
 def _cannot_write(target: Path, error: OSError) -> FileError:
-    return FileError(f"{target} cannot be written ({error.strerror or error}).")
+    return FileError(f"cannot write {target} ({error.strerror or error}).")

@@ -75,9 +75,9 @@ class Job:
         if self.shape is None:
             name = self.question.workload.model.name
             raise ModelError(
-                f"{title} trains transformers with an embedding, equal layers and a head; {name} is"
-                " none. Export to torchrun, deepspeed or accelerate, which take the model from a"
-                " script."
+                f"{title} supports only transformers with an embedding, identical layers and a "
+                f"head; {name} is not one. Export to torchrun, deepspeed or accelerate, which "
+                "take the model from a script."
             )
         return self.shape
 
@@ -86,8 +86,9 @@ class Job:
         """One line for the top of a file."""
         w = self.question.workload
         return one_line(
-            f"{w.model.name} on {self.question.cluster.name}: {self.question.plan.text or 'own tree'},"
-            f" batch {w.global_batch} in micro-batches of {self.micro}"
+            f"{w.model.name} on {self.question.cluster.name}: "
+            f"{self.question.plan.text or 'custom strategy tree'}, batch {w.global_batch} in "
+            f"micro-batches of {self.micro}"
         )
 
 
@@ -98,7 +99,7 @@ class Account:
         self._words, self._order = job.words, job.order
         self._open = dict.fromkeys(_spoken(job.words, job.order))
         self._cannot: list[str] = [
-            f"{line}: holds for a part of the model; these files make one choice for all of it"
+            f"{line}: applies to part of the model; these files have one setting for all of it"
             for line in job.rest
         ]
 

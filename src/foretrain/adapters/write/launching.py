@@ -15,7 +15,7 @@ def remarked(script: str, cannot: Iterable[str]) -> str:
     """The script with what it does not say, so that the files tell it wherever they go."""
     first, title, rest = script.split("\n", 2)
     lines = [f"#   {one_line(line)}" for line in cannot]
-    told = ["# These files do not say:", *lines] if lines else []
+    told = ["# Not expressible in these files:", *lines] if lines else []
     return "\n".join([first, title, *told, rest])
 
 
@@ -52,8 +52,8 @@ def uneven_nodes(job: Job, account: Account) -> None:
     if len(set(job.per_node)) > 1:
         counts = ", ".join(str(count) for count in job.per_node)
         account.note(
-            f"nodes with {counts} devices: launchers start as many processes on every node;"
-            " set the number on each node by hand"
+            f"nodes with {counts} devices: the launcher assumes the same number on every node; "
+            "set it manually per node"
         )
 
 
@@ -62,8 +62,8 @@ def _nodes_note(job: Job, account: Account) -> list[str]:
     if job.nodes == 1:
         return []
     return [
-        f"# Start it on each of the {job.nodes} nodes, with MASTER_ADDR the first and NODE_RANK"
-        f" 0 to {job.nodes - 1}."
+        f"# Run this on each of the {job.nodes} nodes, with MASTER_ADDR the first node and "
+        f"NODE_RANK 0 to {job.nodes - 1}."
     ]
 
 

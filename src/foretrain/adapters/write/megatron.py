@@ -78,14 +78,15 @@ def _degrees(job: Job, account: Account, arguments: Arguments) -> None:
         arguments.add("cp-comm-type", "p2p" if words.exchange == "ring" else "allgather")
     _sequences(job, account, arguments)
     if words.ep > 1 and job.question.workload.precision.attention == "fp16":
-        account.cannot("ep", "Megatron-LM spreads no experts in fp16")
+        account.cannot("ep", "Megatron-LM does not support expert parallelism in fp16")
     elif words.ep > 1:
         arguments.add("expert-model-parallel-size", words.ep)
         arguments.add("expert-tensor-parallel-size", _expert_tensor_degree(job))
     account.says("tp", "pp", "cp", "exchange", "sp", "ep", "etp")
-    account.cannot("tables", "Megatron-LM has no embedding tables of recommenders")
+    account.cannot("tables", "Megatron-LM does not shard recommender embedding tables")
     order = account.ranks(
-        *ORDERS, why="Megatron-LM numbers ranks tp-cp-dp-pp or tp-cp-pp-dp; the first is taken"
+        *ORDERS,
+        why="Megatron-LM supports the rank orders tp-cp-dp-pp and tp-cp-pp-dp; the first is used",
     )
     if order == ORDERS[1]:
         arguments.add("use-tp-pp-dp-mapping")
@@ -100,8 +101,8 @@ def _sequences(job: Job, account: Account, arguments: Arguments) -> None:
     elif job.transformer(TITLE).num_experts:
         arguments.add("sequence-parallel")
         account.note(
-            f"tp{words.tp} without sp: Megatron-LM trains experts beside tensor parallelism with"
-            " sequence parallelism alone, which is written"
+            f"tp{words.tp} without sp: Megatron-LM requires sequence parallelism for experts "
+            "with tensor parallelism; it is enabled"
         )
 
 
@@ -118,16 +119,16 @@ def _pipeline(job: Job, account: Account, arguments: Arguments) -> None:
         account.says("schedule")
     account.cannot(
         "schedule",
-        "Megatron-LM runs 1F1B, interleaved where there are chunks; that is what it does here",
+        "Megatron-LM runs 1F1B, or interleaved with virtual stages; that is used",
     )
     if words.pp == 1:
         account.says("layers", "vpp")
         return
     parts = parts_of(job)
     if parts is None:
-        account.cannot("layers", "Megatron-LM places whole layers; some parts hold less than one")
-        account.cannot("vpp", "Megatron-LM places whole layers; some parts hold less than one")
-        account.note("stages of less than a layer: Megatron-LM places whole layers")
+        account.cannot("layers", "Megatron-LM places whole layers; some stages have less than one")
+        account.cannot("vpp", "Megatron-LM places whole layers; some stages have less than one")
+        account.note("stages with less than a layer: Megatron-LM places whole layers")
         return
     account.says("layers", "vpp")
     if not is_even(parts):
@@ -139,8 +140,8 @@ def _pipeline(job: Job, account: Account, arguments: Arguments) -> None:
             arguments.add("no-overlap-p2p-communication")
         else:
             account.note(
-                "transfers between stages in line with kernels: Megatron-LM interleaves two stages"
-                " only with transfers beside kernels"
+                "pipeline transfers not overlapped: Megatron-LM interleaves two stages only "
+                "with overlapped transfers"
             )
 
 
@@ -180,8 +181,8 @@ def _recompute(job: Job, account: Account, arguments: Arguments) -> None:
     elif word == "selective" and selective != "attention":
         account.cannot(
             "recompute",
-            f"selective means {selective} to runtime {job.question.runtime.name}; Megatron-LM's runs"
-            " attention cores again, which is not asked for here",
+            f"selective means {selective} in runtime {job.question.runtime.name}; in "
+            "Megatron-LM it recomputes core attention, so it is not enabled here",
         )
     else:
         names = ["attention"] if word == "selective" else str(word).split(",")
@@ -202,13 +203,13 @@ def _some_layers(job: Job, account: Account, arguments: Arguments) -> None:
     if len(set(counts)) > 1:
         account.cannot(
             "recompute",
-            f"Megatron-LM recomputes as many layers in every part of the pipeline, not {counts};"
-            f" {max(counts)} are taken",
+            f"Megatron-LM recomputes the same number of layers in every stage, not {counts}; "
+            f"{max(counts)} is used",
         )
     elif any("none" in part[: counts[0]] for part in again):
         account.note(
-            f"recompute={job.words.recompute}: Megatron-LM recomputes the first {counts[0]} layers"
-            " of every part, not those the plan names"
+            f"recompute={job.words.recompute}: Megatron-LM recomputes the first {counts[0]} "
+            "layers of every stage, not those in the plan"
         )
     if max(counts):
         _full(arguments, "block", max(counts))
@@ -241,7 +242,8 @@ def _modules(job: Job, account: Account, arguments: Arguments, names: list[str])
     if named - covered:
         account.cannot(
             "recompute",
-            f"Megatron-LM recomputes whole modules; {', '.join(sorted(named - covered))} stay kept",
+            f"Megatron-LM recomputes whole modules; {', '.join(sorted(named - covered))} "
+            "are not recomputed",
         )
 
 
@@ -254,7 +256,8 @@ def _offload(job: Job, account: Account, arguments: Arguments) -> None:
             arguments.add("use-precision-aware-optimizer")
         else:
             account.note(
-                "offload=optimizer: Megatron-LM offloads the distributed optimizer (zero1) with Adam alone"
+                "offload=optimizer: Megatron-LM offloads only the distributed optimizer "
+                "(zero1) with Adam"
             )
     if "activations" in words.offload:
         layers = job.transformer(TITLE).num_hidden_layers
@@ -265,8 +268,8 @@ def _offload(job: Job, account: Account, arguments: Arguments) -> None:
             )
         else:
             account.note(
-                "offload=activations: Megatron-LM offloads them neither in pipelines nor beside"
-                " recomputation"
+                "offload=activations: not supported by Megatron-LM with pipeline parallelism "
+                "or recomputation"
             )
     account.says("offload")
 
@@ -313,12 +316,11 @@ def _numbers(job: Job, account: Account, arguments: Arguments) -> None:
     workload = job.question.workload
     if workload.precision.name not in PRECISIONS:
         account.note(
-            f"precision {workload.precision.name}: Megatron-LM leaves it to torch's settings; fp32"
-            " is written"
+            f"precision {workload.precision.name}: Megatron-LM uses the torch setting; fp32 is used"
         )
     if workload.optimizer.name not in OPTIMIZERS:
         account.note(
-            f"optimizer {workload.optimizer.name}: Megatron-LM has Adam and SGD; Adam is written"
+            f"optimizer {workload.optimizer.name}: Megatron-LM supports Adam and SGD; Adam is used"
         )
     for row in PRECISIONS.get(workload.precision.name, ()):
         arguments.add(*row)

@@ -41,7 +41,7 @@ def model_arguments(job: Job, account: Account, arguments: Arguments) -> str:
     if shape.head == "lm" and shape.causal:
         return "pretrain_gpt.py"
     if shape.head == "span":
-        account.note("the head that finds answers: Megatron-LM's BERT trains masked tokens")
+        account.note("question-answering head: Megatron-LM's BERT trains masked tokens")
     return "pretrain_bert.py"
 
 
@@ -70,9 +70,7 @@ def _attention(shape: TransformerShape, account: Account, arguments: Arguments) 
             arguments.add("window-attn-skip-freq", str(pattern).replace(" ", ""))
     arguments.add("position-embedding-type", _POSITIONS.get(shape.position, "none"))
     if shape.position == "alibi":
-        account.note(
-            "positions as biases of attention (ALiBi): Megatron-LM has none; none is written"
-        )
+        account.note("ALiBi position biases: not supported by Megatron-LM; omitted")
     arguments.add("attention-dropout", shape.dropout)
     arguments.add("hidden-dropout", shape.dropout)
 
@@ -80,21 +78,17 @@ def _attention(shape: TransformerShape, account: Account, arguments: Arguments) 
 def _layers(shape: TransformerShape, account: Account, arguments: Arguments) -> None:
     arguments.add("normalization", "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm")
     if shape.norm == "layernorm" and not shape.has_norm_bias:
-        account.note("layer norms without biases: Megatron-LM's have them")
+        account.note("layer norms without biases: Megatron-LM's have biases")
     if shape.placement == "post":
-        account.note("norms after each branch: Megatron-LM normalises before")
+        account.note("post-norm: Megatron-LM uses pre-norm")
     if shape.placement == "parallel":
-        account.note(
-            "attention and feed-forward side by side: Megatron-LM runs one after the other"
-        )
+        account.note("parallel attention and feed-forward: Megatron-LM runs them sequentially")
     if shape.embedding_norm and shape.head == "lm":
-        account.note("the norm after the embedding: Megatron-LM has none")
+        account.note("norm after the embedding: not supported by Megatron-LM")
     if shape.hidden_act in _ACTIVATIONS:
         arguments.add(_ACTIVATIONS[shape.hidden_act])
     elif not shape.hidden_act.startswith("gelu") or shape.is_gated:
-        account.note(
-            f"activation {shape.hidden_act}: Megatron-LM's arguments have none; gelu is taken"
-        )
+        account.note(f"activation {shape.hidden_act}: no Megatron-LM argument for it; gelu is used")
     if shape.biases != "all":
         arguments.add("disable-bias-linear")
     if shape.biases == "qkv":
@@ -126,8 +120,8 @@ def _experts(shape: TransformerShape, job: Job, account: Account, arguments: Arg
         arguments.add("moe-token-dispatcher-type", "alltoall")
     if runtime.expert_overlap:
         account.note(
-            "exchanges of experts beside other work: Megatron-LM's --overlap-moe-expert-parallel-comm"
-            " asks for more than the plan says and is left out"
+            "overlapped expert all-to-all: Megatron-LM's --overlap-moe-expert-parallel-comm "
+            "needs more than the plan specifies and is not set"
         )
 
 

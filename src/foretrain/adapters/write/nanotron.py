@@ -65,19 +65,15 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
     if words.schedule in ENGINES:
         account.says("schedule")
-    account.cannot("schedule", "nanotron runs 1F1B or all forward, all backward; 1F1B is written")
+    account.cannot("schedule", "nanotron supports 1F1B and all-forward-all-backward; 1F1B is used")
     if words.recompute == "full":
         account.says("recompute")
-    account.cannot(
-        "recompute", "nanotron recomputes every layer as a whole or none; none is written"
-    )
+    account.cannot("recompute", "nanotron recomputes all layers fully or none; none is used")
     account.says("dp", "pp", "tp", "sp", "cp")
-    account.ranks(
-        ("tp", "cp", "dp", "pp"), why="nanotron numbers ranks tp-cp-dp-pp from the inside"
-    )
+    account.ranks(("tp", "cp", "dp", "pp"), why="nanotron uses the rank order tp-cp-dp-pp")
     if words.exchange == "ring":
         account.says("exchange")
-    account.cannot("exchange", "nanotron passes keys and values round a ring")
+    account.cannot("exchange", "nanotron uses ring attention")
     return {
         "dp": job.dp,
         "pp": words.pp,
@@ -96,7 +92,8 @@ def _model(job: Job, account: Account, shape: TransformerShape) -> dict[str, Any
     precision, words = job.question.workload.precision, job.words
     if precision.name not in DTYPES:
         account.note(
-            f"precision {precision.name}: nanotron has {', '.join(DTYPES)}; the widest near it is written"
+            f"precision {precision.name}: nanotron supports {', '.join(DTYPES)}; the "
+            "closest wider one is used"
         )
     bytes_ = words.buckets if words.buckets is not None else job.question.runtime.bucket_bytes
     account.says("buckets")
@@ -114,7 +111,9 @@ def _model_config(job: Job, account: Account, shape: TransformerShape) -> dict[s
     is_qwen = bool(shape.num_experts) or shape.biases == "qkv" or bool(shape.sliding_window)
     seq = job.question.workload.seq_len or 1
     for line in _unlike(shape):
-        account.note(f"{line}: nanotron's Llama and Qwen2 have none; the nearest is written")
+        account.note(
+            f"{line}: not supported by nanotron's Llama and Qwen2; the closest option is used"
+        )
     kind = "is_qwen2_config" if is_qwen else "is_llama_config"
     found: dict[str, Any] = {
         kind: True,
@@ -153,18 +152,18 @@ def _unlike(shape: TransformerShape) -> list[str]:
     rows = (
         (shape.norm != "rmsnorm", f"{shape.norm} norms"),
         (bool(shape.num_nextn_predict_layers), "multi-token prediction"),
-        (shape.placement != "pre", f"{shape.placement} placement of norms"),
+        (shape.placement != "pre", f"{shape.placement} norm placement"),
         (shape.position != "rope", f"{shape.position} positions"),
         (shape.hidden_act != "silu-gated", f"activation {shape.hidden_act}"),
         (shape.biases == "all", "biases in all linear layers"),
         (shape.dropout > 0, f"dropout {shape.dropout:g}"),
-        (shape.qk_norm, "norms of queries and keys"),
+        (shape.qk_norm, "query and key norms"),
         (shape.is_latent, "latent attention"),
         (not shape.is_latent and shape.head_width != usual, f"heads of width {shape.head_width}"),
-        (bool(shape.sliding_window) and every > 1, "windows in some layers alone"),
+        (bool(shape.sliding_window) and every > 1, "sliding-window attention in some layers only"),
         ((shape.num_shared_experts or 0) > 1, f"{shape.num_shared_experts} shared experts"),
         (shape.capacity_factor != 1.0, f"expert capacity {shape.capacity_factor:g}"),
-        (shape.head != "lm", f"a head of kind {shape.head}"),
+        (shape.head != "lm", f"head type {shape.head}"),
         (shape.embedding_norm, "a norm after the embedding"),
     )
     return [line for holds, line in rows if holds]
@@ -174,7 +173,7 @@ def _optimizer(job: Job, account: Account) -> dict[str, Any]:
     words, runtime, name = job.words, job.question.runtime, job.question.workload.optimizer.name
     if words.zero <= 1:
         account.says("zero")
-    account.cannot("zero", "nanotron splits optimizer states alone; zero1 is written")
+    account.cannot("zero", "nanotron shards only optimizer states; zero1 is used")
     factory: dict[str, Any] = {
         "name": "adamW",
         "adam_beta1": 0.9,
@@ -187,7 +186,7 @@ def _optimizer(job: Job, account: Account) -> dict[str, Any]:
         if name == "sgd":
             account.note("optimizer sgd: nanotron's SGD has no momentum")
     elif name not in ("adam", "adamw"):
-        account.note(f"optimizer {name}: nanotron has AdamW and SGD; AdamW is written")
+        account.note(f"optimizer {name}: nanotron supports AdamW and SGD; AdamW is used")
     return {
         "zero_stage": min(words.zero, 1),
         "weight_decay": 0.01,
@@ -205,13 +204,13 @@ def _optimizer(job: Job, account: Account) -> dict[str, Any]:
 
 
 def _never(account: Account) -> None:
-    account.cannot("vpp", "nanotron's pipelines have one chunk a stage")
-    account.cannot("layers", "nanotron places layers by their products itself")
-    account.cannot("ep", "nanotron's experts are not spread over replicas by this file")
-    account.cannot("etp", "nanotron's experts are not spread over replicas by this file")
-    account.cannot("shard", "nanotron splits over all replicas")
-    account.cannot("offload", "nanotron keeps everything on the device")
-    account.cannot("tables", "nanotron has no embedding tables of recommenders")
+    account.cannot("vpp", "nanotron pipelines have one chunk per stage")
+    account.cannot("layers", "nanotron places layers itself, by their FLOPs")
+    account.cannot("ep", "this file does not set expert parallelism in nanotron")
+    account.cannot("etp", "this file does not set expert parallelism in nanotron")
+    account.cannot("shard", "nanotron shards over all replicas")
+    account.cannot("offload", "nanotron does not support offload")
+    account.cannot("tables", "nanotron does not shard recommender embedding tables")
 
 
 def _launch(job: Job, account: Account) -> str:

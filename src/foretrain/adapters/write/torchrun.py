@@ -42,13 +42,15 @@ def write(job: Job, account: Account) -> dict[str, str]:
 def _model(job: Job, account: Account) -> list[tuple[object, ...]]:
     shape, name = job.shape, job.question.workload.model.name
     if shape is None:
-        account.note(f"the model: put {name} into build_model; a small decoder stands in for it")
+        account.note(
+            f"model: implement {name} in build_model; a small decoder is used as a placeholder"
+        )
         return []
     unlike = _unlike(shape)
     if unlike:
         account.note(
-            f"the model: put {name} into build_model; a decoder of its widths, without"
-            f" {', '.join(unlike)}, stands in for it"
+            f"model: implement {name} in build_model; a decoder of the same size, without "
+            f"{', '.join(unlike)}, is used as a placeholder"
         )
     act = shape.hidden_act.removesuffix("-gated").removesuffix("-tanh")
     options: list[tuple[object, ...]] = [
@@ -73,15 +75,15 @@ def _unlike(shape: TransformerShape) -> list[str]:
         (bool(shape.num_experts), "experts"),
         (bool(shape.num_nextn_predict_layers), "multi-token prediction"),
         (shape.is_latent, "latent attention"),
-        (not shape.is_latent and shape.head_width != usual, "heads of their own width"),
-        (shape.placement != "pre", f"{shape.placement} placement of norms"),
-        (bool(shape.sliding_window), "windows of attention"),
+        (not shape.is_latent and shape.head_width != usual, "custom head width"),
+        (shape.placement != "pre", f"{shape.placement} norm placement"),
+        (bool(shape.sliding_window), "sliding-window attention"),
         (shape.dropout > 0, "dropout"),
-        (shape.qk_norm, "norms of queries and keys"),
+        (shape.qk_norm, "query and key norms"),
         (shape.biases != "none", "biases"),
         (shape.position not in ("rope", "learned", "none"), f"{shape.position} positions"),
         (shape.hidden_act == "squared-relu", "squared activations"),
-        (shape.head != "lm" or not shape.causal, "a head for masked tokens"),
+        (shape.head != "lm" or not shape.causal, "a masked-LM head"),
         (shape.embedding_norm, "a norm after the embedding"),
     )
     return [what for holds, what in rows if holds]
@@ -93,8 +95,8 @@ def _batch(job: Job, account: Account) -> list[tuple[object, ...]]:
     if batch % each:
         near = max(1, round(batch / each)) * each
         account.note(
-            f"batch {batch}: does not divide into micro-batches of {job.micro} on {job.devices}"
-            f" replicas, which is what this script makes of the plan; {near} is written"
+            f"batch {batch}: not divisible by micro-batch {job.micro} x {job.devices} "
+            f"replicas, which this script uses for the plan; {near} is used"
         )
         batch = near
     return [("--global-batch", batch, "--micro-batch", job.micro)]
@@ -109,7 +111,7 @@ def _state(job: Job, account: Account) -> list[tuple[object, ...]]:
         size = words.buckets if words.buckets is not None else job.question.runtime.bucket_bytes
         options.append(("--bucket-mb", f"{size / MIB:g}"))
         account.says("buckets")
-    account.cannot("buckets", "FSDP2 reduces the gradients of a block together")
+    account.cannot("buckets", "FSDP2 reduces gradients per block")
     account.says("zero", "shard")
     return options
 
@@ -125,9 +127,11 @@ def _activations(job: Job, account: Account) -> list[tuple[object, ...]]:
     if "optimizer" in words.offload:
         if words.zero > 1:
             options.append(("--offload-state",))
-            account.note("offload=optimizer: FSDP2 moves weights and gradients to the host as well")
+            account.note("offload=optimizer: FSDP2 also offloads weights and gradients")
         else:
-            account.note("offload=optimizer: PyTorch offloads with FSDP alone (zero2, zero3)")
+            account.note(
+                "offload=optimizer: PyTorch supports offload only with FSDP (zero2, zero3)"
+            )
     account.says("offload")
     return options
 
@@ -147,7 +151,7 @@ def _recompute(job: Job, account: Account) -> str:
         account.says("recompute")
         return "attention"
     account.cannot(
-        "recompute", "this script runs attention or whole layers again; nothing is written"
+        "recompute", "this script can recompute attention or whole layers only; recompute is off"
     )
     return "none"
 
@@ -157,11 +161,11 @@ def _numbers(job: Job, account: Account) -> list[tuple[object, ...]]:
     precision, optimizer = workload.precision, workload.optimizer.name
     if precision.quantises:
         account.note(
-            f"precision {precision.name}: PyTorch has no such products of its own; {precision.attention}"
-            " is written"
+            f"precision {precision.name}: not supported natively by PyTorch; "
+            f"{precision.attention} is used"
         )
     if optimizer not in ("adam", "adamw", "sgd", "plain-sgd", "adagrad"):
-        account.note(f"optimizer {optimizer}: PyTorch has none of that name; AdamW is written")
+        account.note(f"optimizer {optimizer}: not available in PyTorch; AdamW is used")
     options: list[tuple[object, ...]] = [
         ("--precision", precision.attention if precision.quantises else precision.name)
     ]
@@ -175,13 +179,13 @@ def _numbers(job: Job, account: Account) -> list[tuple[object, ...]]:
 
 
 def _never(account: Account) -> None:
-    lost = "this script replicates or shards whole models; all ranks become replicas"
+    lost = "not supported by this script; all ranks become replicas"
     for name in ("tp", "pp", "cp", "ep"):
         account.cannot(name, lost)
-    account.cannot("sp", "there is no tensor parallelism in this script to put it beside")
-    account.cannot("etp", "this script spreads no experts")
-    account.cannot("exchange", "this script keeps sequences whole")
+    account.cannot("sp", "this script has no tensor parallelism")
+    account.cannot("etp", "this script has no expert parallelism")
+    account.cannot("exchange", "this script has no context parallelism")
     for name in ("vpp", "schedule", "layers"):
-        account.cannot(name, "this script runs no pipeline")
-    account.cannot("tables", "this script has no embedding tables of recommenders")
-    account.cannot("order", "with replicas alone all orders of ranks are one")
+        account.cannot(name, "this script has no pipeline parallelism")
+    account.cannot("tables", "this script does not shard embedding tables")
+    account.cannot("order", "rank order has no effect with data parallelism only")

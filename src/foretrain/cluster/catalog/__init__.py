@@ -1,4 +1,4 @@
-"""The catalogue: devices, nodes and links as data, each row with its source.
+"""The catalog: devices, nodes and links as data, each row with its source.
 
 `devices.yaml`, `nodes.yaml` and `links.yaml` are read on first use; a row becomes a value when it is asked
 for. A folder named by the environment variable FORETRAIN_CATALOG may hold files of the same names: their
@@ -126,7 +126,7 @@ def words() -> list[str]:
 
 
 def nodes_with(device: str) -> list[str]:
-    """Names of the machines made of that device (by catalogue name)."""
+    """Names of the machines made of that device (by catalog name)."""
     rows = _catalogue().node_rows
     return [name for name, row in rows.items() if _device_word(row) == device]
 
@@ -164,7 +164,8 @@ class _Catalogue:
             chain.append(found)
             if found in chain[:-1]:
                 raise ClusterError(
-                    f"Device {name!r}: `like` goes in a circle, {' → '.join(chain)}. Give one of them its own rates."
+                    f"Device {name!r}: `like` is circular, {' → '.join(chain)}. Specify "
+                    "the rates of one of them directly."
                 )
         return device_from(name, row) if len(chain) == 1 else device_like(name, self.devices[chain[1]], row)  # fmt: skip
 
@@ -184,14 +185,14 @@ def _read(folder: str) -> _Catalogue:
 
 def _user_files(folder: Path) -> dict[str, Rows]:
     if not folder.is_dir():
-        raise FileError(f"FORETRAIN_CATALOG names {folder}, which is not a folder.")
+        raise FileError(f"FORETRAIN_CATALOG is set to {folder}, which is not a directory.")
     from foretrain.cluster.catalog.checking import check_catalogue_file
 
     found = {}
     for name in ("devices", "links", "nodes"):
         path = folder / f"{name}.yaml"
         if path.exists():
-            rows = load_yaml(path, f"catalogue {name}") or {}
+            rows = load_yaml(path, f"catalog {name}") or {}
             check_catalogue_file(name, rows, str(path))
             found[name] = rows
     return found

@@ -1,4 +1,4 @@
-"""Checks of a user's own catalogue files."""
+"""Checks of a user's own catalog files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["check_catalogue_file"]
 
 
 def check_catalogue_file(name: str, rows: Any, where: str) -> None:
-    """Every fault of a catalogue file at once."""
+    """Every fault of a catalog file at once."""
     if not isinstance(rows, Mapping):
-        raise ClusterError(f"{where} must hold a mapping of names to rows.")
+        raise ClusterError(f"{where} must contain a mapping of names to entries.")
     faults: list[str] = []
     if name == "devices":
         _check_rows(DeviceForm, rows, "", faults)
@@ -36,7 +36,7 @@ def check_catalogue_file(name: str, rows: Any, where: str) -> None:
         _check_rows(NodeForm, plain, "nodes.", faults)
         _check_offers(rows.get("offers") or [], faults)
     if faults:
-        raise ClusterError(f"{where} is not usable:", faults=faults)
+        raise ClusterError(f"{where} is invalid:", faults=faults)
 
 
 def _check_keys(rows: Mapping[str, Any], known: tuple[str, ...], faults: list[str]) -> None:

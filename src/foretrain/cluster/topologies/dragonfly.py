@@ -75,10 +75,11 @@ def _shape(hosts: int, given: Parameters) -> _Shape:
     cables = given.global_links or max(half, -(-(groups - 1) // routers))
     if routers * cables < groups - 1:
         raise ClusterError(
-            "The network is not usable:",
+            "Invalid network:",
             faults=[
-                f"global_links: {routers} routers with {cables} each reach {routers * cables} groups, "
-                f"the {hosts:,} nodes need {groups}. Raise global_links, group_routers or router_nodes."
+                f"global_links: {routers} routers with {cables} each reach {routers * cables} "
+                f"groups, the {hosts:,} nodes need {groups}. Increase global_links, "
+                "group_routers or router_nodes."
             ],
         )
     return _Shape(groups, routers, nodes, cables)

@@ -31,9 +31,7 @@ class Parameters:
 
 def build(site: Site, network: Network, given: Parameters) -> Fabric:
     if given.base < 2:
-        raise ClusterError(
-            "The network is not usable:", faults=[f"base: {given.base} must be 2 or more."]
-        )
+        raise ClusterError("Invalid network:", faults=[f"base: {given.base} must be 2 or more."])
     hosts = hosts_of(site)
     offsets = _offsets(hosts.count, given)
     expect_links(hosts.count * len(offsets), "The exponential network")

@@ -67,7 +67,7 @@ def per_tier(name: str, given: Any, tiers: int) -> tuple[float, ...]:
         return (given,) * tiers
     if len(given) != tiers:
         raise ClusterError(
-            "The network is not usable:",
+            "Invalid network:",
             faults=[f"{name}: {len(given)} values for {tiers} tiers with uplinks."],
         )
     return given

@@ -39,7 +39,7 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
     if (count := len(ends | known.keys())) > MOST_VERTICES:
         faults.append(f"edges: {too_many(count)}")
     if faults:
-        raise ClusterError("The network graph is not usable:", faults=faults)
+        raise ClusterError("Invalid network graph:", faults=faults)
     for cable in network.edges:
         for end in cable.ends:
             known.setdefault(end, len(known))
@@ -66,13 +66,13 @@ def _faults(
         for end in dict.fromkeys(cable.ends):
             if isinstance(end, int) and end not in known:
                 faults.append(
-                    f"edges[{number}]: there is no node {end} with network cards; nodes run to {last}."
+                    f"edges[{number}]: there is no node {end} with NICs; the last node is {last}."
                 )
             if isinstance(end, str) and switches is not None and end not in switches:
                 hint = did_you_mean(end, switches)
                 faults.append(f"edges[{number}]: there is no switch {end!r}.{hint}")
     if len(faults) > MOST_FAULTS:
-        return [*faults[:MOST_FAULTS], f"edges: … {len(faults) - MOST_FAULTS:,} more faults."]
+        return [*faults[:MOST_FAULTS], f"edges: … {len(faults) - MOST_FAULTS:,} more errors."]
     return faults
 
 

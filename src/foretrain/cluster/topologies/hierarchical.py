@@ -49,10 +49,10 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
 
 def _require_lengths(given: Parameters) -> None:
     tiers = len(given.sizes)
-    faults = [] if given.sizes else ["sizes: empty; give at least one tier."]
+    faults = [] if given.sizes else ["sizes: empty; specify at least one tier."]
     for name in ("uplink_bandwidths", "uplink_latencies"):
         values = getattr(given, name)
         if values is not None and len(values) != tiers:
             faults.append(f"{name}: {len(values)} values for {tiers} tiers in sizes.")
     if faults:
-        raise ClusterError("The network is not usable:", faults=faults)
+        raise ClusterError("Invalid network:", faults=faults)

@@ -36,7 +36,8 @@ def _lanes(interconnect: Interconnect, ports: int) -> IntArray:
     lanes = np.array(interconnect.lanes, dtype=np.int64)
     if ports > len(lanes):
         raise ClusterError(
-            f"Interconnect {interconnect.kind!r} joins up to {len(lanes)} devices, the node uses "
-            f"{ports}. Name a switched interconnect such as {interconnect.kind}-nvswitch."
+            f"Interconnect {interconnect.kind!r} connects up to {len(lanes)} devices, but the "
+            f"node uses {ports}. Specify a switched interconnect such as "
+            f"{interconnect.kind}-nvswitch."
         )
     return lanes

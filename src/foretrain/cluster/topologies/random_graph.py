@@ -36,15 +36,15 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
     hosts = hosts_of(site)
     faults = []
     if given.p > 1:
-        faults.append(f"p: {given.p} is a probability; give a number above 0 and up to 1.")
+        faults.append(f"p: {given.p} must be a probability above 0 and up to 1.")
     if hosts.count > MOST_NODES:
         faults.append(f"random: {hosts.count:,} nodes; at most {MOST_NODES:,}.")
     if faults:
-        raise ClusterError("The network is not usable:", faults=faults)
+        raise ClusterError("Invalid network:", faults=faults)
     one, other = np.triu_indices(hosts.count, 1)
     has = np.random.default_rng(given.seed).random(len(one)) < given.p
     expect_links(2 * int(has.sum()), "The random network")
     cables = Cables(one[has].astype(np.int64), other[has].astype(np.int64)).both_ways
     fabric = direct_fabric(hosts, cables, given, no_route)
-    expect_joined(fabric, f"Raise p (now {given.p}) or take another seed (now {given.seed}).")
+    expect_joined(fabric, f"Increase p (now {given.p}) or use another seed (now {given.seed}).")
     return shortest_routed(fabric)

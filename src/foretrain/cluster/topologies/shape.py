@@ -79,10 +79,13 @@ class NetworkShape:
             faults = [
                 f"{name}: {str(given[name])[:40]} is too large; at most {MOST:,}." for name in large
             ]
-            raise ClusterError("network is not usable:", faults=faults)
+            raise ClusterError("invalid network:", faults=faults)
         return form
 
     def expect_routing(self, routing: str, topology: str) -> None:
         if routing not in self.routings:
-            fault = f"routing: {routing!r} is not for topology {topology}.{hint(routing, self.routings)}"
-            raise ClusterError("network is not usable:", faults=[fault])
+            fault = (
+                f"routing: {routing!r} is not supported by topology "
+                f"{topology}.{hint(routing, self.routings)}"
+            )
+            raise ClusterError("invalid network:", faults=[fault])

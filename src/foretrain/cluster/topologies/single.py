@@ -14,8 +14,9 @@ __all__ = ["build"]
 def build(site: Site, interconnect: Interconnect) -> Fabric:
     if site.ports > 1:
         raise ClusterError(
-            f"Interconnect {interconnect.kind!r} joins nothing, but the node uses {site.ports} devices. "
-            "Name how they are joined, for example pcie4 or nvlink3-nvswitch."
+            f"Interconnect {interconnect.kind!r} connects no devices, but the node uses "
+            f"{site.ports}. Specify how they are connected, for example pcie4 or "
+            "nvlink3-nvswitch."
         )
     none = np.empty(0, dtype=np.int64)
     rate = np.empty(0, dtype=np.float64)

@@ -66,7 +66,7 @@ def partition(
             faults.setdefault((dim, degrees[dim]), line)
         ops.append(LocalOp(f"{block.name}.{op.name}", whole.local(degrees, 1), whole, found))
     if faults:
-        raise PlanError("the plan does not divide the model:", faults=faults.values())
+        raise PlanError("the plan does not match the model's dimensions:", faults=faults.values())
     return tuple(ops)
 
 
@@ -84,7 +84,10 @@ def _faults(
         what = _WORDS.get(dim, dim)
         yield (
             dim,
-            f"{axes} {degree} does not divide {size:,} {what} ({path}). Try {_near(size, degree)}.",
+            (
+                f"{size:,} {what} ({path}) must be divisible by {axes} {degree}. Try "
+                f"{_near(size, degree)}."
+            ),
         )
 
 

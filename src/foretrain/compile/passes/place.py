@@ -67,8 +67,9 @@ def place(
         return _one_by_one(model, schedule, instances, parts)
     if len(layers) < parts:
         raise PlanError(
-            f"pipeline of {schedule.stages} stages x {schedule.chunks} chunks = {parts} parts, but"
-            f" {model.name} has only {counted(len(layers), 'layer')} to share out. Use a smaller pp or vpp."
+            f"pipeline of {schedule.stages} stages x {schedule.chunks} chunks = {parts} parts, "
+            f"but {model.name} has only {counted(len(layers), 'layer')} to distribute. Use a "
+            "smaller pp or vpp."
         )
     counts = _counts(model, schedule, layers, parts)
     first, last = instances.index(layers[0]), instances.index(layers[-1])
@@ -216,7 +217,7 @@ def _cut(
     if not all(parts):
         empty = [number for number, part in enumerate(parts) if not part]
         raise PlanError(
-            f"layers {counts}: part {', '.join(map(str, empty))} of the pipeline would hold nothing. Give every part "
-            "but the first and the last one layer at least."
+            f"layers {counts}: part {', '.join(map(str, empty))} of the pipeline would be "
+            "empty. Assign at least one layer to every part except the first and the last."
         )
     return tuple(parts)

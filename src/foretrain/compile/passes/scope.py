@@ -23,7 +23,7 @@ def check_names(root: Node, model: Model) -> None:
     for node in _below(root):
         faults += _cut(node, model)
     if faults:
-        raise PlanError(f"the plan names what {model.name} does not have:", faults=faults)
+        raise PlanError(f"the plan refers to parts that {model.name} does not have:", faults=faults)
 
 
 def check_axes(mesh: Mesh, used: Iterable[str], model: Model) -> None:
@@ -33,8 +33,8 @@ def check_axes(mesh: Mesh, used: Iterable[str], model: Model) -> None:
     if idle:
         dims = ", ".join(dict.fromkeys(d for _, op in model.ops() for d in op.dims))
         raise PlanError(
-            f"nothing in {model.name} is split over {', '.join(idle)}: those ranks would only repeat"
-            f" each other's work. Its dims: {dims}."
+            f"nothing in {model.name} is split over {', '.join(idle)}: these ranks would do "
+            f"redundant work. Its dims: {dims}."
         )
 
 
@@ -67,7 +67,8 @@ def _selected(node: Node, model: Model) -> list[str]:
     for key in ("recompute", "offload"):
         if getattr(node, key) is not None:
             return [
-                f"{node.select}: {key} belongs to a block, not to an op. Name ops as in recompute: fc1,act."
+                f"{node.select}: {key} applies to a block, not to an op. Specify ops as in "
+                "recompute: fc1,act."
             ]
     return []
 
@@ -86,7 +87,7 @@ def _recomputed(node: Node, model: Model) -> list[str]:
                 *(op.kind for _, op in model.ops()),
             ]
             hint = did_you_mean(name, known)
-            faults.append(f"recompute={name}: neither none, selective or full, nor an op.{hint}")
+            faults.append(f"recompute={name}: must be none, selective, full or an op.{hint}")
     return faults
 
 

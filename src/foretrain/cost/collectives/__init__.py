@@ -125,8 +125,8 @@ def chosen(wishes: Mapping[str, str]) -> Chosen:
             )
         elif algorithm not in able:
             faults.append(
-                f"collectives.{collective}: {algorithm!r} cannot carry it out."
-                f"{hint(algorithm, able)}"
+                f"collectives.{collective}: {algorithm!r} does not implement "
+                f"it.{hint(algorithm, able)}"
             )
     if faults:
         raise InputError(faults[0], faults=faults)

@@ -143,15 +143,17 @@ def _drawn(text: str, ranks: int) -> Graph:
     for word in text.split(","):
         ends = word.strip().split(">")
         if len(ends) != 2 or not all(end.strip().isdecimal() for end in ends):
-            faults.append(f"{word.strip()!r} is no edge; write for example 0>1.")
+            faults.append(f"{word.strip()!r} is not an edge; write for example 0>1.")
             continue
         src, dst = int(ends[0]), int(ends[1])
         if src == dst or max(src, dst) >= ranks:
-            faults.append(f"{word.strip()!r}: ends must be two unlike ranks of 0 to {ranks - 1}.")
+            faults.append(
+                f"{word.strip()!r}: ends must be two different ranks from 0 to {ranks - 1}."
+            )
             continue
         mixing[dst, src] = 1.0
     if faults:
-        raise InputError("the drawn communication graph is not usable:", faults=faults[:20])
+        raise InputError("invalid communication graph:", faults=faults[:20])
     return _from_weights(mixing / mixing.sum(axis=1, keepdims=True))
 
 
@@ -192,7 +194,7 @@ def graph(name: str, ranks: int) -> Graph:
 def _whole(found: Graph, name: str) -> Graph:
     if len(np.union1d(found.src, found.dst)) < found.ranks:
         raise InputError(
-            f"graph {name!r} leaves a rank of {found.ranks} alone; take another graph."
+            f"graph {name!r} leaves one of {found.ranks} ranks isolated; use another graph."
         )
     return found
 

@@ -31,7 +31,7 @@ class ParameterServer(FromProgram):
     def __post_init__(self) -> None:
         if self.servers < 0 or (self.is_dedicated and self.servers == 0):
             raise InputError(
-                f"parameter_server: {self.servers} servers; say 1 or more, or 0 for all."
+                f"parameter_server: {self.servers} servers; must be 1 or more, or 0 for all."
             )
 
     @property

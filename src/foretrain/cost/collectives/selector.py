@@ -135,7 +135,7 @@ def select(
             if seconds < best_seconds:
                 best, best_seconds = choice, seconds
     if best is None:
-        raise Bug(f"no algorithm carries out {collective!r}.")
+        raise Bug(f"no algorithm implements {collective!r}.")
     return best
 
 
@@ -150,11 +150,11 @@ def expect_able(choose: Chosen, uses: Sequence[tuple[str, Wiring]]) -> None:
             continue
         others = [a.name for a in algorithms_for(name) if why_not(a.name, wiring) is None]
         faults[
-            f"algorithms.{name}: {algorithm!r} cannot run on a group of {wiring.ranks} ranks: {reason}. "
-            f"Take {' or '.join(others)}, or leave {name} to the library."
+            f"algorithms.{name}: {algorithm!r} cannot run on a group of {wiring.ranks} ranks: "
+            f"{reason}. Use {' or '.join(others)}, or remove {name} to let the library choose."
         ] = None
     if faults:
-        raise InputError("The chosen algorithms are not usable:", faults=faults)
+        raise InputError("The chosen algorithms are invalid:", faults=faults)
 
 
 def _routed(collective: str, wiring: Wiring, library: str, choose: Chosen) -> list[Algorithm]:
@@ -180,17 +180,20 @@ def why_not(algorithm: str, wiring: Wiring) -> str | None:
     if algorithm not in ("nvls", "nvls_tree"):
         return None
     if not wiring.has_switch:
-        return "the devices are not joined by an NVSwitch"
+        return "the devices are not connected by an NVSwitch"
     if not tuner.reduces_in_switch(wiring.architecture):
-        return f"switches reduce from Hopper on, and the devices are {wiring.architecture}"
+        return (
+            "NVSwitch supports in-network reduction since Hopper, and the devices are "
+            f"{wiring.architecture}"
+        )
     if algorithm == "nvls":
         if wiring.domains > 1:
             return (
-                f"it stays inside one switch, and the group spans {wiring.domains} NVLink domains"
+                f"it works within one switch, and the group spans {wiring.domains} NVLink domains"
             )
         return "two ranks gain nothing from a switch" if wiring.ranks < 3 else None
     if wiring.domains == 1:
-        return "it joins several NVLink domains, and the group lies in one"
+        return "it needs several NVLink domains, and the group is within one"
     return None if wiring.domains < wiring.ranks else "every rank is alone in its NVLink domain"
 
 

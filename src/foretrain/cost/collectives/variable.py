@@ -40,7 +40,7 @@ class Variable(FromProgram):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.skew < np.inf:
-            raise InputError(f"all_to_all_v: skew {self.skew} is not a number from 0 on.")
+            raise InputError(f"all_to_all_v: skew {self.skew} must be 0 or more.")
 
     @property
     def pattern(self) -> str:
@@ -80,9 +80,11 @@ class Matrix(Variable):
     def of(sizes: Sequence[Sequence[float]]) -> Matrix:
         table = np.asarray(sizes, dtype=np.float64)
         if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
-            raise InputError(f"all_to_all_v: a matrix of {table.shape} is not square, 2 or more.")
+            raise InputError(
+                f"all_to_all_v: the matrix {table.shape} must be square, with 2 or more ranks."
+            )
         if not (np.isfinite(table).all() and (table >= 0).all() and table.sum() > 0):
-            raise InputError("all_to_all_v: sizes must be bytes from 0 on, not all 0.")
+            raise InputError("all_to_all_v: sizes in bytes must be 0 or more, and not all 0.")
         return Matrix(sizes=tuple(map(tuple, table.tolist())))
 
     @property

@@ -182,7 +182,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         measured=np.full(len(kernels), measured),
         source=f"{name} attention {direction} measured on {kin.name}"
         if speed.is_measured
-        else f"{name} attention {direction}, share of forward as on kin of {kin.name}",
+        else f"{name} attention {direction}, ratio to forward as on devices related to {kin.name}",
         notes=_notes(device, kin),
     )
 
@@ -197,7 +197,12 @@ def _current(wanted: str) -> tuple[str, float]:
 def _notes(device: Device, kin: Kin) -> tuple[str, ...]:
     if kin.is_measured:
         return ()
-    return (f"Attention on {device.title} runs at the shares of peak measured on {kin.name}.",)
+    return (
+        (
+            f"No attention measurements for {device.title}; using the efficiencies measured on "
+            f"{kin.name}."
+        ),
+    )
 
 
 def _shapes(kernels: Sequence[Kernel], products: float) -> Shapes:

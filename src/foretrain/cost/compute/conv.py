@@ -152,7 +152,12 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         source=f"convolutions measured on {kin.name}",
         notes=()
         if kin.is_measured
-        else (f"{device.title}: convolutions take the shares of peak measured on {kin.name}.",),
+        else (
+            (
+                f"No convolution measurements for {device.title}; using the efficiencies measured "
+                f"on {kin.name}."
+            ),
+        ),
     )
 
 

@@ -68,10 +68,15 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         seconds=known.start_seconds + slow + quick,
         spread=np.full(len(kernels), known.spread * (1.0 if kin.is_measured else ELSEWHERE_SPREAD)),
         measured=np.full(len(kernels), kin.is_measured),
-        source=f"look-ups measured on {kin.name}",
+        source=f"embedding lookups measured on {kin.name}",
         notes=()
         if kin.is_measured
-        else (f"{device.title}: look-ups take the share of bandwidth measured on {kin.name}.",),
+        else (
+            (
+                f"No embedding lookup measurements for {device.title}; using the bandwidth "
+                f"efficiency measured on {kin.name}."
+            ),
+        ),
     )
 
 

@@ -169,7 +169,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         seconds=seconds,
         spread=np.full(len(kernels), spread),
         measured=np.full(len(kernels), own),
-        source=f"{table.form} products measured on {table.name} ({table.source})",
+        source=f"{table.form} GEMMs measured on {table.name} ({table.source})",
         notes=() if kin.is_measured else (_note(device, table),),
     )
 
@@ -180,7 +180,10 @@ def streamed(moved: Floats, device: Device) -> Floats:
 
 
 def _note(device: Device, table: Table) -> str:
-    return f"No products were measured on {device.title}; those of {table.name} are used at its share of peak."
+    return (
+        f"No GEMM measurements for {device.title}; using those of {table.name}, scaled by peak "
+        "FLOP/s."
+    )
 
 
 def _dims(kernel: Kernel) -> tuple[float, ...]:

@@ -102,7 +102,10 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         notes=()
         if own
         else (
-            f"Grouped products on {device.title} run at the shares of peak measured on {kin.name}.",
+            (
+                f"No grouped GEMM measurements for {device.title}; using the efficiencies "
+                f"measured on {kin.name}."
+            ),
         ),
     )
 

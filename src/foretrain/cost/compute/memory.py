@@ -71,7 +71,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         seconds=seconds,
         spread=spread * (1.0 if kin.is_measured else ELSEWHERE_SPREAD),
         measured=np.full(len(kernels), kin.is_measured),
-        source=f"streaming kernels measured on {kin.name}",
+        source=f"memory-bound kernels measured on {kin.name}",
         notes=_notes(device, kin),
     )
 
@@ -96,5 +96,8 @@ def _notes(device: Device, kin: Kin) -> tuple[str, ...]:
     if kin.is_measured:
         return ()
     return (
-        f"{device.title}: streaming kernels take the share of bandwidth measured on {kin.name}.",
+        (
+            f"No measurements of memory-bound kernels for {device.title}; using the bandwidth "
+            f"efficiency measured on {kin.name}."
+        ),
     )

@@ -48,7 +48,7 @@ class Roofline:
         if not is_own:
             spread *= known.unknown_device_spread
             notes[
-                f"{device.title} has no efficiencies of its own; those of {reached.name} are used."
+                f"No measured efficiencies for {device.title}; using those of {reached.name}."
             ] = None
         return KernelCosts(
             seconds=seconds,
@@ -79,12 +79,15 @@ def dtype_on(wanted: str, device: Device, known: Table, notes: dict[str, None]) 
     for other in known.substitutes.get(wanted, ()):
         if device.peak(other) is not None:
             notes[
-                f"{device.title} has no {wanted} units; {wanted} kernels run at the {other} rate."
+                (
+                    f"{device.title} has no {wanted} units; {wanted} kernels are assumed to "
+                    f"run at the {other} rate."
+                )
             ] = None
             return other
     have = ", ".join(name for name, _ in device.peak_flops)
     raise ClusterError(
-        f"{device.title} has no rate for {wanted} and none that stands in for it; it has {have}."
+        f"{device.title} does not support {wanted} and has no fallback for it; supported: {have}."
     )
 
 

@@ -35,12 +35,10 @@ def _tensor_degree(words: Words) -> int:
     replicas = (words.dp or 1) * words.cp
     degree = words.etp if words.etp is not None else (words.tp if replicas % words.ep == 0 else 1)
     if degree not in (1, words.tp):
-        raise PlanError(
-            f"etp{degree}: experts use either all of tp ({words.tp}) or none of it (1)."
-        )
+        raise PlanError(f"etp{degree}: must be tp ({words.tp}) or 1.")
     if (replicas * words.tp // degree) % words.ep:
         raise PlanError(
-            f"ep {words.ep} does not divide the {replicas * words.tp // degree} ranks"
-            f" (dp {words.dp} x cp {words.cp} x tp {words.tp} / etp {degree}) that hold experts."
+            f"the {replicas * words.tp // degree} ranks that hold experts (dp {words.dp} x cp "
+            f"{words.cp} x tp {words.tp} / etp {degree}) must be divisible by ep {words.ep}."
         )
     return degree

@@ -21,7 +21,9 @@ def factor(words: Words, mesh: Mesh) -> Mesh:
     if not words.shard:
         return mesh
     if not words.zero:
-        raise PlanError(f"shard={words.shard} says how far ZeRO splits: add zero1, zero2 or zero3.")
+        raise PlanError(
+            f"shard={words.shard} sets the ZeRO shard group size; add zero1, zero2 or zero3."
+        )
     axes = (*mesh.expand("dp"), *mesh.expand("cp"))
     mesh = mesh.named("replicas", axes).factored("replicas", words.shard)
     return mesh.named("shards", mesh.inner("replicas", words.shard))

@@ -35,9 +35,9 @@ class Interleaved:
             below = micro_batches // stages * stages
             near = f"{below} or {below + stages}" if below else f"{stages}"
             raise PlanError(
-                f"schedule 'interleaved' needs micro-batches in groups of the number of stages: "
-                f"{micro_batches} micro-batches are not a multiple of {stages} stages. "
-                f"Try {near} micro-batches, or schedule '1f1b'."
+                "schedule 'interleaved' requires the number of micro-batches to be divisible "
+                f"by the number of stages: {micro_batches} micro-batches, {stages} stages. Try "
+                f"{near} micro-batches, or schedule '1f1b'."
             )
 
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:

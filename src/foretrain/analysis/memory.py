@@ -74,7 +74,7 @@ def headroom_note(runtime: Runtime, headroom: float) -> tuple[str, ...]:
     if headroom != runtime.headroom:
         return ()
     reason = runtime.headroom_reason or "no default is known for this runtime"
-    return (f"headroom {100 * headroom:g} %: {reason}; change with --headroom.",)
+    return (f"headroom {100 * headroom:g} %: {reason} (--headroom)",)
 
 
 def _lost_share(graph: ExecutionGraph, runtime: Runtime) -> float:

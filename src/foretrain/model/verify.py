@@ -9,6 +9,7 @@ from foretrain.errors import did_you_mean
 from foretrain.limits import DIMENSION, LAYERS
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.ops import FAMILIES
+from foretrain.model.ops.attributes import attribute_faults
 
 
 def model_faults(model: Model) -> list[str]:
@@ -59,6 +60,7 @@ def _op_faults(block: Block, op: Op) -> list[str]:
         for dim, size in op.sizes
         if not DIMENSION.allows(size)
     ]
+    faults += [f"{where}: {fault}" for fault in attribute_faults(op)]
     for tensor in (*op.inputs, *op.outputs, *op.weights):
         missing = [dim for dim in tensor.dims if dim not in op.size]
         if missing:

@@ -136,7 +136,7 @@ def links(
 
     _expect_share(tolerance)
     if processes < 2:
-        raise InputError(f"processes: {processes}; measuring links needs two or more.")
+        raise InputError(f"processes: {processes}; measuring links needs two processes or more.")
     given = {
         "--processes": processes,
         "--collectives": ",".join(wanted(collectives)),

@@ -110,5 +110,5 @@ def test_gossip_over_every_graph_conforms(name):
 def test_unknown_and_broken_graphs_are_refused():
     with pytest.raises(InputError, match="Did you mean 'torus2d'"):
         graph("torus", 8)
-    with pytest.raises(InputError, match="alone"):
+    with pytest.raises(InputError, match="isolated"):
         graph("erdos_renyi", 6)

@@ -159,7 +159,7 @@ def test_a_circle_of_predecessors_is_named(run: Runner) -> None:
     message = str(caught.value)
     assert "3 of 4 tasks can never start" in message
     assert "task 1 waits for 2 (its predecessor)" in message
-    assert "circle of waiting: 1 -> 2 -> 1" in message
+    assert "dependency cycle: 1 -> 2 -> 1" in message
 
 
 def test_a_stream_order_that_contradicts_the_edges_is_named(run: Runner) -> None:

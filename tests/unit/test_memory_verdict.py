@@ -80,19 +80,19 @@ def test_a_prediction_between_usable_and_capacity_says_what_is_usable() -> None:
     assert not full.fits
     said = words.verdict(full)
     assert said.startswith("does not fit: needs ")
-    assert "usable (79.2 GiB less" in said
+    assert "usable (79.2 GiB minus" in said
     assert "DOES NOT FIT" in words.headline(full)
 
 
 def test_the_verdict_is_one_line() -> None:
     told = replace(predict("llama3-8b", **ASKED), memory=held(30.1))
     assert words.verdict(told) == (
-        "fits: 30.1 GiB (26.5–34.2) of 78.5 GiB usable (80.0 GiB less 1.5 GiB driver and libraries), "
+        "fits: 30.1 GiB (26.5–34.2) of 78.5 GiB usable (80.0 GiB minus 1.5 GiB driver and libraries), "
         "probability > 99 %"
     )
     told = replace(told, memory=held(98.1, headroom=0.05))
     assert words.verdict(told) == (
-        "does not fit: needs 98.1 GiB (86.3–111.5), 74.5 GiB usable (80.0 GiB less 1.5 GiB driver and libraries "
+        "does not fit: needs 98.1 GiB (86.3–111.5), 74.5 GiB usable (80.0 GiB minus 1.5 GiB driver and libraries "
         "and 4.0 GiB headroom), probability < 1 %"
     )
 

@@ -133,7 +133,7 @@ def links(
     _count(threads, "--threads")
     if not is_joined():
         if count < 2:
-            raise InputError("--processes: must be 2 or more to measure links.")
+            raise InputError("--processes: measuring links needs two processes or more.")
         return spawned(["-m", "foretrain", *sys.argv[1:]], count, answer=answer_file())
     _joined_links(
         output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store

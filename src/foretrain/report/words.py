@@ -94,7 +94,7 @@ def of_memory(prediction: Prediction) -> str:
 
 
 def verdict(prediction: Prediction) -> str:
-    """`fits: 30.1 GiB (28.9–31.4) of 77.7 GiB usable (79.2 GiB less 1.5 GiB driver and libraries), probability > 99 %`."""
+    """`fits: 30.1 GiB (28.9–31.4) of 77.7 GiB usable (79.2 GiB minus 1.5 GiB driver and libraries), probability > 99 %`."""
     memory = prediction.memory
     peak = f"{show_bytes(memory.peak_bytes)} ({memory_interval(memory)})"
     said = f"fits: {peak} of" if memory.fits else f"does not fit: needs {peak},"
@@ -102,7 +102,7 @@ def verdict(prediction: Prediction) -> str:
 
 
 def usable(memory: Memory) -> str:
-    """`77.7 GiB usable (79.2 GiB less 1.5 GiB driver and libraries)`."""
+    """`77.7 GiB usable (79.2 GiB minus 1.5 GiB driver and libraries)`."""
     less = []
     if memory.context_bytes:
         less.append(f"{show_bytes(memory.context_bytes)} driver and libraries")
@@ -110,7 +110,7 @@ def usable(memory: Memory) -> str:
         less.append(f"{show_bytes(memory.headroom_bytes)} headroom")
     room = f"{show_bytes(memory.usable_bytes)} usable"
     return (
-        f"{room} ({show_bytes(memory.capacity_bytes)} less {' and '.join(less)})" if less else room
+        f"{room} ({show_bytes(memory.capacity_bytes)} minus {' and '.join(less)})" if less else room
     )
 
 

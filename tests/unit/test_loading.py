@@ -117,7 +117,7 @@ def test_binary_is_refused_by_name(tmp_path, raw):
 
 
 def test_folders_large_files_and_odd_names_are_refused(tmp_path):
-    with pytest.raises(FileError, match="folder"):
+    with pytest.raises(FileError, match="is a directory"):
         read_text(tmp_path)
     big = tmp_path / "big"
     big.write_bytes(b"x" * 1000)

@@ -126,7 +126,7 @@ def test_one_process_that_fails_ends_all() -> None:
 
 
 def test_processes_that_hang_are_ended() -> None:
-    with pytest.raises(InputError, match="did not end"):
+    with pytest.raises(InputError, match="did not finish"):
         spawned(["-c", "import time; time.sleep(60)"], 2, 0.5)
 
 

@@ -88,7 +88,7 @@ def test_kernels_of_one_thread_count_are_taken() -> None:
     assert calibration_of([*one, *two]).threads == 1
     few = calibration_of([*one, *two], threads=2)
     assert [op.seconds for op in few.ops] == [1e-3]
-    with pytest.raises(InputError, match="with 1, 2 they were"):
+    with pytest.raises(InputError, match="available: 1, 2"):
         calibration_of([*one, *two], threads=8)
 
 
@@ -184,7 +184,7 @@ def test_kinds_and_devices_nobody_timed_go_to_others(calibration: Calibration) -
     kernel = known.gemm(512, 512, 512)
     elsewhere = calibration.compute.seconds([kernel], a100)
     assert elsewhere.seconds[0] == Calibrated().seconds([kernel], a100).seconds[0]
-    with pytest.raises(InputError, match="no rate"):  # as the models that ship do
+    with pytest.raises(InputError, match="does not support int4"):  # as the models that ship do
         calibration.compute.seconds([replace(kernel, dtype="int4")], measured_device(calibration))
 
 
@@ -313,7 +313,7 @@ def test_a_file_says_the_same(calibration: Calibration, tmp_path: Path) -> None:
     calibration.save(tmp_path / "c.json")
     assert Calibration.load(tmp_path / "c.json") == calibration
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
-    with pytest.raises(FileError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot write"):
         calibration.save(tmp_path / "no" / "c.json")
 
 

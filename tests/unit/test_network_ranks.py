@@ -147,7 +147,7 @@ def test_drawn_communication_graphs_are_checked():
         graph("edges:0>1,1>x,2>2,0>9", 3)
     for word in ("'1>x'", "'2>2'", "'0>9'", "0 to 2"):
         assert word in str(refused.value)
-    with pytest.raises(InputError, match="alone"):
+    with pytest.raises(InputError, match="isolated"):
         graph("edges:0>1,1>0", 3)
     with pytest.raises(InputError, match="switches"):
         Network(Cluster.of("4 x p3.2xlarge")).algorithms("neighbour_all_reduce(network)")

@@ -190,7 +190,7 @@ def test_one_switch_adds_nothing():
         ("1 x dgx-a100-80gb", "tp8", "nvls", ["Hopper", "ampere"]),
         ("8 x p3.2xlarge", "dp8", "nvls", ["NVSwitch", "ring or tree"]),
         ("2 x dgx-h100", "tp8 dp2", "nvls", ["spans 2 NVLink domains"]),
-        ("1 x dgx-h100", "tp8", "nvls_tree", ["lies in one"]),
+        ("1 x dgx-h100", "tp8", "nvls_tree", ["within one"]),
         ("8 x p3.2xlarge", "dp8", "nvls_tree", ["NVSwitch"]),
     ],
 )

@@ -308,3 +308,11 @@ def test_layers_named_by_ranges_share_what_is_compiled_for_alike_ones():
     one, _ = blocks.block(number, 1, layouts, "none")
     assert all(blocks.block(number, n, layouts, "none")[0] is one for n in range(block.repeat))
     assert answer(said).step_seconds == answer(asked).step_seconds
+
+
+@pytest.mark.parametrize("word", ["dp", "tp", "zero"])
+def test_a_degree_without_a_number_says_what_it_needs(word: str) -> None:
+    from foretrain.plan.short_form import said
+
+    with pytest.raises(PlanError, match=f"{word}: needs a number, such as {word}"):
+        said(f"tp2 {word}")

@@ -134,14 +134,14 @@ def test_reasons_name_what_stands_out() -> None:
         "step_seconds": 1.0,
         "stalls": {"compute": 0.5, "network": 0.4, "host": 0.1},
         "assumptions": [
-            "plan.recompute not specified: none, the runtime's default.",
-            "compile not specified; the runtime 'ddp' has fuses_elementwise = False.",
+            "recompute none: ddp default (recompute=none|selective|full in the plan)",
+            "CUDA graphs off: ddp default (--set cuda_graphs=…)",
         ],
         "warnings": ["no such units."],
     }
     text = likely_reason(document, case(assumed=["precision: not printed"]), is_inside=False)
     assert text == (
-        "predicted not to fit; not specified: recompute; network is 40 % of the step; no such "
+        "predicted not to fit; assumed: recompute none; network is 40 % of the step; no such "
         "units; inferred by the publisher: precision; outside its interval"
     )
 

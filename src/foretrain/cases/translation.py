@@ -149,7 +149,7 @@ class _Translation:
         )
         if self.plan.get("zero") is None and split.zero == 3 and is_fully_sharded(self.options):
             self.assumptions.append(
-                "plan.zero not specified: 3, since an option requests full sharding."
+                "ZeRO 3: an option requests full sharding (zero0 … zero3 in the plan)"
             )
         return {
             **degrees,

@@ -175,6 +175,8 @@ def _read(word: str) -> dict[str, object]:
     match = re.fullmatch(r"([a-z]+)[-:]?(\d{1,19})", lowered, re.ASCII)
     if match and match[1] in (*_DEGREES, "zero"):
         return {match[1]: _degree(word, match[1], int(match[2]))}
+    if lowered in (*_DEGREES, "zero"):
+        raise PlanError(f"{word}: needs a number, such as {word}{1 if lowered == 'zero' else 8}.")
     known = [
         *_DEGREES,
         *_FLAGS,

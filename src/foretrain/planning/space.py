@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from foretrain.compile.passes.place import place
 from foretrain.errors import PlanError
+from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse
@@ -198,6 +199,11 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     )
 
 
+_LIMITS = {
+    **dict.fromkeys(("tp", "pp", "dp", "cp", "ep"), DEVICES),
+    "vpp": LAYERS,
+    "micro": MICRO_BATCH,
+}
 _NEEDS = {
     "ep": ("expert",),
     "tp": ("heads", "ffn"),
@@ -211,6 +217,9 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> 
     """Refuse constraints that no plan of this model could heed."""
     faults = []
     for one in wanted:
+        limit = _LIMITS.get(one.name)
+        wrong = [v for v in one.values if limit and one.sign == "=" and not limit.allows(v)]
+        faults += [f"{one.text}: {limit.fault(v)}" for v in wrong if limit]
         needs = _NEEDS.get(one.name, ())
         is_split = one.sign in ("=", ">", ">=") and any(
             value not in (0, 1, False) for value in one.values

@@ -79,7 +79,7 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
     every = _divisors(each)
     stages, chunks = plan.schedule.stages, plan.schedule.chunks
     if stages == 1:
-        return every, "all samples of a replica fit in memory"
+        return every, "all samples of a replica"
     wanted = int(row["per_stage"]) * stages / chunks
     enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n)]
     if not enough:

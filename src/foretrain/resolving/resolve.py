@@ -11,6 +11,7 @@ from foretrain.asked import Asked, ModelLike
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, ModelError, PlanError
+from foretrain.limits import MICRO_BATCH
 from foretrain.loading import is_file
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
@@ -303,11 +304,9 @@ class _Resolver:
                 "only one of them."
             )
         found = asked if asked is not None else in_plan
-        if found is not None and (
-            isinstance(found, bool) or not isinstance(found, int) or found < 1
-        ):
-            raise InputError(f"micro-batch {found!r} is not a positive whole number.")
-        return found
+        if found is not None and not MICRO_BATCH.allows(found):
+            raise InputError(f"micro-batch: {MICRO_BATCH.fault(found)}")
+        return found  # type: ignore[return-value]  # a whole number, as the limit has it
 
     def _assume_micro(self, found: MicroBatch) -> None:
         self.notes.assume(f"micro-batch {found.samples:,}", found.why, "--micro-batch")

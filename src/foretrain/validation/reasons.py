@@ -9,8 +9,10 @@ NOTABLE = 0.15
 """share of a step from which a stall is worth naming"""
 RELIES = 0.5
 """share of kernels and communication from which a prediction rests on measured tables"""
-DECIDING = ("plan.", "batch.", "precision", "runtime not specified")
-"""Assumptions that can change a step by much; the others fill in details."""
+DECIDING = (
+    " in the plan)", "(--plan)", "(--micro-batch)", "(--batch)", "(--precision)", "(--runtime)", "(runtime)",
+)  # fmt: skip
+"""How assumptions end that can change a step by much; the others fill in details."""
 
 
 def likely_reason(prediction: Mapping[str, Any], case: Mapping[str, Any], is_inside: bool) -> str:
@@ -25,7 +27,7 @@ def _reasons(
         yield "predicted not to fit"
     missing = _missing(prediction.get("assumptions") or ())
     if missing:
-        yield f"not specified: {missing}"
+        yield f"assumed: {missing}"
     yield _share(prediction)
     warnings: Sequence[str] = prediction.get("warnings") or ()
     if warnings:
@@ -38,12 +40,8 @@ def _reasons(
 
 
 def _missing(assumptions: Sequence[str]) -> str:
-    names = [
-        line.partition(" not specified")[0]
-        for line in assumptions
-        if line.startswith(DECIDING) and "not specified" in line
-    ]
-    return ", ".join(name.removeprefix("plan.") for name in names[:3])
+    names = [line.partition(":")[0] for line in assumptions if line.endswith(DECIDING)]
+    return ", ".join(names[:3])
 
 
 def _share(prediction: Mapping[str, Any]) -> str:

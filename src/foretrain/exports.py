@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from foretrain.adapters.write import Exported
@@ -28,4 +29,6 @@ def export(model: ModelLike, *, to: str, **question: Unpack[Asked]) -> Exported:
     >>> "launch.sh" in made.files
     True
     """
-    return export_question(ask(model, **question), to)
+    asked = ask(model, **question)
+    plan = f"{asked.plan.text} micro={asked.plan.schedule.micro_batch}"
+    return replace(export_question(asked, to), plan=plan, assumptions=asked.assumptions)

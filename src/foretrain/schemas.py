@@ -180,6 +180,7 @@ def _search() -> dict[str, Any]:
         "with_more_nodes": {
             "anyOf": [_estimated_plan(factor=_WHOLE, nodes=_WHOLE), {"type": "null"}]
         },
+        "assumptions": _list(_TEXT),
         "notes": _list(_TEXT),
     }
     files = {"target": _TEXT, "folder": _TEXT, "files": _list(_TEXT), "cannot": _list(_TEXT)}

@@ -227,7 +227,6 @@ def known_of(scenario: Scenario) -> Known:
         architecture=scenario.cluster.devices[0].architecture,
         runtime=scenario.runtime.name,
         is_runtime_known=scenario.is_runtime_known,
-        assumed=len(scenario.assumptions),
         unknown_switches=scenario.unknown_switches,
     )
 

@@ -40,8 +40,10 @@ class Point:
 
     def row(self) -> dict[str, Any]:
         p = self.prediction
+        resolved = ("runtime", "plan", "micro_batch")
         figures = ("step_seconds", "samples_per_second", "tokens_per_second", "mfu", "bottleneck")
         return {
+            **{name: None if p is None else p.question[name] for name in resolved},
             **self.values,
             **{name: None if p is None else getattr(p, name) for name in figures},
             "peak_bytes": None if p is None else p.memory.peak_bytes,

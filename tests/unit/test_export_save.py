@@ -107,4 +107,6 @@ def test_files_cannot_be_changed_under_way() -> None:
         "target": "somewhere",
         "files": dict(MADE.files),
         "cannot": ["pp2: no"],
+        "plan": "",
+        "assumptions": [],
     }

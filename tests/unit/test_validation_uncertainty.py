@@ -105,7 +105,7 @@ def test_an_interval_is_even_in_logarithms_and_holds_the_step() -> None:
         Known(devices=2),
         Known(devices=16, nodes=2),
         Known(is_runtime_known=False),
-        Known(assumed=9),
+        Known(unknown_switches=9),
     ],
 )
 def test_knowing_less_is_wider(worse: Known) -> None:

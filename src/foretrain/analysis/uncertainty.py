@@ -50,7 +50,6 @@ class Known:
     architecture: str = ""  # of the devices
     runtime: str = ""  # the preset
     is_runtime_known: bool = True  # else the preset stands in for it
-    assumed: int = 0  # settings that had to be filled in
     unknown_switches: int = 0  # of the run, that nothing here answers to
 
 
@@ -139,7 +138,6 @@ def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: Known) -> 
             "several_nodes": float(known.nodes > 1),
             "left_curve": share["interconnect"] * left,
             "unknown_runtime": float(not known.is_runtime_known),
-            "assumed": sqrt(known.assumed),
             "unknown_switches": sqrt(known.unknown_switches),
         },
         named=named,

@@ -21,7 +21,9 @@ def compile_command(
 
     expect_page(output)
     asked = question.asked()
-    import foretrain
     from foretrain.report.graph import graph_page
+    from foretrain.resolving import ask
+    from foretrain.simulation import compile_scenario
 
-    return give_page(graph_page(foretrain.compile_graph(**asked), dump), output)
+    scenario = ask(**asked)
+    return give_page(graph_page(compile_scenario(scenario), scenario, dump), output)

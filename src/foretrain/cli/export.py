@@ -72,5 +72,9 @@ def _give(exported: Exported, launch: Launch) -> None:
     elif not launch.quiet:
         for name in exported.files:
             note(f"wrote {launch.folder / name}")
+    if not launch.quiet:
+        note(f"plan: {exported.plan}")
+        for line in exported.assumptions:
+            note(f"assumed: {line}")
     for line in exported.cannot:
         note(f"not expressible: {line}")

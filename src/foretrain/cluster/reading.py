@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,18 @@ def cluster_with_notes(
         raise ClusterError(
             f'{shown(spec)} is not a cluster; write for example "2 x dgx-a100-80gb".'
         )
-    return Described(_from_words(spec))
+    cluster = _from_words(spec)
+    return Described(cluster, tuple(_usual_machines(spec, cluster)))
+
+
+def _usual_machines(spec: str, cluster: Cluster) -> Iterator[str]:
+    """Machines that were not named: those that the devices usually sit in."""
+    for run in cluster.runs:
+        node = run.node
+        if node.name.lower() not in spec.lower():
+            cards = f", {node.nics.count} x {node.nics.kind} per node" if node.nics else ""
+            used = f"{run.used} x {node.devices[0].title}, {node.interconnect.kind}{cards}"
+            yield f"{run.count} x {node.name} ({used}): common node for these devices (--on)"
 
 
 def _from_mapping(data: Mapping[str, Any], where: str) -> Described:

@@ -34,6 +34,7 @@ def document(
             "nodes": with_more.nodes,
             **seen_row(with_more.best),
         },
+        "assumptions": list(result.task.assumptions),
         "notes": list(result.notes),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ class Task:
     runtime: Runtime
     measured: Measured | None = None
     headroom: float = 0.0  # share of a device's memory that is kept free
+    assumptions: tuple[str, ...] = field(default=(), compare=False)  # how the rest was filled in
 
     @classmethod
     def of(cls, scenario: Scenario) -> Task:
@@ -39,6 +40,7 @@ class Task:
             scenario.runtime,
             scenario.measured,
             scenario.headroom,
+            scenario.assumptions,
         )
 
     @cached_property
@@ -83,4 +85,5 @@ class Task:
             self.runtime,
             measured=self.measured,
             headroom=self.headroom,
+            assumptions=self.assumptions,
         )

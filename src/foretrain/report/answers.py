@@ -10,7 +10,7 @@ from foretrain.analysis.explain import Explanation
 from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.report import words
 from foretrain.report.comparison import signed
-from foretrain.report.page import Late, Page, Section
+from foretrain.report.page import Late, Page, Section, assumed
 from foretrain.report.rates import rates
 from foretrain.units import show_bytes
 
@@ -25,7 +25,11 @@ def fit_page(answer: FitAnswer) -> Page:
     return Page(
         headline,
         Late(answer.to_dict),
-        (*_memory_sections(prediction), _changes(changes)),
+        (
+            *_memory_sections(prediction),
+            _changes(changes),
+            Section("Assumptions", lines=assumed(prediction.assumptions)),
+        ),
         not answer.fits,
         asked=words.asked(prediction),
         whole=names,
@@ -164,6 +168,7 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
     )
     both = zip(rates(base), rates(changed), strict=True)
     new = tuple(line for line in changed.warnings if line not in base.warnings)
+    other = tuple(line for line in changed.assumptions if line not in base.assumptions)
     return (
         Section(
             "Where the time goes", ("", "before", "after", "difference"), causes, columns="lrrr"
@@ -176,4 +181,6 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
         ),
         Section("Memory", ("", "before", "after"), memory, columns="lrr"),
         Section("Warnings", lines=new),
+        Section("Assumptions", lines=assumed(base.assumptions)),
+        Section("Assumptions after the change", lines=assumed(other)),
     )

@@ -19,7 +19,9 @@ from foretrain.compile.execution import (
     Item,
     Work,
 )
-from foretrain.report.page import Page, Section
+from foretrain.report import words
+from foretrain.report.page import Page, Section, assumed
+from foretrain.scenario import Scenario
 from foretrain.units import counted, show_bytes, show_count
 
 T = TypeVar("T")
@@ -28,8 +30,8 @@ TASKS_SHOWN = 1000
 _PHASE_LETTER = ("F", "B", "W", "U")
 
 
-def graph_page(graph: ExecutionGraph, dump: bool = False) -> Page:
-    """A summary; with `dump` every shape and every task too."""
+def graph_page(graph: ExecutionGraph, asked: Scenario, dump: bool = False) -> Page:
+    """A summary of the program that `asked` is compiled to; with `dump` every shape and every task too."""
     fold = graph.fold
     headline = (
         f"{counted(graph.tasks, 'task')} of {counted(len(graph.shape_ptr) - 1, 'shape')} on "
@@ -39,7 +41,10 @@ def graph_page(graph: ExecutionGraph, dump: bool = False) -> Page:
     sections = [_classes(graph), _communicators(graph), _stages(graph), _streams(graph)]
     if dump:
         sections += [*_shapes(graph), _tasks(graph)]
-    return Page(headline, _document(graph, dump), tuple(sections))
+    sections.append(Section("Assumptions", lines=assumed(asked.assumptions)))
+    told = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
+    line = words.asked_line(asked.to_dict())
+    return Page(headline, {**told, **_document(graph, dump)}, tuple(sections), asked=line)
 
 
 def communicator_name(communicator: Communicator) -> str:

@@ -57,6 +57,11 @@ class Page:
     whole: tuple[str, ...] = ()  # names in its sentences that no line may break
 
 
+def assumed(lines: Sequence[str]) -> tuple[str, ...]:
+    """Assumptions as a section lists them."""
+    return tuple(f"- {line}" for line in lines)
+
+
 class Late(Mapping[str, Any]):
     """A document that is made when it is looked at: remedies in it take simulations that a table needs not."""
 

@@ -12,7 +12,7 @@ from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section
+from foretrain.report.page import Late, Page, Section, assumed
 from foretrain.searching import Found, spread
 from foretrain.units import counted, show_bytes
 
@@ -42,6 +42,7 @@ def search_page(
         Section(why, lines=tuple(o.sentence for o in first), detail=0 if found.best else 1),
         Section("… and other values", lines=_rest(told, first), detail=1),
         *(_launch_sections(launch) if launch else ()),
+        Section("Assumptions", lines=assumed(found.task.assumptions)),
         Section("Notes", lines=found.notes),
     )
     more: dict[str, Callable[[], str]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section
+from foretrain.report.page import Late, Page, Section, assumed
 from foretrain.report.rates import RATES, rates
 from foretrain.sweeps import Point, Sweep
 
@@ -11,9 +11,11 @@ from foretrain.sweeps import Point, Sweep
 def sweep_page(found: Sweep) -> Page:
     count, best = len(found.points), found.best
     headline = f"Best of {count:,}: {best.name}" if best else f"None of {count:,} fits"
-    table = [_row(point) for point in found.points if point.prediction is not None]
-    head = (*found.varied, "step", "MFU", *RATES, "peak of usable")
-    kept = [c for c in range(len(head)) if c < len(found.varied) or any(row[c] for row in table)]
+    chosen = _chosen(found)
+    table = [_row(point, chosen) for point in found.points if point.prediction is not None]
+    named = len(found.varied) + len(chosen)
+    head = (*found.varied, *chosen, "step", "MFU", *RATES, "peak of usable")
+    kept = [c for c in range(len(head)) if c < named or any(row[c] for row in table)]
     failed = tuple(
         (point.name, words.clean(point.error["message"]))
         for point in found.points
@@ -24,9 +26,10 @@ def sweep_page(found: Sweep) -> Page:
             "Sweep",
             tuple(head[c] for c in kept),
             tuple(tuple(row[c] for c in kept) for row in table),
-            columns="".join("n" if c < len(found.varied) else "r" for c in kept),
+            columns="".join("n" if c < named else "r" for c in kept),
         ),
         Section("Invalid combinations", ("", "why"), failed, left=2),
+        Section("Assumptions", lines=assumed(_common(found))),
     )
     whole = tuple(str(value) for point in found.points for value in point.values.values())
     return Page(
@@ -47,12 +50,25 @@ def _asked(found: Sweep) -> str:
     return " on ".join(parts) if not {"model", "on"} & {*found.varied} else ""
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _chosen(found: Sweep) -> tuple[str, ...]:
+    """What was filled in differently from point to point."""
+    asked = [point.prediction.question for point in found.points if point.prediction is not None]
+    names = (name for name in ("runtime", "plan", "micro_batch") if name not in found.varied)
+    return tuple(name for name in names if len({one[name] for one in asked}) > 1)
+
+
+def _common(found: Sweep) -> tuple[str, ...]:
+    """Assumptions that hold at every point."""
+    told = [point.prediction.assumptions for point in found.points if point.prediction is not None]
+    return tuple(line for line in told[0] if all(line in one for one in told)) if told else ()
+
+
+def _row(point: Point, chosen: tuple[str, ...]) -> tuple[str, ...]:
     prediction = point.prediction
     assert prediction is not None
     fits = words.of_memory(prediction) + ("" if prediction.fits else " DOES NOT FIT")
     mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
-    shown = tuple(str(value) for value in point.values.values())
+    shown = (*point.values.values(), *(prediction.question[name] for name in chosen))
     speeds = (text for _, text in rates(prediction))
     step = words.seconds(prediction.step_seconds)
-    return (*shown, step, mfu, *speeds, fits.replace(" usable", ""))
+    return (*map(str, shown), step, mfu, *speeds, fits.replace(" usable", ""))

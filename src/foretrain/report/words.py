@@ -30,6 +30,10 @@ seconds = rounded_seconds
 _SHORT = {"global_batch": "batch", "micro_batch": "micro-batch", "seq_len": "seq"}
 
 
+SURE = 0.9
+"""Probability of fitting below which a headline tells it."""
+
+
 def clean(text: object, limit: int = 400) -> str:
     """One printable line: names come from users and may hold control characters or half surrogates."""
     shown = "".join(c if c.isprintable() else " " for c in str(text))
@@ -158,13 +162,19 @@ def headline(prediction: Prediction) -> str:
     if prediction.mfu is not None:
         parts.append(f"MFU {percent(prediction.mfu)}")
     verdict = "fits" if prediction.fits else "DOES NOT FIT"
+    if prediction.fits and prediction.memory.fits_probability < SURE:
+        verdict = f"fits ({probability(prediction.memory.fits_probability)} likely)"
     parts.append(f"{verdict}: {of_memory(prediction)}")
     return ", ".join(parts)
 
 
 def asked(prediction: Prediction) -> str:
     """Configuration in one line: `llama3-8b on 2 x dgx-h100 · tp4 pp2 · batch 256 …`."""
-    question = prediction.question
+    return asked_line(prediction.question)
+
+
+def asked_line(question: Mapping[str, Any]) -> str:
+    """The same of a question."""
     words = [clean(question.get("model", "model"))]
     if question.get("cluster") is not None:
         words[0] += f" on {clean(question['cluster'])}"

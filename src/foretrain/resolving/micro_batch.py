@@ -49,7 +49,10 @@ def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(sizes[middle]) else (low, middle)
-    return MicroBatch(sizes[low], "the largest that fits in memory", True)
+    sure = (
+        f"fits with a probability of at least {100 * least:.0f} %" if least else "is likely to fit"
+    )
+    return MicroBatch(sizes[low], f"the largest that {sure}", True)
 
 
 def default_batch(plan: Plan, micro: int) -> int:

@@ -20,7 +20,7 @@ from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
-from foretrain.resolving.defaults import defaults, optimizer_for, precision_for
+from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.lora import tuned
 from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
@@ -28,6 +28,7 @@ from foretrain.resolving.notes import Notes
 from foretrain.resolving.request import AUTO, Request
 from foretrain.resolving.stack import stack_of
 from foretrain.resolving.work import as_trained
+from foretrain.runtime import presets
 from foretrain.scenario import Scenario
 from foretrain.units import parse_batch, show_count
 
@@ -41,7 +42,15 @@ _OPTIMIZERS = {"adagrad": "adagrad", "adam": "adamw", "lamb": "lamb", "lion": "s
 
 def resolve(request: Request) -> Scenario:
     """The scenario of a request; every wrong word is an `InputError`."""
-    return _Resolver(request).scenario()
+    first = _Resolver(request)
+    found = first.scenario()
+    if not first.may_split or not first.is_stuck:
+        return found
+    stack, name = str(defaults()["splitting_stack"]), found.runtime.name
+    why = f"no {name} plan fits this model, batch and cluster"
+    second = _Resolver(replace(request, runtime=stack), f"runtime {stack}: {why} (--runtime)")
+    other = second.scenario()
+    return found if second.is_stuck else other
 
 
 def draft(request: Request) -> Draft:
@@ -57,9 +66,14 @@ def ask(model: ModelLike, **words: Unpack[Asked]) -> Scenario:
 
 
 class _Resolver:
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *assumed: str) -> None:
         self.request = request
         self.notes = Notes(request)
+        self.notes.assumptions += assumed
+        self.is_stuck = False  # no plan was given, and none of the stack's fits
+        self.may_split = (
+            False  # another stack may do: none was asked for, and the model can be split
+        )
 
     def draft(self) -> tuple[Draft, Mapping[str, object] | None, bool]:
         """All but plan and batch, the words of the plan, and whether the software is known."""
@@ -67,8 +81,11 @@ class _Resolver:
         model = self._model()
         words = self._said()
         number_format = self._precision(cluster)
-        is_tree = words is None and not self._is_open
-        said = {"tree": True} if is_tree or self.request.is_searched else words or {}
+        said = words or {}
+        if self.request.is_searched:
+            said = {"tree": True}
+        elif words is None and not self._is_open:
+            said = self._said_by_tree(cluster)
         stack = stack_of(self.request, model, cluster, said, number_format.name, self.notes)
         given = self.request.model
         model = as_trained(
@@ -80,6 +97,9 @@ class _Resolver:
         )
         model, number_format = tuned(model, number_format, stack.options, self.notes)
         self._expect_experts(words, model)
+        self.may_split = (
+            self.notes.strict and self.request.runtime is None and family_of(model) == "transformer"
+        )
         draft = Draft(
             model,
             cluster,
@@ -148,6 +168,16 @@ class _Resolver:
         if isinstance(plan, Mapping) and "mesh" not in plan:
             return plan
         return None
+
+    def _said_by_tree(self, cluster: Cluster) -> Mapping[str, object]:
+        """What a strategy tree splits, in the words of a plan."""
+        if self.request.runtime is not None:
+            return {"tree": True}
+        stack = presets()[str(defaults()["splitting_stack"])]
+        plan = Plan.of(self.request.plan or "", devices=cluster.device_count, runtime=stack)
+        stages = {"weight": 3, "gradient": 2, "optimizer": 1}
+        zero = max((stages[role] for role, _ in plan.root.state), default=0)
+        return {**dict(plan.mesh.axes), "zero": zero, "ep": "dp.in" in dict(plan.mesh.axes)}
 
     def _precision(self, cluster: Cluster) -> Precision:
         asked = self.request.precision
@@ -218,6 +248,7 @@ class _Resolver:
         """What the stack does by itself if that fits, else the winner of a quick search."""
         is_searched = str(self.request.plan or "").strip().lower() == AUTO
         found = chosen_plan(draft, batch, micro, is_searched=is_searched)
+        self.is_stuck = not found.micro.fits
         self.notes.assume(f"plan {found.plan.text}", found.why, "--plan")
         if micro is None:
             self._assume_micro(found.micro)

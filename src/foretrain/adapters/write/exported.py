@@ -23,6 +23,8 @@ class Exported:
     target: str
     files: Mapping[str, str]
     cannot: tuple[str, ...] = ()
+    plan: str = ""  # the plan that is exported
+    assumptions: tuple[str, ...] = ()  # what the question left open
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
@@ -32,7 +34,13 @@ class Exported:
         return f"<Exported for {self.target}: {', '.join(self.files)}{left}>"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"target": self.target, "files": dict(self.files), "cannot": list(self.cannot)}
+        return {
+            "target": self.target,
+            "plan": self.plan,
+            "files": dict(self.files),
+            "cannot": list(self.cannot),
+            "assumptions": list(self.assumptions),
+        }
 
     def save(self, folder: str | Path) -> tuple[Path, ...]:
         """The files in `folder`, which is made if its parent exists.

@@ -1,0 +1,86 @@
+"""What is chosen where a question leaves it open, and that every page says so."""
+
+from __future__ import annotations
+
+import pytest
+
+import foretrain
+from foretrain import Plan, predict
+from foretrain.report.answers import fit_page, whatif_page
+from foretrain.report.page import render_page
+from foretrain.report.search import search_page
+from foretrain.report.sweep import sweep_page
+from foretrain.resolving import ask
+from foretrain.runtime import runtime
+
+TINY = {"zoo": "llama3-8b", "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("words", [{"batch": 1}, {"batch": 63, "plan": "auto"}])
+def test_a_stack_without_a_plan_that_runs_gives_way(words: dict[str, object]) -> None:
+    """FSDP has replicas only; a batch that they cannot share is split otherwise."""
+    found = ask(TINY, on="1 x dgx-h100", **words)  # type: ignore[arg-type]
+    assert found.runtime.name == "megatron"
+    assert any("no fsdp2 plan fits" in line and "--runtime" in line for line in found.assumptions)
+    assert found.workload.global_batch % found.plan.replicas == 0
+
+
+def test_a_stack_that_was_asked_for_stays() -> None:
+    found = ask(TINY, on="1 x dgx-h100", batch=1, runtime="fsdp2")
+    assert found.runtime.name == "fsdp2"
+
+
+@pytest.mark.parametrize("text", ["dp8 zero3", "dp8", "tp2 dp4"])
+def test_a_tree_gets_the_stack_of_its_words(text: str) -> None:
+    said = ask(TINY, on="1 x dgx-h100", batch=8, micro_batch=1, plan=text)
+    tree = Plan.of(text, devices=8, runtime=said.runtime).to_dict()
+    assert ask(TINY, on="1 x dgx-h100", batch=8, plan=tree).runtime.name == said.runtime.name
+
+
+def test_devices_come_in_a_machine_that_is_named() -> None:
+    short, whole = (predict(TINY, on=on, plan="dp8", batch=8) for on in ("8 H100", "1 x dgx-h100"))
+    assert short.interval == whole.interval
+    assert short.provenance["inputs_sha256"] == whole.provenance["inputs_sha256"]
+    assert any("dgx-h100" in line and "(--on)" in line for line in short.assumptions)
+    assert not any("(--on)" in line for line in whole.assumptions)
+
+
+def test_assumptions_do_not_widen_intervals() -> None:
+    said = {"on": "1 x dgx-h100", "plan": "dp8 zero3 recompute=none", "batch": 8, "micro_batch": 1}
+    less = predict(TINY, **said)  # type: ignore[arg-type]
+    more = predict(TINY, **said, runtime="fsdp2", precision="bf16", optimizer="adam")  # type: ignore[arg-type]
+    assert less.question["runtime"] == "fsdp2"
+    assert len(more.assumptions) < len(less.assumptions)
+    assert more.interval == less.interval
+
+
+def test_every_page_lists_what_was_assumed() -> None:
+    question = {"on": "1 x dgx-h100", "batch": 8}
+    pages = (
+        fit_page(foretrain.fit(TINY, **question)),  # type: ignore[arg-type]
+        whatif_page(foretrain.whatif(TINY, changes={"network.bandwidth": "2x"}, **question)),  # type: ignore[arg-type]
+        sweep_page(foretrain.sweep(TINY, vary={"batch": [8, 16]}, on="1 x dgx-h100")),
+        search_page(foretrain.search(TINY, where="tp<=2, pp=1, cp=1, no offload", top=1, **question)),  # type: ignore[arg-type]
+    )  # fmt: skip
+    for page in pages:
+        for form in ("txt", "md"):
+            text = " ".join(render_page(page, form).split())
+            assert "Assumptions" in text
+            assert "(--runtime)" in text
+
+
+def test_a_sweep_shows_what_was_chosen_from_point_to_point() -> None:
+    found = foretrain.sweep(TINY, vary={"on": ["1 x dgx-h100", "2 x dgx-h100"]}, batch=16)
+    assert [row["runtime"] for row in found.rows()] == ["fsdp2", "megatron"]
+    assert "runtime" in render_page(sweep_page(found), "txt")
+
+
+def test_the_winner_of_a_search_asked_again_is_the_same_answer() -> None:
+    question = {"on": "1 x dgx-h100", "batch": 8}
+    best = foretrain.search(TINY, where="cp=1, no offload, pp=1", top=1, **question).best[0]  # type: ignore[arg-type]
+    again = predict(
+        TINY, plan=best.plan.text, runtime=best.prediction.question["runtime"], **question
+    )  # type: ignore[arg-type]
+    assert again.step_seconds == best.prediction.step_seconds
+    assert again.interval == best.prediction.interval
+    assert runtime("megatron").name == best.prediction.question["runtime"]

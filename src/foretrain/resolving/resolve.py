@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from foretrain.analysis.job_words import JobWords
@@ -157,7 +158,10 @@ class _Resolver:
             and model.seq_len is not None
             and not isinstance(self.request.model, Model)
         ):
-            self.notes.assume(f"sequence length {model.seq_len:,}", "model default", "--seq")
+            given = self.request.model
+            is_named = isinstance(given, str) and not Path(given).exists()
+            why = "model default" if is_named else "not specified"
+            self.notes.assume(f"sequence length {model.seq_len:,}", why, "--seq")
         return model
 
     def _said(self) -> Mapping[str, object] | None:

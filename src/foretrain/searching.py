@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretrain.analysis.answer import Table
+from foretrain.asked import OF_JOBS
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
+from foretrain.keywords import keywords
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -65,6 +67,7 @@ class Found(Table, SearchResult):
         return flat_rows(self)
 
 
+@keywords(of_jobs=OF_JOBS)
 def search(
     model: str | Path | Mapping[str, Any] | Model,
     *,

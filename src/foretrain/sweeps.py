@@ -13,6 +13,7 @@ from foretrain.analysis.prediction import Prediction
 from foretrain.asked import ClusterLike, ModelLike, Options
 from foretrain.errors import InputError
 from foretrain.followups import changed, expect_changes
+from foretrain.keywords import keywords
 from foretrain.simulation import answer
 
 __all__ = ["Point", "Sweep", "sweep"]
@@ -81,6 +82,7 @@ def _rate(point: Point) -> float:
     return 0.0 if p is None else p.tokens_per_second or p.samples_per_second
 
 
+@keywords(Options)
 def sweep(
     model: ModelLike | None = None,
     *,

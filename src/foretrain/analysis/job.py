@@ -147,9 +147,6 @@ def _positive(name: str, given: float | str | None, faults: list[str]) -> float 
 
 def job_terms(words: JobWords, workload: Workload) -> JobTerms:
     """Resolve what is said of a job; everything that is wrong with it is told at once."""
-    unknown = [name for name in words if name not in JobWords.__annotations__]
-    if unknown:  # a slip in a program, as Python itself tells it
-        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
     faults: list[str] = []
     told: Mapping[str, Any] = {name: value for name, value in words.items() if value is not None}
     size = _dataset(told, workload, faults)

@@ -11,6 +11,8 @@ from foretrain.analysis.answer import Table
 from foretrain.analysis.goodput import Risk
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, hint
+from foretrain.keywords import keywords, texts_of
+from foretrain.limits import Limit, shown
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -90,6 +92,7 @@ def _flat(one: Offer) -> dict[str, Any]:
     return {name: row[name] for name in _COLUMNS}
 
 
+@keywords()
 def recommend(
     model: str | Path | Mapping[str, Any] | Model,
     *,
@@ -109,10 +112,10 @@ def recommend(
     storage: float | None = None,
     buying: str = "on-demand",
     prices: str | Path | Iterable[OwnPrice] | None = None,
-    instances: Sequence[str] = (),
-    quota: Sequence[str] = (),
+    instances: str | Sequence[str] = (),
+    quota: int | str | Sequence[int | str] = (),
     max_devices: int | None = None,
-    where: Sequence[str] = (),
+    where: str | Sequence[str] = (),
     risk: Risk | None = None,
     headroom: float | str | None = None,
     simulated: int = SIMULATED,
@@ -139,7 +142,7 @@ def recommend(
         buying: `on-demand`, `spot` or `reserved`.
         prices: your own prices and quotas, a CSV or YAML file; overrides the catalog.
         instances: only these, `*` as wildcard: `["aws:p*", "gcp:a3*"]`.
-        quota: maximum number of instances: `["16", "aws:p4*=8"]`.
+        quota: maximum number of instances: `16`, or `["16", "aws:p4*=8"]`.
         max_devices: maximum number of devices in a cluster.
         where: constraints on plans, as for `search`.
         risk: failures, checkpoints and restarts.
@@ -160,14 +163,20 @@ def recommend(
     if buying not in BUYING:
         raise InputError(f"buying: {buying!r} is unknown.{hint(buying, BUYING)}")
     most = int(figure("limits", "devices")) if max_devices is None else max_devices
-    if not 1 <= most <= MOST_DEVICES:
-        raise InputError(f"max_devices: {most:,} is not a whole number from 1 to {MOST_DEVICES:,}.")
-    parse(where)  # a constraint that cannot be read is no fault of a cluster
+    if not Limit(MOST_DEVICES, "devices").allows(most):
+        raise InputError(
+            f"max_devices: {shown(most)} is not a whole number from 1 to {MOST_DEVICES:,}."
+        )
+    rules = texts_of("where", where)
+    parse(rules)  # a constraint that cannot be read is no fault of a cluster
     own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
     machines = int(figure("limits", "machines"))
-    terms = Terms(buying, quotas(quota), most, machines, storage, risk or Risk())
-    stacks = Stacks(job, runtime, tuple(where), figure("limits", "memory_share"), headroom)
-    market = {name: (node, tariffs(own)[name]) for name, node in chosen(instances).items()}
+    terms = Terms(buying, quotas(texts_of("quota", quota)), most, machines, storage, risk or Risk())
+    stacks = Stacks(job, runtime, rules, figure("limits", "memory_share"), headroom)
+    market = {
+        name: (node, tariffs(own)[name])
+        for name, node in chosen(texts_of("instances", instances)).items()
+    }
     if (
         headroom is not None
     ):  # what even the largest device cannot keep free is a fault of the question

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from foretrain.analysis.goodput import checkpoint_bytes
 from foretrain.analysis.job import length_of
 from foretrain.errors import InputError, did_you_mean, hint
+from foretrain.limits import Limit, shown
 from foretrain.loading import Quantity, validated
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
@@ -161,8 +162,8 @@ def job(
     if batch is not None and batch_per_device is not None:
         faults.append("batch: specify the global batch or the batch per device, not both.")
     for name, value in (("batch", batch), ("batch_per_device", batch_per_device)):
-        if value is not None and not 1 <= value <= MOST_BATCH:
-            faults.append(f"{name}: {value:,} is not a whole number from 1 to {MOST_BATCH:,}.")
+        if value is not None and not Limit(MOST_BATCH, "samples").allows(value):
+            faults.append(f"{name}: {shown(value)} is not a whole number from 1 to {MOST_BATCH:,}.")
     assumed: list[str] = []
     if batch is None and batch_per_device is None:
         batch, told = _usual_batch(built)
@@ -182,8 +183,9 @@ def job(
 
 
 def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
-    if value is not None and not 0 < value < float("inf"):
-        faults.append(f"{name}: {value} must be positive.")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < float("inf")):
+        faults.append(f"{name}: {shown(value)} must be a positive number.")
     return value
 
 

@@ -162,7 +162,7 @@ def test_all_faults_of_a_job_are_told_at_once_and_images_have_no_tokens() -> Non
 
 
 def test_a_slip_in_an_argument_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="token: unknown. Did you mean 'tokens'"):
+    with pytest.raises(InputError, match=r"token: unknown\. Did you mean 'tokens'"):
         predict(**ASKED, token=5)  # type: ignore[call-arg]
 
 

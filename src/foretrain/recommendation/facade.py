@@ -102,7 +102,7 @@ def recommend(
     epochs: float | str | None = None,
     deadline: float | str | None = None,
     budget_usd: float | None = None,
-    batch: int | None = None,
+    batch: int | str | None = None,
     batch_per_device: int | None = None,
     seq: int | None = None,
     precision: str | Precision | None = None,
@@ -131,7 +131,7 @@ def recommend(
         epochs: length of the job in epochs over `data`.
         deadline: maximum time, in seconds or as `"14d"`.
         budget_usd: maximum cost in USD.
-        batch: global batch in samples.
+        batch: global batch in samples, or in tokens (`"4Mtok"`).
         batch_per_device: batch size per device instead; the global batch scales with the number of devices.
         seq: tokens per sample.
         precision: `bf16`, `fp16`, `fp32`, `fp8` …

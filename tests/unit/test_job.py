@@ -234,6 +234,29 @@ def test_compare_has_speed_and_cost_of_both() -> None:
         compare({**a.to_dict(), "cost": "dear", "job": [1]}, a)
 
 
+def test_jobs_of_different_lengths_are_not_compared_silently() -> None:
+    a, b = predict(**ASKED, tokens="10B"), predict(**ASKED, tokens="20B")
+    found = compare(a, b)
+    assert found.changed == {"job": ("10B tokens", "20B tokens")}
+    (remark,) = found.remarks
+    assert remark.startswith("The jobs differ in length (10B tokens and 20B tokens)")
+    assert found.per == "step"
+    assert remark in found.summary
+
+
+def test_the_same_length_in_other_words_is_no_difference() -> None:
+    a, b = predict(**ASKED, tokens="10B"), predict(**ASKED, tokens=1e10)
+    assert (compare(a, b).remarks, compare(a, b).changed) == ((), {})
+
+
+def test_as_many_steps_of_another_batch_are_another_length() -> None:
+    twice = {**ASKED, "batch": 2 * ASKED["batch"]}
+    found = compare(predict(**ASKED, steps=1000), predict(**twice, steps=1000))
+    assert "job" in found.changed
+    assert "tokens" in found.changed["job"][0]
+    assert "The jobs differ in length" in found.remarks[-1]
+
+
 def test_sweep_has_columns_of_cost_and_leaves_out_what_says_nothing() -> None:
     asked = {key: value for key, value in ASKED.items() if key != "batch"}
     page = sweep_page(sweep(**asked, tokens="1T", vary={"batch": [64, 7]}))

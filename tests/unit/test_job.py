@@ -281,3 +281,20 @@ def test_the_command_line_takes_a_job(capsys: pytest.CaptureFixture[str]) -> Non
     assert "tokens: samples of resnet50 are not sequences" in capsys.readouterr().err
     assert run(["predict", "--cases", "-", "--tokens", "1T"]) == 2
     assert "remove the job options" in capsys.readouterr().err
+
+
+def test_without_a_catalog_price_the_job_says_how_to_give_one() -> None:
+    asked = {**ASKED, "on": "2 x dgx-h100"}
+    one = predict(**asked, tokens="1B")
+    told = "no catalog price; specify --usd-per-hour"
+    for shown in (plain.render(one), md.render(one), html.render(one)):
+        assert told in " ".join(shown.split())
+    document = one.to_dict()
+    assert document["job"]["usd"] is None
+    assert [line for line in document["assumptions"] if "no catalog price" in line] == [
+        "job: cost unknown: no catalog price for these machines (--usd-per-hour)."
+    ]
+    valid(document)
+    priced = predict(**asked, tokens="1B", usd_per_hour=2.0)
+    assert told not in plain.render(priced)
+    assert "no catalog price" not in str(priced.to_dict())

@@ -20,6 +20,7 @@ from foretrain.units import parse_amount, show_bandwidth, show_count
 AMOUNTS = ("tokens", "samples", "steps", "epochs")
 MOST = 1e21
 """of anything that is counted, and of USD: beyond any in use, and no sum of it overflows"""
+_NO_PRICE = "job: cost unknown: no catalog price for these machines (--usd-per-hour)."
 MOST_PUE = 10.0
 """power of a data centre over that of its computers: beyond any in use"""
 
@@ -75,7 +76,10 @@ class JobTerms:
             usd_per_device_hour=None if usd_per_hour is None else usd_per_hour / devices,
             board_watts=watts,
             pue=self.pue,
-            notes=_notes(cluster, risk, watts, self.pue),
+            notes=(
+                *_notes(cluster, risk, watts, self.pue),
+                *(() if usd_per_hour is not None else (_NO_PRICE,)),
+            ),
         )
 
 

@@ -242,6 +242,8 @@ def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if job.usd is not None and job.usd_per_device_hour is not None:
         rows.append(("cost", f"{usd(job.usd)} at {usd(job.usd_per_device_hour)} per device-hour"))
+    else:
+        rows.append(("cost", "no catalog price; specify --usd-per-hour"))
     if job.energy_kwh is not None:
         pue = "" if job.pue is None else f", PUE {job.pue:g}"
         rows.append(("energy", f"{energy(job.energy_kwh)} at board power{pue}"))

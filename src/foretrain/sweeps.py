@@ -109,7 +109,7 @@ def sweep(
     >>> [row["batch"] for row in found.rows()], found.best.values
     ([64, 128], {'batch': 128})
     """
-    _expect(vary, model, on)
+    _expect(vary, {**question, "model": model, "on": on})
     points = []
     for combination in itertools.product(*vary.values()):
         points.append(_point(model, on, question, dict(zip(vary, combination, strict=True))))
@@ -118,11 +118,8 @@ def sweep(
     return Sweep(tuple(vary), tuple(points))
 
 
-def _expect(
-    vary: Mapping[str, Sequence[Any]], model: ModelLike | None, on: ClusterLike | None
-) -> None:
+def _expect(vary: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> None:
     expect_changes(vary)
-    given = {"model": model, "on": on}
     faults = [
         f"{name}: {values!r} is not a list of values."
         for name, values in vary.items()
@@ -130,8 +127,13 @@ def _expect(
     ]
     faults += [
         f"{name}: missing. Specify it, or values to sweep."
-        for name, value in given.items()
-        if value is None and name not in vary
+        for name in ("model", "on")
+        if given[name] is None and name not in vary
+    ]
+    faults += [
+        f"{name}: specified twice, as {given[name]!s} and as values to sweep. Remove one of them."
+        for name in vary
+        if given.get(name) is not None
     ]
     if not vary:
         faults.append("vary: missing. Specify what to vary, such as seq.")

@@ -160,6 +160,11 @@ def job_terms(words: JobWords, workload: Workload) -> JobTerms:
         has_size = "dataset_samples" in told or "dataset_tokens" in told
         known = size if size is not None or not has_size else 1.0  # its own fault is told already
         length = length_of(told, workload, workload.global_batch, known, faults, remedy)
+        faults += [
+            f"{name}: has no effect without epochs (--epochs); the length is in other units."
+            for name in ("dataset_samples", "dataset_tokens")
+            if name in told and "epochs" not in told
+        ]
     else:
         faults += [
             f"{name}: has no effect without a job length; specify tokens, samples, steps or epochs."

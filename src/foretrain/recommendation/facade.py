@@ -162,6 +162,7 @@ def recommend(
     )  # fmt: skip
     if buying not in BUYING:
         raise InputError(f"buying: {buying!r} is unknown.{hint(buying, BUYING)}")
+    _expect_partners(storage, data, risk, buying)
     most = int(figure("limits", "devices")) if max_devices is None else max_devices
     if not Limit(MOST_DEVICES, "devices").allows(most):
         raise InputError(
@@ -183,6 +184,17 @@ def recommend(
         every = [device for node, _ in market.values() for device in node.devices]
         headroom_share(headroom, [max(every, key=lambda device: device.memory_bytes)])
     return _Round(job, terms, Look(job, terms, stacks), progress).run(market, simulated)
+
+
+def _expect_partners(storage: object, data: object, risk: Risk | None, buying: str) -> None:
+    """What would have no effect is refused, not ignored."""
+    faults = []
+    if storage is not None and data is None:
+        faults.append("storage: has no effect without data (--data), whose samples it would read.")
+    if risk is not None and risk.spot_rate is not None and buying != "spot":
+        faults.append('spot_rate: has no effect without buying="spot" (--spot).')
+    if faults:
+        raise InputError("invalid job:", faults=faults)
 
 
 class _Round:

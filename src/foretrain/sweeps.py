@@ -19,6 +19,7 @@ from foretrain.simulation import answer
 __all__ = ["Point", "Sweep", "sweep"]
 
 MAX_POINTS = 10_000
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Point:
 
     def row(self) -> dict[str, Any]:
         p = self.prediction
+        job = None if p is None else p.job
         figures = ("step_seconds", "samples_per_second", "tokens_per_second", "mfu", "bottleneck")
         return {
             **self.values,
@@ -49,6 +51,8 @@ class Point:
             "usable_bytes": None if p is None else p.memory.usable_bytes,
             "fits": None if p is None else p.fits,
             "usd_per_step": None if p is None else p.cost.usd_per_step,
+            "job_days": None if job is None else job.expected_seconds / DAY,
+            "job_usd": None if job is None else job.usd,
             "error": None if self.error is None else self.error["message"],
         }
 

@@ -18,6 +18,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.errors import FileError, InputError
 from foretrain.report import csv, html, md, plain, words
 from foretrain.report.answers import whatif_page
+from foretrain.report.page import render_page
 from foretrain.report.sweep import sweep_page
 from foretrain.resolving import ask
 
@@ -298,3 +299,16 @@ def test_without_a_catalog_price_the_job_says_how_to_give_one() -> None:
     priced = predict(**asked, tokens="1B", usd_per_hour=2.0)
     assert told not in plain.render(priced)
     assert "no catalog price" not in str(priced.to_dict())
+
+
+def test_rows_of_a_sweep_have_the_job_too() -> None:
+    asked = {key: value for key, value in ASKED.items() if key != "batch"}
+    found = sweep(**asked, tokens="1T", usd_per_hour=2.0, vary={"batch": [64, 7]})
+    alone = predict(**{**ASKED, "batch": 64}, tokens="1T", usd_per_hour=2.0).job
+    assert alone is not None
+    first, failed = found.rows()
+    assert first["job_days"] == alone.to_dict()["expected_days"]
+    assert first["job_usd"] == alone.usd
+    assert (failed["job_days"], failed["job_usd"]) == (None, None)
+    head = render_page(sweep_page(found), "csv").splitlines()[0]
+    assert "job_days,job_usd" in head

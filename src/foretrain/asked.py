@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
@@ -19,14 +19,14 @@ from foretrain.scenario import Measured
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
 
-__all__ = ["Asked", "ClusterLike", "ModelLike", "Options"]
+__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StepOptions"]
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | Model
 ClusterLike: TypeAlias = str | Path | Mapping[str, Any] | Cluster
 
 
-class Options(JobWords, total=False):
-    """All but what it runs on; None and what is left out is as `predict` has it."""
+class StepOptions(TypedDict, total=False):
+    """What is asked of a step, but for what it runs on; None and what is left out is as `predict` has it."""
 
     plan: str | Mapping[str, Any] | Plan | None
     batch: int | str | None
@@ -42,7 +42,20 @@ class Options(JobWords, total=False):
     headroom: float | str | None
 
 
+class Options(StepOptions, JobWords, total=False):
+    """The same of a job: all but what it runs on."""
+
+
 class Asked(Options):
     """The keywords of `predict`."""
 
     on: ClusterLike
+
+
+class AskedStep(StepOptions):
+    """The keywords of `predict` that are about one step."""
+
+    on: ClusterLike
+
+
+OF_JOBS = tuple(JobWords.__annotations__)

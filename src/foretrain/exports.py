@@ -7,19 +7,21 @@ from typing import Unpack
 
 from foretrain.adapters.write import Exported
 from foretrain.adapters.write import export as export_question
-from foretrain.asked import Asked, ModelLike
+from foretrain.asked import OF_JOBS, AskedStep, ModelLike
+from foretrain.keywords import keywords
 from foretrain.resolving import ask
 
 __all__ = ["export"]
 
 
-def export(model: ModelLike, *, to: str, **question: Unpack[Asked]) -> Exported:
+@keywords(AskedStep, of_jobs=OF_JOBS)
+def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Exported:
     """Generate launch files of a plan for a training framework, and list what it cannot express.
 
     Args:
         model: as for `predict`.
         to: `megatron`, `deepspeed`, `torchrun`, `accelerate` or `nanotron`.
-        **question: the keywords of `predict`.
+        **question: the keywords of `predict` but those of a job.
 
     Returns:
         Files by name (`files`), what they cannot express (`cannot`), and `save(folder)`.

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
-from foretrain.asked import Asked, ModelLike
+from foretrain.asked import OF_JOBS, Asked, AskedStep, ModelLike
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import ExecutionGraph
 from foretrain.errors import InputError, did_you_mean
+from foretrain.keywords import keywords
 from foretrain.limits import FACTOR, shown
 from foretrain.plan.defaults import plan_defaults
 from foretrain.plan.plan import Plan
@@ -21,12 +22,13 @@ from foretrain.simulation import answer, compile_scenario
 from foretrain.units import parse_count
 
 
-def compile_graph(model: ModelLike, **question: Unpack[Asked]) -> ExecutionGraph:
+@keywords(AskedStep, of_jobs=OF_JOBS)
+def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> ExecutionGraph:
     """Return the compiled program of a step: rank classes, streams, tasks and their dependencies.
 
     Args:
         model: as for `predict`.
-        **question: the keywords of `predict`.
+        **question: the keywords of `predict` but those of a job.
 
     >>> from foretrain import compile_graph
     >>> graph = compile_graph("gpt2", on="1 x dgx-h100", plan="tp4 dp2", batch=64)
@@ -36,12 +38,13 @@ def compile_graph(model: ModelLike, **question: Unpack[Asked]) -> ExecutionGraph
     return compile_scenario(ask(model, **question))
 
 
-def fit(model: ModelLike, **question: Unpack[Asked]) -> FitAnswer:
+@keywords(AskedStep, of_jobs=OF_JOBS)
+def fit(model: ModelLike, **question: Unpack[AskedStep]) -> FitAnswer:
     """Check whether a plan fits in memory, and which changes would make it fit, least intrusive first.
 
     Args:
         model: as for `predict`.
-        **question: the keywords of `predict`.
+        **question: the keywords of `predict` but those of a job.
 
     >>> from foretrain import fit
     >>> answer = fit("llama3-8b", on="1 x dgx-h100", plan="dp8", batch=64, micro_batch=1, runtime="megatron")
@@ -137,6 +140,7 @@ CHANGES = (*_SCALES, "host", *_ASKED)
 """What a what-if can change and a sweep can vary."""
 
 
+@keywords(Asked)
 def whatif(model: ModelLike, *, changes: Mapping[str, Any], **question: Unpack[Asked]) -> WhatIf:
     """Predict the step before and after a change.
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from foretrain.analysis.prediction import Prediction
-from foretrain.asked import ClusterLike, ModelLike
+from foretrain.asked import Asked, ClusterLike, ModelLike
+from foretrain.keywords import keywords
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
 
 
+@keywords(Asked)
 def predict(
     model: ModelLike,
     *,

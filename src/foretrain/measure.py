@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from foretrain.errors import InputError
+from foretrain.keywords import expect_keywords, paths_of
 
 if TYPE_CHECKING:
-    from foretrain.asked import ClusterLike, ModelLike, Options
+    from foretrain.asked import ClusterLike, ModelLike, StepOptions
     from foretrain.measurement.calibration import Calibration
     from foretrain.measurement.data import DataReport
     from foretrain.measurement.links import LinkReport
@@ -67,7 +68,7 @@ def ops(
     tolerance: float = TOLERANCE,
     store: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-    **question: Unpack[Options],
+    **question: Unpack[StepOptions],
 ) -> OpsReport:
     """Time the kernels that a training step needs on this device, into the store. Known ones are not timed again.
 
@@ -80,12 +81,14 @@ def ops(
         tolerance: kernels are repeated until the median is known to this share.
         store: the measurement store. Default: the user's own.
         progress: told how many kernels of how many are done.
-        **question: the other keywords of `predict`.
+        **question: the other keywords of `predict` but those of a job.
     """
+    from foretrain.asked import OF_JOBS, StepOptions
     from foretrain.measurement.backend import backend
     from foretrain.measurement.ops import IN_CONTEXT, measure_ops
     from foretrain.measurement.store import Store
 
+    expect_keywords(ops, question, StepOptions, of_jobs=OF_JOBS)
     _expect_share(tolerance)
     asked = one_process(model, on, question)
     effort = dataclasses.replace(IN_CONTEXT, tolerance=tolerance)
@@ -100,7 +103,7 @@ def _expect_share(tolerance: float) -> None:
         raise InputError(f"tolerance: {tolerance} must be between 0 and 1, such as {TOLERANCE}.")
 
 
-def one_process(model: ModelLike, on: ClusterLike | None, question: Options) -> Scenario:
+def one_process(model: ModelLike, on: ClusterLike | None, question: StepOptions) -> Scenario:
     """The scenario; left out, it is one process on this host's CPUs."""
     from foretrain.resolving import ask
 
@@ -158,7 +161,7 @@ def links(
 
 
 def data(
-    places: Iterable[str | Path] = (),
+    places: str | Path | Iterable[str | Path] = (),
     *,
     dataset: str | None = None,
     samples: int = 200,
@@ -195,7 +198,7 @@ def data(
     from foretrain.measurement.store import Store
     from foretrain.measurement.timing import Effort
 
-    named = tuple(places)
+    named = paths_of(places)
     counts = tuple(workers) or _up_to_the_cores()
     found, name = dataset_of(dataset, samples * max(counts))
     data_files(named)
@@ -215,7 +218,10 @@ def _up_to_the_cores() -> tuple[int, ...]:
 
 
 def traces(
-    paths: Sequence[str | Path], *, devices_per_node: int | None = None, steps: int | None = None
+    paths: str | Path | Sequence[str | Path],
+    *,
+    devices_per_node: int | None = None,
+    steps: int | None = None,
 ) -> TraceReport:
     """Where the time of profiled steps went.
 
@@ -226,11 +232,11 @@ def traces(
     """
     from foretrain.measurement.traces import analyse, read_traces
 
-    return analyse(read_traces(paths), devices_per_node=devices_per_node, steps=steps)
+    return analyse(read_traces(paths_of(paths)), devices_per_node=devices_per_node, steps=steps)
 
 
 def calibrate(
-    files: Iterable[str | Path] = (),
+    files: str | Path | Iterable[str | Path] = (),
     *,
     store: str | Path | None = None,
     machine: str | None = None,
@@ -258,7 +264,7 @@ def calibrate(
     from foretrain.measurement.store import Store
 
     how: dict[str, Any] = {"threads": threads, "processes": processes, "device": device}
-    rows = [row for file in files for row in read_measurements(Path(file))]
+    rows = [row for file in paths_of(files) for row in read_measurements(file)]
     if rows:
         rows = [row for row in rows if machine is None or row.machine.id == machine]
         ordered = sorted(rows, key=lambda row: row.at)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretrain.analysis.answer import Table
+from foretrain.asked import OF_JOBS
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
+from foretrain.keywords import keywords
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -65,6 +67,7 @@ class Found(Table, SearchResult):
         return flat_rows(self)
 
 
+@keywords(of_jobs=OF_JOBS)
 def search(
     model: str | Path | Mapping[str, Any] | Model,
     *,
@@ -115,6 +118,7 @@ def search(
     (2, 'best', True)
     """
     _check(objective, top, batch)
+    _expect_partners(state, restart, stragglers, seed)
     pinned = (where,) if isinstance(where, str) else tuple(where)
     if micro_batch is not None:
         pinned = (*pinned, f"micro={micro_batch}")
@@ -221,6 +225,19 @@ def _check(objective: str, top: int, batch: int | str) -> None:
         faults.append(f"top {top}: must be 1 or more.")
     if isinstance(batch, int) and batch < 1:
         faults.append(f"global batch {batch} is not a positive whole number.")
+    if faults:
+        raise InputError("invalid search:", faults=faults)
+
+
+def _expect_partners(state: object, restart: bool, slow: object, seed: int | None) -> None:
+    """What would have no effect is refused, not ignored."""
+    faults = []
+    if restart and state is None:
+        faults.append("restart: has no effect without state (--state FILE).")
+    if seed is not None and not (isinstance(slow, str) and "sigma" in slow):
+        faults.append(
+            "seed: has no effect without stragglers as a distribution (--stragglers sigma=0.05)."
+        )
     if faults:
         raise InputError("invalid search:", faults=faults)
 

@@ -13,11 +13,13 @@ from foretrain.analysis.prediction import Prediction
 from foretrain.asked import ClusterLike, ModelLike, Options
 from foretrain.errors import InputError
 from foretrain.followups import changed, expect_changes
+from foretrain.keywords import keywords
 from foretrain.simulation import answer
 
 __all__ = ["Point", "Sweep", "sweep"]
 
 MAX_POINTS = 10_000
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Point:
     def row(self) -> dict[str, Any]:
         p = self.prediction
         resolved = ("runtime", "plan", "micro_batch")
+        job = None if p is None else p.job
         figures = ("step_seconds", "samples_per_second", "tokens_per_second", "mfu", "bottleneck")
         return {
             **{name: None if p is None else p.question[name] for name in resolved},
@@ -50,6 +53,8 @@ class Point:
             "usable_bytes": None if p is None else p.memory.usable_bytes,
             "fits": None if p is None else p.fits,
             "usd_per_step": None if p is None else p.cost.usd_per_step,
+            "job_days": None if job is None else job.expected_seconds / DAY,
+            "job_usd": None if job is None else job.usd,
             "error": None if self.error is None else self.error["message"],
         }
 
@@ -83,6 +88,7 @@ def _rate(point: Point) -> float:
     return 0.0 if p is None else p.tokens_per_second or p.samples_per_second
 
 
+@keywords(Options)
 def sweep(
     model: ModelLike | None = None,
     *,
@@ -109,7 +115,7 @@ def sweep(
     >>> [row["batch"] for row in found.rows()], found.best.values
     ([64, 128], {'batch': 128})
     """
-    _expect(vary, model, on)
+    _expect(vary, {**question, "model": model, "on": on})
     points = []
     for combination in itertools.product(*vary.values()):
         points.append(_point(model, on, question, dict(zip(vary, combination, strict=True))))
@@ -118,11 +124,8 @@ def sweep(
     return Sweep(tuple(vary), tuple(points))
 
 
-def _expect(
-    vary: Mapping[str, Sequence[Any]], model: ModelLike | None, on: ClusterLike | None
-) -> None:
+def _expect(vary: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> None:
     expect_changes(vary)
-    given = {"model": model, "on": on}
     faults = [
         f"{name}: {values!r} is not a list of values."
         for name, values in vary.items()
@@ -130,8 +133,13 @@ def _expect(
     ]
     faults += [
         f"{name}: missing. Specify it, or values to sweep."
-        for name, value in given.items()
-        if value is None and name not in vary
+        for name in ("model", "on")
+        if given[name] is None and name not in vary
+    ]
+    faults += [
+        f"{name}: specified twice, as {given[name]!s} and as values to sweep. Remove one of them."
+        for name in vary
+        if given.get(name) is not None
     ]
     if not vary:
         faults.append("vary: missing. Specify what to vary, such as seq.")

@@ -19,9 +19,10 @@ _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
     "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0,
     "sec": 1.0, "second": 1.0, "minute": 60.0, "hr": 3600.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0,
+    "month": 2592000.0,  # 30 days
 }  # fmt: skip
 LONGEST = 60  # characters of a quantity
-_PLURAL = ("sec", "second", "min", "minute", "hr", "hour", "day", "week")
+_PLURAL = ("sec", "second", "min", "minute", "hr", "hour", "day", "week", "month")
 _NUMBER = r"\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 
 
@@ -73,7 +74,7 @@ def parse_bandwidth(value: float | str) -> float:
 
 
 def parse_seconds(value: float | str) -> float:
-    """Seconds from `"3us"`, `"14d"`, `"36h"`, `"2 weeks"` or a plain number."""
+    """Seconds from `"3us"`, `"14d"`, `"36h"`, `"2 weeks"`, `"1 month"` (30 days) or a plain number."""
     if isinstance(value, int | float):
         return _finite(value, value, "time")
     units = "|".join(sorted((*_SECONDS, *(f"{u}s" for u in _PLURAL)), key=len, reverse=True))

@@ -10,6 +10,9 @@ from foretrain.cli import run
 
 ASK = ["predict", "llama3-8b", "--on", "2 x dgx-h100", "--plan", "tp4 dp4", "--batch", "16"]
 
+OFFERS = ["recommend", "gpt2", "--tokens", "1B", "--instances", "aws:p4d*"]
+SEARCH = ["search", "gpt2", "--on", "1 x dgx-h100", "--batch", "16"]
+
 
 def changed(**words: str) -> list[str]:
     """The good question with some words replaced."""
@@ -49,6 +52,35 @@ MISTAKES = {
     "runtime option of the wrong kind": (
         [*ASK, "--set", "bucket_bytes=abc"],
         ["bucket_bytes", "abc"],
+    ),
+    "dataset without epochs": (
+        [*ASK, "--tokens", "1B", "--dataset-tokens", "1000"],
+        ["dataset_tokens", "no effect without epochs", "--epochs"],
+    ),
+    "storage without data": (
+        [*OFFERS, "--storage", "2GB/s"],
+        ["storage", "no effect without data", "--data"],
+    ),
+    "spot rate without spot": (
+        [*OFFERS, "--spot-rate", "0.05"],
+        ["spot_rate", "no effect without", "--spot"],
+    ),
+    "restart without state": ([*SEARCH, "--restart"], ["restart", "no effect without", "--state"]),
+    "seed without stragglers": (
+        [*SEARCH, "--seed", "1"],
+        ["seed", "no effect without", "--stragglers"],
+    ),
+    "seed with fixed stragglers": (
+        [*SEARCH, "--seed", "1", "--stragglers", "3:1.5"],
+        ["seed", "as a distribution"],
+    ),
+    "varied and given": (
+        ["sweep", *ASK[1:], "--vary", "batch=16,32"],
+        ["batch: specified twice, as 16 and as values to sweep"],
+    ),
+    "cluster varied and given": (
+        ["sweep", *ASK[1:], "--vary", "on=2 x dgx-h100"],
+        ["on: specified twice"],
     ),
     "unknown file format": ([*ASK, "-o", "x.foo"], ["x.foo", ".html"]),
     "too many stages": (changed(on="8 x dgx-h100", plan="pp64"), ["64", "32 layers"]),

@@ -33,6 +33,13 @@ def test_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["price_date"] for row in document["offers"]} == {"2022"}
 
 
+@pytest.mark.parametrize("words", [["--batch", "64ktok"], ["--batch-tokens", "64k"]])
+def test_a_batch_in_tokens(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["recommend", "gpt2", "--tokens", "1B", "--seq", "1024", "--instances", "aws:p4d*"]
+    assert run([*asked, "--quota", "1", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["batch"] == 64
+
+
 def test_nothing_feasible_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*ASK, "--quota", "1", "--budget-usd", "0.01"]) == 1
     told = " ".join(capsys.readouterr().out.split())
@@ -59,6 +66,7 @@ def test_own_prices_change_the_answer(tmp_path: Path, capsys: pytest.CaptureFixt
         ([*ASK, "--spot", "--reserved"], "mutually exclusive"),
         ([*ASK, "--reserved"], "--prices"),
         ([*ASK, "--quota", "few"], "few"),
+        ([*ASK, "--batch-tokens", "4M"], "--batch and --batch-tokens are mutually exclusive"),
         ([*ASK, "--spot-rate", "2"], "--spot-rate"),
         ([*ASK, "--storage", "0GB/s"], "--storage"),
         ([*ASK, "-o", "x.pdf"], ".csv"),

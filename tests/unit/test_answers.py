@@ -19,7 +19,7 @@ from foretrain.measurement.links import LinkReport, LinkRow, Shape
 from foretrain.measurement.needs import Need
 from foretrain.measurement.ops import OpsReport, Row
 from foretrain.model.ops.base import Kernel
-from foretrain.report import PAGES, page_of
+from foretrain.report import PAGES, page_of, words
 from foretrain.report.page import PAGE_FORMATS, Page, Section, render_page
 from foretrain.testing.exporters import HOSTILE, hostile_prediction
 from foretrain.validation import ValidationReport
@@ -269,3 +269,15 @@ def test_one_is_no_plural(count: int, text: str) -> None:
 
     assert counted(count, "node") == text
     assert counted(count, "class", "classes") == text.replace("nodes", "classes").replace("node", "class")  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", ["dp8 zero1", "tp8"])
+def test_explain_says_of_memory_what_predict_says(plan: str) -> None:
+    """Usable memory, interval and probability; of a prediction and of its document alike."""
+    asked = {"on": "1 x dgx-h100", "batch": 64, "micro_batch": 1, "runtime": "megatron"}
+    one = foretrain.predict("llama3-8b", plan=plan, **asked)
+    for given in (one, json.loads(json.dumps(one.to_dict()))):
+        (line,) = [text for text in foretrain.explain(given).paragraphs if "Memory" in text]
+        assert words.verdict(one) in line
+        assert " usable" in line
+        assert "probability" in line

@@ -8,13 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
 import foretrain
 from foretrain.analysis.job import JobWords
-from foretrain.asked import Asked, Options
+from foretrain.asked import Asked, AskedStep, Options
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFERED = [name for name in foretrain.__all__ if name not in ("__version__", "measure")]
@@ -73,12 +72,14 @@ def test_arguments_are_typed_and_told(function: str) -> None:
     home = foretrain.measure if function.startswith("measure.") else foretrain
     call = getattr(home, function.removeprefix("measure."))
     told = set(re.findall(r"^        \*{0,2}(\w+): ", call.__doc__ or "", re.MULTILINE))
-    same_as_predict = set(get_type_hints(Asked)) if function == "search" else set()
+    same_as_predict = set(Asked.__annotations__) if function == "search" else set()
     for parameter in inspect.signature(call).parameters.values():
         assert parameter.annotation not in ("Any", inspect.Parameter.empty), parameter.name
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             assert parameter.annotation in (
                 "Unpack[Asked]",
+                "Unpack[AskedStep]",
+                "Unpack[StepOptions]",
                 "Unpack[Options]",
                 "Unpack[JobWords]",
             )
@@ -88,9 +89,10 @@ def test_arguments_are_typed_and_told(function: str) -> None:
 def test_the_keywords_of_a_question_are_those_of_predict() -> None:
     keywords = set(inspect.signature(foretrain.predict).parameters) - {"model", "job"}
     keywords |= set(JobWords.__annotations__)
-    assert set(get_type_hints(Asked)) == keywords
-    assert set(get_type_hints(Options)) == keywords - {"on"}
-    assert Asked.__required_keys__ == {"on"}
+    assert set(Asked.__annotations__) == keywords
+    assert set(Options.__annotations__) == keywords - {"on"}
+    assert Asked.__required_keys__ == AskedStep.__required_keys__ == {"on"}
+    assert set(AskedStep.__annotations__) == keywords - set(JobWords.__annotations__)
 
 
 def test_pages_and_examples_come_through_the_door() -> None:

@@ -18,6 +18,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.errors import FileError, InputError
 from foretrain.report import csv, html, md, plain, words
 from foretrain.report.answers import whatif_page
+from foretrain.report.page import render_page
 from foretrain.report.sweep import sweep_page
 from foretrain.resolving import ask
 
@@ -161,8 +162,8 @@ def test_all_faults_of_a_job_are_told_at_once_and_images_have_no_tokens() -> Non
     )
 
 
-def test_a_slip_in_an_argument_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'token'"):
+def test_a_slip_in_an_argument_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"token: unknown\. Did you mean 'tokens'"):
         predict(**ASKED, token=5)  # type: ignore[call-arg]
 
 
@@ -234,6 +235,29 @@ def test_compare_has_speed_and_cost_of_both() -> None:
         compare({**a.to_dict(), "cost": "dear", "job": [1]}, a)
 
 
+def test_jobs_of_different_lengths_are_not_compared_silently() -> None:
+    a, b = predict(**ASKED, tokens="10B"), predict(**ASKED, tokens="20B")
+    found = compare(a, b)
+    assert found.changed == {"job": ("10B tokens", "20B tokens")}
+    (remark,) = found.remarks
+    assert remark.startswith("The jobs differ in length (10B tokens and 20B tokens)")
+    assert found.per == "step"
+    assert remark in found.summary
+
+
+def test_the_same_length_in_other_words_is_no_difference() -> None:
+    a, b = predict(**ASKED, tokens="10B"), predict(**ASKED, tokens=1e10)
+    assert (compare(a, b).remarks, compare(a, b).changed) == ((), {})
+
+
+def test_as_many_steps_of_another_batch_are_another_length() -> None:
+    twice = {**ASKED, "batch": 2 * ASKED["batch"]}
+    found = compare(predict(**ASKED, steps=1000), predict(**twice, steps=1000))
+    assert "job" in found.changed
+    assert "tokens" in found.changed["job"][0]
+    assert "The jobs differ in length" in found.remarks[-1]
+
+
 def test_sweep_has_columns_of_cost_and_leaves_out_what_says_nothing() -> None:
     asked = {key: value for key, value in ASKED.items() if key != "batch"}
     page = sweep_page(sweep(**asked, tokens="1T", vary={"batch": [64, 7]}))
@@ -258,3 +282,33 @@ def test_the_command_line_takes_a_job(capsys: pytest.CaptureFixture[str]) -> Non
     assert "tokens: samples of resnet50 are not sequences" in capsys.readouterr().err
     assert run(["predict", "--cases", "-", "--tokens", "1T"]) == 2
     assert "remove the job options" in capsys.readouterr().err
+
+
+def test_without_a_catalog_price_the_job_says_how_to_give_one() -> None:
+    asked = {**ASKED, "on": "2 x dgx-h100"}
+    one = predict(**asked, tokens="1B")
+    told = "no catalog price; specify --usd-per-hour"
+    for shown in (plain.render(one), md.render(one), html.render(one)):
+        assert told in " ".join(shown.split())
+    document = one.to_dict()
+    assert document["job"]["usd"] is None
+    assert [line for line in document["assumptions"] if "no catalog price" in line] == [
+        "job: cost unknown: no catalog price for these machines (--usd-per-hour)."
+    ]
+    valid(document)
+    priced = predict(**asked, tokens="1B", usd_per_hour=2.0)
+    assert told not in plain.render(priced)
+    assert "no catalog price" not in str(priced.to_dict())
+
+
+def test_rows_of_a_sweep_have_the_job_too() -> None:
+    asked = {key: value for key, value in ASKED.items() if key != "batch"}
+    found = sweep(**asked, tokens="1T", usd_per_hour=2.0, vary={"batch": [64, 7]})
+    alone = predict(**{**ASKED, "batch": 64}, tokens="1T", usd_per_hour=2.0).job
+    assert alone is not None
+    first, failed = found.rows()
+    assert first["job_days"] == alone.to_dict()["expected_days"]
+    assert first["job_usd"] == alone.usd
+    assert (failed["job_days"], failed["job_usd"]) == (None, None)
+    head = render_page(sweep_page(found), "csv").splitlines()[0]
+    assert "job_days,job_usd" in head

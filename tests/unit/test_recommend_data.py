@@ -11,6 +11,7 @@ from foretrain.cluster.catalog import find_node
 from foretrain.errors import InputError
 from foretrain.recommendation.data import epochs, feeding, fits_in_memory, with_loading
 from foretrain.recommendation.job import Dataset, dataset, job
+from foretrain.resolving import ask
 
 NODE = find_node("aws:g5.12xlarge")  # 24 cores, 192 GiB, 16 Gb/s of storage, 4 devices
 ASK = {"on": "aws:g5.12xlarge", "plan": "dp4", "batch": 256, "micro_batch": 64}
@@ -118,3 +119,30 @@ def test_lengths_of_jobs() -> None:
     assert by_epochs.steps_on(8) == pytest.approx(90 * 1_281_167 / 256, abs=1)
     assert by_epochs.steps_per_epoch(8) == pytest.approx(1_281_167 / 256)
     assert job("resnet50", steps=100, batch=64).samples == 6400
+
+
+def test_a_batch_in_tokens_is_read_as_predict_reads_it() -> None:
+    found = job("llama3-8b", steps=10, batch="4Mtok", seq=8192)
+    assert (
+        found.batch
+        == ask("llama3-8b", on="2 x dgx-h100", batch="4Mtok", seq=8192).workload.global_batch
+        == 512
+    )
+    assert found.samples == 5120
+    assert found.assumptions == ("batch 4Mtok = 4,194,304 tokens: a multiple of 8,192 (--batch)",)
+    (rounded,) = job("llama3-8b", steps=10, batch="100001 tokens", seq=8192).assumptions
+    assert "rounded to 12 samples" in rounded
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "reason"),
+    [
+        ("resnet50", "4Mtok", "has no tokens"),
+        ("llama3-8b", "many", "not a"),
+        ("llama3-8b", "4M", "4Mtok"),
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_the_one_fault(model: str, batch: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as told:
+        job(model, steps=10, batch=batch)
+    assert len(told.value.faults) == 1

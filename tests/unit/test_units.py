@@ -143,3 +143,8 @@ def test_no_quantity_is_beyond_numbers(parse, value):
     with pytest.raises(InputError) as refused:
         parse(value)
     assert len(str(refused.value)) < 200
+
+
+def test_a_month_has_thirty_days() -> None:
+    assert units.parse_seconds("1 month") == units.parse_seconds("30d")
+    assert units.parse_seconds("2 months") == units.parse_seconds("60 days")

@@ -10,7 +10,7 @@ import pytest
 from foretrain.cluster import catalog
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.network_words import _table, nearest_network, network_word
-from foretrain.errors import ClusterError, InputError, hint
+from foretrain.errors import ClusterError, FileError, InputError, hint
 from foretrain.model.load import load_model
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
@@ -130,6 +130,10 @@ def test_the_speed_from_which_networks_have_rdma_is_that_of_the_catalogue() -> N
         ("2 Machines with 4 h100", [("dgx-h100", 2, 4)]),
         ("2 x 8 h100", [("dgx-h100", 2, 8)]),
         ("3 dgx-h100", [("dgx-h100", 3, 8)]),
+        ("4090", [("server-rtx-4090", 1, 1)]),
+        ("1 4090", [("server-rtx-4090", 1, 1)]),
+        ("8 x RTX 4090", [("server-rtx-4090", 1, 8)]),
+        ("2 nodes of 4 3090", [("server-rtx-3090", 2, 4)]),
         ("aws:p4d.24xlarge:2", [("aws:p4d.24xlarge", 2, 8)]),
         ("aws:p4d.24xlarge", [("aws:p4d.24xlarge", 1, 8)]),
     ],
@@ -146,6 +150,9 @@ def test_clusters_as_people_count_them(text: str, runs: list[tuple[str, int, int
         ("2 nodes of 8 h10O", "Did you mean 'h100'"),
         ("9999999999 nodes of 8 H100", "too many nodes"),
         ("frobnicator", "foretrain catalog list nodes"),
+        ("8 6000", "Unknown node or device '6000'"),  # RTX PRO 6000 or A6000
+        ("8 141gb", "Unknown node or device '141gb'"),
+        ("8 90", "Unknown node or device '90'"),
     ],
 )
 def test_clusters_that_cannot_be_understood(text: str, words: str) -> None:
@@ -153,6 +160,33 @@ def test_clusters_that_cannot_be_understood(text: str, words: str) -> None:
         Cluster.of(text)
     assert words in str(refused.value)
     assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "zoo"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama3-8b"),
+        ("Qwen/Qwen3-14B", "qwen3-14b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+    ],
+)
+def test_a_hub_name_that_is_not_on_disk_names_the_zoo(
+    name: str, zoo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match=f"nothing is downloaded.* Did you mean '{zoo}'\\?"):
+        load_model(name)
+
+
+def test_a_path_below_a_folder_that_is_there_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for name in ("models/llama3-8b", "gone/model.yaml"):
+        with pytest.raises(FileError, match="does not exist; expected a model"):
+            load_model(name)
 
 
 def test_a_folder_with_a_config_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from foretrain.analysis.answer import Table
 from foretrain.analysis.document import expect_prediction
 from foretrain.analysis.prediction import STALLS, Prediction
-from foretrain.units import rounded_seconds
+from foretrain.units import rounded_seconds, show_count
 
 WORK = ("model", "parameters", "global_batch", "seq_len", "precision", "optimizer")
 """What a step has to do; the rest of a question is how it is done."""
@@ -109,9 +109,12 @@ def compare(
         for key in _ASKED
         if asked[0].get(key) != asked[1].get(key)
     }
+    lengths = _lengths(pair)
+    if lengths is not None:
+        changed["job"] = lengths
     work = [_TITLES.get(key, key) for key in WORK if _TITLES.get(key, key) in changed]
     per, amounts = _common(pair, work)
-    remarks = tuple(_remarks(asked, changed, work, per))
+    remarks = (*_remarks(asked, changed, work, per), *_job_remarks(lengths))
     causes = () if amounts is None else tuple(_causes(pair, amounts))
     figures = tuple(_figures(pair, per, amounts))
     said = " ".join((*remarks, *_sentences(figures[0], causes, per, pair)))
@@ -159,6 +162,29 @@ def _remarks(
     if "model" in work or "parameters" in work:
         unit = per.rpartition(" ")[2].removesuffix("s")
         yield f"A {unit} is not the same amount of work for both models."
+
+
+def _lengths(pair: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """How long the jobs are, in the words of both, where they train on different amounts."""
+    jobs = [document.get("job") or {} for document in pair]
+    if not all(jobs):
+        return None
+    unit = "tokens" if all(job.get("tokens") for job in jobs) else "samples"
+    a, b = (float(job[unit]) for job in jobs)
+    if abs(b - a) <= _SAME * max(a, b):
+        return None
+    said = tuple(str(job["asked"]) for job in jobs)
+    if said[0] == said[1]:  # as many steps or epochs, but of other batches or datasets
+        return f"{show_count(a)} {unit}", f"{show_count(b)} {unit}"
+    return said[0], said[1]
+
+
+def _job_remarks(lengths: tuple[str, str] | None) -> Iterator[str]:
+    if lengths is not None:
+        yield (
+            f"The jobs differ in length ({_said(lengths)}): job duration and job cost are totals "
+            "of different amounts of training."
+        )
 
 
 def _said(pair: tuple[Any, Any]) -> str:

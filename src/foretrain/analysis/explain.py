@@ -8,8 +8,9 @@ from typing import Any
 
 from foretrain.analysis.answer import Answer
 from foretrain.analysis.document import expect_prediction
+from foretrain.analysis.memory_words import memory_of, memory_verdict
 from foretrain.analysis.prediction import STALLS, Prediction
-from foretrain.units import rounded_seconds, show_bytes
+from foretrain.units import rounded_seconds
 
 _MEANING = {
     "compute": "running kernels",
@@ -87,9 +88,10 @@ def _paragraphs(data: Mapping[str, Any], stalls: Mapping[str, float], step: floa
         )
     memory = data.get("memory") or {}
     if memory:
+        moment = f" ({memory['moment']})" if memory.get("moment") else ""
         lines.append(
-            f"Memory peaks at {show_bytes(memory['peak_bytes'])} of {show_bytes(memory['capacity_bytes'])}"
-            f" on stage {memory.get('peak_stage', 0)} ({memory.get('moment', '')})."
+            f"Memory peaks on stage {memory.get('peak_stage', 0)}{moment}; it "
+            f"{memory_verdict(memory_of(data))}."
         )
     remedies = data.get("what_would_help") or ()
     if remedies:

@@ -20,6 +20,7 @@ from foretrain.units import parse_amount, show_bandwidth, show_count
 AMOUNTS = ("tokens", "samples", "steps", "epochs")
 MOST = 1e21
 """of anything that is counted, and of USD: beyond any in use, and no sum of it overflows"""
+_NO_PRICE = "job: cost unknown: no catalog price for these machines (--usd-per-hour)."
 MOST_PUE = 10.0
 """power of a data centre over that of its computers: beyond any in use"""
 
@@ -75,7 +76,10 @@ class JobTerms:
             usd_per_device_hour=None if usd_per_hour is None else usd_per_hour / devices,
             board_watts=watts,
             pue=self.pue,
-            notes=_notes(cluster, risk, watts, self.pue),
+            notes=(
+                *_notes(cluster, risk, watts, self.pue),
+                *(() if usd_per_hour is not None else (_NO_PRICE,)),
+            ),
         )
 
 
@@ -147,9 +151,6 @@ def _positive(name: str, given: float | str | None, faults: list[str]) -> float 
 
 def job_terms(words: JobWords, workload: Workload) -> JobTerms:
     """Resolve what is said of a job; everything that is wrong with it is told at once."""
-    unknown = [name for name in words if name not in JobWords.__annotations__]
-    if unknown:  # a slip in a program, as Python itself tells it
-        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
     faults: list[str] = []
     told: Mapping[str, Any] = {name: value for name, value in words.items() if value is not None}
     size = _dataset(told, workload, faults)
@@ -159,6 +160,11 @@ def job_terms(words: JobWords, workload: Workload) -> JobTerms:
         has_size = "dataset_samples" in told or "dataset_tokens" in told
         known = size if size is not None or not has_size else 1.0  # its own fault is told already
         length = length_of(told, workload, workload.global_batch, known, faults, remedy)
+        faults += [
+            f"{name}: has no effect without epochs (--epochs); the length is in other units."
+            for name in ("dataset_samples", "dataset_tokens")
+            if name in told and "epochs" not in told
+        ]
     else:
         faults += [
             f"{name}: has no effect without a job length; specify tokens, samples, steps or epochs."

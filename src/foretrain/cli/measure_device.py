@@ -16,7 +16,7 @@ from foretrain.cli.streams import answer_file
 from foretrain.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.asked import Options
+    from foretrain.asked import StepOptions
     from foretrain.measurement.timing import Effort
     from foretrain.scenario import Scenario as Step
 
@@ -230,7 +230,7 @@ def _asked(question: Question) -> Step:
 
     given = dataclasses.replace(question, on=question.on or "1 x cpu-host").asked()
     on, model = given.pop("on"), given.pop("model")
-    return one_process(model, on if question.on else None, cast("Options", given))
+    return one_process(model, on if question.on else None, cast("StepOptions", given))
 
 
 def _effort(tolerance: float, seconds: float = 2.0) -> Effort:

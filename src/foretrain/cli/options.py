@@ -43,6 +43,9 @@ OptimizerName = Annotated[str | None, typer.Option(help="adam, sgd …")]
 RuntimeName = Annotated[
     str | None, typer.Option(help="megatron, fsdp, ddp …; see 'catalog list runtimes'.")
 ]
+BatchTokens = Annotated[
+    str | None, typer.Option(metavar="N", help="Global batch size in tokens, such as 4M.")
+]
 HeadroomOption = Annotated[
     str | None,
     typer.Option(
@@ -111,9 +114,7 @@ class Question:
             "micro-batch per replica.",
         ),
     ] = None
-    batch_tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Global batch size in tokens, such as 4M.")
-    ] = None
+    batch_tokens: BatchTokens = None
     micro_batch: Annotated[
         str | None,
         typer.Option(
@@ -177,18 +178,10 @@ class Question:
         for name in ("micro_batch", "seq"):
             text = getattr(self, name)
             asked[name] = None if text is None else parse_count(text)
-        asked["batch"] = self._batch()
+        asked["batch"] = batch_of(self.batch, self.batch_tokens)
         asked["runtime_options"] = assignments(self.options, "--set") or None
         asked.update(self._measured())
         return {name: value for name, value in asked.items() if value is not None}
-
-    def _batch(self) -> str | None:
-        """As given; `resolving` knows samples from tokens."""
-        if self.batch_tokens is None:
-            return self.batch
-        if self.batch is not None:
-            raise InputError("--batch and --batch-tokens are mutually exclusive.")
-        return f"{self.batch_tokens} tokens"
 
     def _measured(self) -> dict[str, Any]:
         """What a calibration, or this machine, changes in the question."""
@@ -228,6 +221,15 @@ class OpenQuestion(Question):
     batch: Annotated[
         str | None, typer.Option(metavar="N", help="Global batch size in samples.")
     ] = None
+
+
+def batch_of(batch: str | None, tokens: str | None) -> str | None:
+    """As given; `resolving` knows samples from tokens."""
+    if tokens is None:
+        return batch
+    if batch is not None:
+        raise InputError("--batch and --batch-tokens are mutually exclusive.")
+    return f"{tokens} tokens"
 
 
 def _plan(text: str | None) -> Any:

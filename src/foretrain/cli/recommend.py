@@ -10,6 +10,7 @@ import typer
 
 from foretrain.cli.options import (
     NO_MODEL,
+    BatchTokens,
     HeadroomOption,
     ModelName,
     OptimizerName,
@@ -17,6 +18,7 @@ from foretrain.cli.options import (
     PrecisionName,
     RuntimeName,
     SequenceLength,
+    batch_of,
 )
 from foretrain.errors import InputError
 
@@ -42,8 +44,10 @@ class Job:
     ] = None
     budget_usd: Annotated[str | None, typer.Option(metavar="N", help="Maximum cost in USD.")] = None
     batch: Annotated[
-        str | None, typer.Option(metavar="N", help="Global batch size in samples.")
+        str | None,
+        typer.Option(metavar="N", help="Global batch size in samples, or in tokens such as 4Mtok."),
     ] = None
+    batch_tokens: BatchTokens = None
     batch_per_device: Annotated[
         str | None,
         typer.Option(
@@ -150,7 +154,8 @@ def _job(job: Job) -> dict[str, Any]:
     if job.model is None:
         raise InputError(NO_MODEL)
     asked: dict[str, Any] = dataclasses.asdict(job)
-    for name in ("batch", "batch_per_device", "seq"):
+    asked["batch"] = batch_of(job.batch, asked.pop("batch_tokens"))
+    for name in ("batch_per_device", "seq"):
         if asked[name] is not None:
             asked[name] = parse_count(asked[name])
     if job.budget_usd is not None:

@@ -39,6 +39,9 @@ def sweep(
         on=first.get("on", question.on),
     )
     asked = {**needed.asked(), **job.asked()}
+    for name in ("model", "on"):
+        if getattr(question, name) is None:
+            del asked[name]  # it is varied
     import foretrain
     from foretrain.report import page_of
 

@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean
+from foretrain.errors import FileError, ModelError, did_you_mean
 from foretrain.limits import SEQUENCE
 from foretrain.loading import is_file, load_json, load_yaml
 from foretrain.model import zoo
@@ -23,6 +24,7 @@ from foretrain.model.transformer import transformer
 
 _KINDS = ("zoo", "transformer", "blocks")
 _KEYS = ("name", "seq", "source", "overrides", "tied", *_KINDS)
+_ENDINGS = (".json", ".yaml", ".yml")
 
 
 def load_model(
@@ -39,6 +41,7 @@ def load_model(
     if isinstance(spec, Mapping):
         return _from_mapping(spec, seq, "", "the given model", notes)
     if _is_file(spec):
+        _expect_no_hub_name(spec)
         return _from_file(Path(spec), seq, notes)
     return zoo.build(str(spec), seq)
 
@@ -47,9 +50,28 @@ def _is_file(spec: str | Path) -> bool:
     """A path is anything with a folder or a known ending, which names never have, or a folder that holds a model."""
     if isinstance(spec, Path):
         return True
-    if Path(spec).suffix.lower() in (".json", ".yaml", ".yml") or "/" in spec or "\\" in spec:
+    if Path(spec).suffix.lower() in _ENDINGS or "/" in spec or "\\" in spec:
         return True
     return is_file(Path(spec) / "config.json")
+
+
+_HUB_NAME = re.compile(r"([\w.-]+)/([\w.-]+)", re.ASCII)
+
+
+def _expect_no_hub_name(spec: str | Path) -> None:
+    """`meta-llama/Llama-3.1-8B` that is not on disk: nothing is downloaded, but the zoo may have it."""
+    found = _HUB_NAME.fullmatch(spec) if isinstance(spec, str) else None
+    if found is None or Path(spec).suffix.lower() in _ENDINGS or Path(found[1]).exists():
+        return
+    plain = found[2].lower().replace("-", "")
+    inside = [name for name in zoo.names() if name.replace("-", "") in plain]
+    near = [max(inside, key=len)] if inside else zoo.names()
+    word = near[0] if inside else found[2]
+    raise FileError(
+        f"{spec} does not exist on disk, and nothing is downloaded from Hugging Face."
+        f"{did_you_mean(word, near)} Specify a zoo name ('foretrain catalog list models') or the "
+        "path of its config.json."
+    )
 
 
 def _from_file(path: Path, seq: int | None, notes: list[str] | None) -> Model:

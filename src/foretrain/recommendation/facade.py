@@ -11,6 +11,8 @@ from foretrain.analysis.answer import Table
 from foretrain.analysis.goodput import Risk
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, hint
+from foretrain.keywords import keywords, texts_of
+from foretrain.limits import Limit, shown
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -90,6 +92,7 @@ def _flat(one: Offer) -> dict[str, Any]:
     return {name: row[name] for name in _COLUMNS}
 
 
+@keywords()
 def recommend(
     model: str | Path | Mapping[str, Any] | Model,
     *,
@@ -99,7 +102,7 @@ def recommend(
     epochs: float | str | None = None,
     deadline: float | str | None = None,
     budget_usd: float | None = None,
-    batch: int | None = None,
+    batch: int | str | None = None,
     batch_per_device: int | None = None,
     seq: int | None = None,
     precision: str | Precision | None = None,
@@ -109,10 +112,10 @@ def recommend(
     storage: float | None = None,
     buying: str = "on-demand",
     prices: str | Path | Iterable[OwnPrice] | None = None,
-    instances: Sequence[str] = (),
-    quota: Sequence[str] = (),
+    instances: str | Sequence[str] = (),
+    quota: int | str | Sequence[int | str] = (),
     max_devices: int | None = None,
-    where: Sequence[str] = (),
+    where: str | Sequence[str] = (),
     risk: Risk | None = None,
     headroom: float | str | None = None,
     simulated: int = SIMULATED,
@@ -128,7 +131,7 @@ def recommend(
         epochs: length of the job in epochs over `data`.
         deadline: maximum time, in seconds or as `"14d"`.
         budget_usd: maximum cost in USD.
-        batch: global batch in samples.
+        batch: global batch in samples, or in tokens (`"4Mtok"`).
         batch_per_device: batch size per device instead; the global batch scales with the number of devices.
         seq: tokens per sample.
         precision: `bf16`, `fp16`, `fp32`, `fp8` …
@@ -139,7 +142,7 @@ def recommend(
         buying: `on-demand`, `spot` or `reserved`.
         prices: your own prices and quotas, a CSV or YAML file; overrides the catalog.
         instances: only these, `*` as wildcard: `["aws:p*", "gcp:a3*"]`.
-        quota: maximum number of instances: `["16", "aws:p4*=8"]`.
+        quota: maximum number of instances: `16`, or `["16", "aws:p4*=8"]`.
         max_devices: maximum number of devices in a cluster.
         where: constraints on plans, as for `search`.
         risk: failures, checkpoints and restarts.
@@ -159,21 +162,39 @@ def recommend(
     )  # fmt: skip
     if buying not in BUYING:
         raise InputError(f"buying: {buying!r} is unknown.{hint(buying, BUYING)}")
+    _expect_partners(storage, data, risk, buying)
     most = int(figure("limits", "devices")) if max_devices is None else max_devices
-    if not 1 <= most <= MOST_DEVICES:
-        raise InputError(f"max_devices: {most:,} is not a whole number from 1 to {MOST_DEVICES:,}.")
-    parse(where)  # a constraint that cannot be read is no fault of a cluster
+    if not Limit(MOST_DEVICES, "devices").allows(most):
+        raise InputError(
+            f"max_devices: {shown(most)} is not a whole number from 1 to {MOST_DEVICES:,}."
+        )
+    rules = texts_of("where", where)
+    parse(rules)  # a constraint that cannot be read is no fault of a cluster
     own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
     machines = int(figure("limits", "machines"))
-    terms = Terms(buying, quotas(quota), most, machines, storage, risk or Risk())
-    stacks = Stacks(job, runtime, tuple(where), figure("limits", "memory_share"), headroom)
-    market = {name: (node, tariffs(own)[name]) for name, node in chosen(instances).items()}
+    terms = Terms(buying, quotas(texts_of("quota", quota)), most, machines, storage, risk or Risk())
+    stacks = Stacks(job, runtime, rules, figure("limits", "memory_share"), headroom)
+    market = {
+        name: (node, tariffs(own)[name])
+        for name, node in chosen(texts_of("instances", instances)).items()
+    }
     if (
         headroom is not None
     ):  # what even the largest device cannot keep free is a fault of the question
         every = [device for node, _ in market.values() for device in node.devices]
         headroom_share(headroom, [max(every, key=lambda device: device.memory_bytes)])
     return _Round(job, terms, Look(job, terms, stacks), progress).run(market, simulated)
+
+
+def _expect_partners(storage: object, data: object, risk: Risk | None, buying: str) -> None:
+    """What would have no effect is refused, not ignored."""
+    faults = []
+    if storage is not None and data is None:
+        faults.append("storage: has no effect without data (--data), whose samples it would read.")
+    if risk is not None and risk.spot_rate is not None and buying != "spot":
+        faults.append('spot_rate: has no effect without buying="spot" (--spot).')
+    if faults:
+        raise InputError("invalid job:", faults=faults)
 
 
 class _Round:

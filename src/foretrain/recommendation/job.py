@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from foretrain.analysis.goodput import checkpoint_bytes
 from foretrain.analysis.job import length_of
 from foretrain.errors import InputError, did_you_mean, hint
+from foretrain.limits import Limit, shown
 from foretrain.loading import Quantity, validated
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
@@ -18,7 +19,9 @@ from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
 from foretrain.recommendation.figures import figure, figures
+from foretrain.resolving.batch import samples_of
 from foretrain.resolving.defaults import optimizer_for
+from foretrain.resolving.notes import Notes
 from foretrain.units import parse_amount, parse_bytes, parse_seconds
 
 MOST_BATCH = 2**24
@@ -143,7 +146,7 @@ def job(
     samples: float | str | None = None,
     steps: float | str | None = None,
     epochs: float | str | None = None,
-    batch: int | None = None,
+    batch: int | str | None = None,
     batch_per_device: int | None = None,
     seq: int | None = None,
     precision: str | Precision | None = None,
@@ -160,30 +163,43 @@ def job(
     faults: list[str] = []
     if batch is not None and batch_per_device is not None:
         faults.append("batch: specify the global batch or the batch per device, not both.")
-    for name, value in (("batch", batch), ("batch_per_device", batch_per_device)):
-        if value is not None and not 1 <= value <= MOST_BATCH:
-            faults.append(f"{name}: {value:,} is not a whole number from 1 to {MOST_BATCH:,}.")
-    assumed: list[str] = []
+    notes = Notes()
+    whole = None if batch is None else _whole_batch(batch, built, notes, faults)
+    for name, value in (("batch", whole), ("batch_per_device", batch_per_device)):
+        if value is not None and not Limit(MOST_BATCH, "samples").allows(value):
+            faults.append(f"{name}: {shown(value)} is not a whole number from 1 to {MOST_BATCH:,}.")
+    assumed = [*notes.assumptions, *notes.warnings]
     if batch is None and batch_per_device is None:
-        batch, told = _usual_batch(built)
+        whole, told = _usual_batch(built)
         assumed.append(told)
     amounts = {"tokens": tokens, "samples": samples, "steps": steps, "epochs": epochs}
     known = None if described is None else described.samples
     remedy = "specify a dataset, such as imagenet-1k"
-    length = length_of(amounts, one, batch, known, faults, remedy)
+    counted = 1 if batch is not None and whole is None else whole  # its own fault is told already
+    length = length_of(amounts, one, counted, known, faults, remedy)
     until = _limit("deadline", None if deadline is None else parse_seconds(deadline), faults)
     money = _limit("budget_usd", budget_usd, faults)
     if faults or length is None:
         raise InputError("invalid job:", faults=faults)
     return Job(
-        built, length.samples, batch, batch_per_device, precision, optimizer, described, until, money, length.asked,
+        built, length.samples, whole, batch_per_device, precision, optimizer, described, until, money, length.asked,
         checkpoint_bytes(one), tuple(assumed),
     )  # fmt: skip
 
 
+def _whole_batch(asked: int | str, model: Model, notes: Notes, faults: list[str]) -> int | None:
+    """Samples of the global batch, or None and a fault."""
+    try:
+        return samples_of(asked, model, notes)
+    except InputError as error:
+        faults.append(str(error))
+        return None
+
+
 def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
-    if value is not None and not 0 < value < float("inf"):
-        faults.append(f"{name}: {value} must be positive.")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < float("inf")):
+        faults.append(f"{name}: {shown(value)} must be a positive number.")
     return value
 
 

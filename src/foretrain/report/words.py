@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from foretrain.analysis.memory_words import memory_interval, memory_verdict, probability
+from foretrain.analysis.memory_words import usable as usable
 from foretrain.analysis.prediction import MEMORY_KINDS, STALLS, Memory, Prediction
 from foretrain.units import rounded_seconds, show_bytes, show_count
 
@@ -99,43 +101,13 @@ def of_memory(prediction: Prediction) -> str:
 
 def verdict(prediction: Prediction) -> str:
     """`fits: 30.1 GiB (28.9–31.4) of 77.7 GiB usable (79.2 GiB minus 1.5 GiB driver and libraries), probability > 99 %`."""
-    memory = prediction.memory
-    peak = f"{show_bytes(memory.peak_bytes)} ({memory_interval(memory)})"
-    said = f"fits: {peak} of" if memory.fits else f"does not fit: needs {peak},"
-    return f"{said} {usable(memory)}, probability {probability(memory.fits_probability)}"
-
-
-def usable(memory: Memory) -> str:
-    """`77.7 GiB usable (79.2 GiB minus 1.5 GiB driver and libraries)`."""
-    less = []
-    if memory.context_bytes:
-        less.append(f"{show_bytes(memory.context_bytes)} driver and libraries")
-    if memory.headroom_bytes:
-        less.append(f"{show_bytes(memory.headroom_bytes)} headroom")
-    room = f"{show_bytes(memory.usable_bytes)} usable"
-    return (
-        f"{room} ({show_bytes(memory.capacity_bytes)} minus {' and '.join(less)})" if less else room
-    )
+    return memory_verdict(prediction.memory)
 
 
 def memory_note(memory: Memory) -> str:
     """`28.9–31.4, of 77.7 GiB usable, fits with > 99 %`, beside the peak."""
     sure = probability(memory.fits_probability)
     return f"{memory_interval(memory)}, of {usable(memory)}; probability of fitting {sure}"
-
-
-def memory_interval(memory: Memory) -> str:
-    """`28.9–31.4`, both ends in the unit of the peak; three digits are what a prediction can carry."""
-    unit = show_bytes(memory.peak_bytes).partition(" ")[2]
-    low, high = (show_bytes(value, unit).partition(" ")[0] for value in memory.interval)
-    return f"{low}–{high}"
-
-
-def probability(share: float) -> str:
-    """`72 %`; nothing is certain: `> 99 %`, `< 1 %`."""
-    if share > 0.99:
-        return "> 99 %"
-    return "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
 
 def rate(prediction: Prediction) -> str:
@@ -280,6 +252,8 @@ def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if job.usd is not None and job.usd_per_device_hour is not None:
         rows.append(("cost", f"{usd(job.usd)} at {usd(job.usd_per_device_hour)} per device-hour"))
+    else:
+        rows.append(("cost", "no catalog price; specify --usd-per-hour"))
     if job.energy_kwh is not None:
         pue = "" if job.pue is None else f", PUE {job.pue:g}"
         rows.append(("energy", f"{energy(job.energy_kwh)} at board power{pue}"))

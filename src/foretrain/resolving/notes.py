@@ -9,11 +9,11 @@ from foretrain.resolving.request import Request
 class Notes:
     """Defaults that were taken, and what a reader should know besides."""
 
-    def __init__(self, request: Request) -> None:
-        self.strict = request.strict
-        self.assumptions = list(request.assumptions)
-        self.warnings = list(request.warnings)
-        self.unknown = request.unknown
+    def __init__(self, request: Request | None = None) -> None:
+        self.strict = request is None or request.strict
+        self.assumptions = [] if request is None else list(request.assumptions)
+        self.warnings = [] if request is None else list(request.warnings)
+        self.unknown = 0 if request is None else request.unknown
 
     def assume(self, what: str, why: str, word: str) -> None:
         """`word` is what the user would write to have it otherwise."""

@@ -21,6 +21,7 @@ from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
+from foretrain.resolving.batch import samples_of
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.lora import tuned
@@ -31,7 +32,6 @@ from foretrain.resolving.stack import stack_of
 from foretrain.resolving.work import as_trained
 from foretrain.runtime import presets
 from foretrain.scenario import Scenario
-from foretrain.units import parse_batch, show_count
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTerms
@@ -224,7 +224,8 @@ class _Resolver:
     # --- plan, micro-batch and batch --------------------------------------------------------------------
 
     def _planned(self, draft: Draft, words: Mapping[str, object] | None) -> Scenario:
-        batch, micro = self._batch(draft.model), self._micro(words)
+        asked, micro = self.request.batch, self._micro(words)
+        batch = None if asked is None else samples_of(asked, draft.model, self.notes)
         if self.request.is_searched:
             return draft.scenario(
                 own_plan(draft), batch or 1, 1
@@ -285,50 +286,6 @@ class _Resolver:
         for word, what, matters, change in lines:
             if matters and word not in words:
                 self.notes.assume(what, f"{name} default", f"{change} in the plan")
-
-    def _batch(self, model: Model) -> int | None:
-        asked = self.request.batch
-        if asked is None:
-            return None
-        count, unit = parse_batch(asked)
-        if unit == "tokens":
-            if model.seq_len is None:
-                raise InputError(
-                    f"batch {asked}: {model.name} has no tokens. Specify the batch in samples."
-                )
-            count = self._samples(count, model.seq_len)
-        if count < 1:
-            raise InputError(f"global batch {asked} is not a positive whole number.")
-        tokens = count * (model.seq_len or 0)
-        if tokens > defaults()["batch"]["most_tokens"]:
-            if str(asked).strip()[-1] in "kKMGBT":  # 4M: no batch of samples is written so
-                raise InputError(
-                    f"batch {asked}: {count:,} samples are {show_count(tokens)} tokens per step, more than any published run."
-                    f" Write {asked}tok for tokens, or '{asked} samples'."
-                )
-            self.notes.warn(
-                f"a global batch of {count:,} samples is {show_count(tokens)} tokens per step. "
-                f"If you meant tokens, write '{asked} tokens'."
-            )
-        return count
-
-    def _samples(self, tokens: int, length: int) -> int:
-        """Of a batch in tokens. 4M is 4 x 1,024 x 1,024 where that is a number of samples and four million is not, as
-        batches are mostly powers of two."""
-        asked = self.request.batch
-        for power in (3, 2, 1):
-            if tokens % length and tokens % 1000**power == 0:
-                binary = tokens // 1000**power * 1024**power
-                if binary % length == 0:
-                    what = f"batch {asked} = {binary:,} tokens"
-                    self.notes.assume(what, f"a multiple of {length:,}", "--batch")
-                    return binary // length
-        samples = max(1, round(tokens / length))
-        if samples * length != tokens:
-            self.notes.warn(
-                f"batch {asked} is not a multiple of the sequence length ({length:,} tokens); rounded to {samples:,} samples."
-            )
-        return samples
 
     def _micro(self, words: Mapping[str, object] | None) -> int | None:
         """As asked for, by an option or in the plan."""

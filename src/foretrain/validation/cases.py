@@ -12,6 +12,7 @@ from foretrain.analysis.answer import Table
 from foretrain.case_schema import case_faults
 from foretrain.cases import predict_case
 from foretrain.errors import CaseError, FileError, InputError, did_you_mean
+from foretrain.keywords import paths_of
 from foretrain.limits import shown
 from foretrain.loading import load_json, read_standard_input, read_text
 from foretrain.validation.figures import Scored, figures, row_document
@@ -50,7 +51,7 @@ def _flat(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validate(
-    paths: Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path],
     quality: Sequence[str] = ("high", "medium"),
     progress: Progress | None = None,
     *,
@@ -61,7 +62,7 @@ def validate(
     """Predict every measured case of the given files and report prediction errors, group by group.
 
     Args:
-        paths: case files with measured values (JSON Lines).
+        paths: a case file with measured values (JSON Lines), or several.
         quality: qualities of measurement to include.
         progress: called with the number of cases done and the total.
         split: only the `fit` or the `check` half of the cases, split by a hash of their configuration.
@@ -74,7 +75,7 @@ def validate(
         ...
     foretrain.errors.FileError: no-such-file.jsonl does not exist; expected a case file.
     """
-    cases = read_cases(paths, quality, split=split, groups=groups)
+    cases = read_cases(paths_of(paths), quality, split=split, groups=groups)
     documents = run_all(predict_case, [blind(case) for case in cases], jobs, progress)
     scored = [Scored(case, found) for case, found in zip(cases, documents, strict=True)]
     return report(scored, {"quality": list(quality), "split": split, "seed": SEED})

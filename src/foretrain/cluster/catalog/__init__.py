@@ -85,7 +85,7 @@ def parts() -> Parts:
 
 def find_device(name: str) -> Device:
     """By name or alias, whatever the case: `H100`, `a100-80gb`, `NVIDIA A100 SXM4 80GB`."""
-    found = _catalogue().device_names.get(_folded(name))
+    found = _catalogue().device_named(name)
     if found is None:
         raise _unknown("device", name, _catalogue().device_names)
     return devices()[found]
@@ -113,7 +113,7 @@ def standard_node(device: Device) -> Node:
 
 
 def is_device(name: str) -> bool:
-    return _folded(name) in _catalogue().device_names
+    return _catalogue().device_named(name) is not None
 
 
 def is_node(name: str) -> bool:
@@ -153,6 +153,17 @@ class _Catalogue:
         self.node_names = _names(self.node_rows)
         for name in self.node_rows:
             self.node_names.setdefault(_folded(name.rpartition(":")[2]), name)
+
+    def device_named(self, name: str) -> str | None:
+        """By name, alias, or their last word where it ends those of one device alone: `4090`."""
+        word = _folded(name)
+        if word in self.device_names:
+            return self.device_names[word]
+        if not re.search(r"\d", word) or word.endswith("gb"):  # `sxm` and `141gb` name no device
+            return None
+        ended = {name: one for name, one in self.device_names.items() if name.endswith(word)}
+        is_word = any(name.endswith(f"-{word}") for name in ended)
+        return next(iter(ended.values())) if is_word and len({*ended.values()}) == 1 else None
 
     def _device(self, name: str, row: Rows) -> Device:
         """A device from its row, or from that of another one and what differs."""

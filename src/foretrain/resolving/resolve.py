@@ -17,6 +17,7 @@ from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
+from foretrain.plan.mapped import words_in
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
@@ -146,7 +147,7 @@ class _Resolver:
         if isinstance(plan, str) and not _is_file(plan):
             return None if self._is_open else said(plan)
         if isinstance(plan, Mapping) and "mesh" not in plan:
-            return plan
+            return words_in(plan)
         return None
 
     def _precision(self, cluster: Cluster) -> Precision:

@@ -23,6 +23,7 @@ from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
+from foretrain.resolving.float8 import with_float8
 from foretrain.resolving.lora import tuned
 from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
 from foretrain.resolving.notes import Notes
@@ -157,12 +158,7 @@ class _Resolver:
             self.notes.assume(
                 f"precision {asked}", "supported by the devices' matrix units", "--precision"
             )
-        found = precision(asked)
-        stated = self.request.runtime_options.get("float8")
-        if found.name == "bf16" and stated not in (None, False, "none"):
-            self.notes.assume("precision fp8", f"float8 = {stated}", "--precision")
-            return precision("fp8")
-        return found
+        return with_float8(precision(asked), self.request.runtime_options, self.notes)
 
     def _optimizer(self, model: Model) -> Optimizer:
         asked = self.request.optimizer

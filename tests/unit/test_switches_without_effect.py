@@ -1,0 +1,71 @@
+"""A switch is understood, refused, or said to have no effect; it never passes in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretrain.cases import scenario_from_case
+from foretrain.errors import InputError
+from foretrain.resolving.resolve import ask
+from foretrain.scenario import Scenario
+
+ON = "1 x dgx-h100"
+
+
+def asked(options: dict[str, Any], model: str = "llama3-8b", **words: Any) -> Scenario:
+    given = {"on": ON, "plan": "dp8", "batch": 64, "micro_batch": 1, **words}
+    return ask(model, **given, runtime_options=options)
+
+
+def case(options: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "model": {"zoo": "llama3-8b"},
+        "seq_len": 4096,
+        "cluster": {"device": "h100-sxm", "devices_per_node": 8, "nodes": 1},
+        "batch": {"global": 64, "micro": 1},
+        "precision": "bf16",
+        "runtime": "megatron",
+        "runtime_options": options,
+        **changes,
+    }
+
+
+# --- float8 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stated", "name"),
+    [
+        ("off", "bf16"),
+        ("false", "bf16"),
+        (False, "bf16"),
+        ("none", "bf16"),
+        (True, "fp8"),
+        ("on", "fp8"),
+        ("rowwise", "fp8"),
+        ("tensorwise", "fp8"),
+        ("mxfp8", "mxfp8"),
+    ],
+)
+def test_float8_is_a_switch_or_a_recipe(stated: Any, name: str) -> None:
+    assert asked({"float8": stated}, precision="bf16").workload.precision.name == name
+
+
+def test_float8_nonsense_is_refused_and_in_a_case_ignored() -> None:
+    with pytest.raises(InputError, match=r"float8 = 'nonsense'.*rowwise"):
+        asked({"float8": "nonsense"})
+    found = scenario_from_case(case({"float8": "nonsense"}))
+    assert found.workload.precision.name == "bf16"
+    assert any("float8 = nonsense: unknown; ignored" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("stated", "precision"), [(True, "fp32"), (True, "fp16"), ("off", "fp8"), (False, "mxfp8")]
+)
+def test_float8_overruled_by_the_precision_is_told(stated: Any, precision: str) -> None:
+    found = asked({"float8": stated}, precision=precision)
+    assert found.workload.precision.name == precision
+    told = f"float8 = {stated} has no effect with precision {precision}"
+    assert any(told in line for line in found.warnings)

@@ -69,3 +69,14 @@ def test_float8_overruled_by_the_precision_is_told(stated: Any, precision: str) 
     assert found.workload.precision.name == precision
     told = f"float8 = {stated} has no effect with precision {precision}"
     assert any(told in line for line in found.warnings)
+
+
+# --- values that a case states and nobody knows -----------------------------------------------------------
+
+
+def test_an_unknown_value_of_a_case_changes_nothing() -> None:
+    """Megatron prefers cuDNN's attention on Hopper, which a word nobody knows must not turn off."""
+    usual, bogus = (scenario_from_case(case(o)) for o in ({}, {"attention": "bogus"}))
+    assert any("attention = bogus: unknown; ignored" in line for line in bogus.warnings)
+    assert bogus.runtime == usual.runtime
+    assert bogus.runtime.attention == "cudnn"

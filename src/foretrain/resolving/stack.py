@@ -50,10 +50,10 @@ def stack_of(
     """`said`: the words of the plan; `precision`: the number format by name."""
     given = spelled(request.runtime_options)
     preset, is_known = _preset(request.runtime, model, cluster, said, notes)
-    preset = _told(preset, given)
     _expect_usable(given)
     _expect_modelled(given)
-    _note_unknown(given, notes)
+    given = _understood(given, notes)
+    preset = _told(preset, given)
     chosen = preset.with_options(_changes(preset, given))
     chosen, why = _with_attention(chosen, given.get("attention"), cluster, precision)
     chosen = _as_released(chosen, given, cluster, model, notes)
@@ -222,7 +222,8 @@ def _expect_modelled(options: Mapping[str, Any]) -> None:
         raise RuntimePresetError("unsupported training workload:", faults=faults)
 
 
-def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
+def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    """The switches without those that nothing here answers to, so that what is said to be ignored is."""
     faults = {
         key: f"{key}: unknown option.{did_you_mean(key, known_options())}"
         for key in options
@@ -237,6 +238,7 @@ def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
     for key in faults:
         told = f"runtime_options.{key} = {options[key]}: unknown; ignored."
         notes.unknown_switch(told, error)
+    return {key: value for key, value in options.items() if key not in faults}
 
 
 def known_options() -> frozenset[str]:

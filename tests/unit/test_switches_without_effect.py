@@ -80,3 +80,55 @@ def test_an_unknown_value_of_a_case_changes_nothing() -> None:
     assert any("attention = bogus: unknown; ignored" in line for line in bogus.warnings)
     assert bogus.runtime == usual.runtime
     assert bogus.runtime.attention == "cudnn"
+
+
+# --- words that would change nothing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"precision": "fp32"}, "--precision"),
+        ({"steps": 100}, "--steps"),
+        ({"stages": 3}, "pp in the plan"),
+        ({"schedule_name": "gpipe"}, "--plan"),
+        ({"recompute_granularity": "full"}, "recompute=full"),
+        ({"placement": [4, 4]}, "--on"),
+        ({"topology": "x"}, "--on"),
+        ({"task": "foo"}, "MLM+NSP pretraining"),
+        ({"peft": "lora", "lora_alpha": "abc"}, "lora_alpha = 'abc'"),
+        ({"peft": "lora", "training": "full"}, "contradict"),
+        ({"peft": False, "training": "lora"}, "contradict"),
+    ],
+)
+def test_words_of_another_option_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        asked(options)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"moe_capacity_factor": 1.5}, "llama3-8b has no experts"),
+        ({"max_predictions": 20}, "masked tokens"),
+        ({"nccl_ub": True}, "not modeled"),
+        ({"limit_all_gathers": True}, "not modeled"),
+    ],
+)
+def test_switches_without_effect_are_told(options: dict[str, Any], told: str) -> None:
+    (key,) = options
+    assert any(key in line and told in line for line in asked(options).warnings)
+
+
+def test_a_case_may_have_words_of_other_options() -> None:
+    words = {"steps": 100, "stages": "a, b", "schedule_name": "1f1b", "training": "full"}
+    assert scenario_from_case(case(words)).warnings == ()
+    both = scenario_from_case(case({"peft": "lora", "training": "full"}))
+    assert any("contradict" in line and "lora is used" in line for line in both.warnings)
+
+
+def test_a_list_of_projections_is_told_once() -> None:
+    with pytest.raises(InputError) as caught:
+        asked({"peft": "lora", "lora_targets": "x"})
+    assert str(caught.value).count("Known:") == 1

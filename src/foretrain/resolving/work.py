@@ -25,6 +25,7 @@ def as_trained(
 ) -> Model:
     """The model with what its task, its stack and the switches of both change in it; `keeps_dropout` where its own is
     stated."""
+    _note_without_effect(model, options, notes)
     modules = _modules_asked(options, model.shape.num_nextn_predict_layers if model.shape else 0)
     if model.shape is None or model.seq_len is None:
         if modules:
@@ -37,8 +38,8 @@ def as_trained(
     changes: dict[str, Any] = {}
     if shape.dropout and not stack.has_dropout and not keeps_dropout:
         changes["dropout"] = 0.0
-    capacity = _capacity(options, notes)
-    if capacity and shape.num_experts:
+    capacity = _capacity(options, notes) if shape.num_experts else None
+    if capacity:
         changes["capacity_factor"] = max(1.0, capacity)
     if modules is not None:
         changes["num_nextn_predict_layers"] = modules
@@ -48,6 +49,19 @@ def as_trained(
     if not changes and length == model.seq_len:
         return model
     return transformer(replace(shape, **changes), length, model.name, model.source)
+
+
+def _note_without_effect(model: Model, options: Mapping[str, Any], notes: Notes) -> None:
+    shape = model.shape
+    predicts = shape is not None and shape.head == "mlm" and model.seq_len != SQUAD_TOKENS
+    reasons = {
+        "moe_capacity_factor": "" if shape and shape.num_experts else "has no experts",
+        "max_predictions": "" if predicts else "is not trained to predict masked tokens",
+    }
+    for key, reason in reasons.items():
+        if reason and options.get(key) is not None:
+            told = f"{key} = {shown(options[key])} has no effect: {model.name} {reason}."
+            notes.warn(told)
 
 
 def _capacity(options: Mapping[str, Any], notes: Notes) -> float | None:
@@ -99,7 +113,8 @@ def _modules_asked(options: Mapping[str, Any], usual: int) -> int | None:
 
 def _mean_length(length: int, options: Mapping[str, Any], notes: Notes) -> int:
     """Tokens per sample, or their mean where the software sorts samples by length instead of padding them."""
-    known = preset_file()["lengths"].get(str(options.get("task")), {})
+    tasks = {task.lower(): means for task, means in preset_file()["lengths"].items()}
+    known = tasks.get(str(options.get("task")).lower(), {})
     mean = int(known.get(length, length))
     if mean != length:
         notes.assume(f"{mean} tokens", f"the mean of sorted batches of up to {length}", "--seq")

@@ -132,3 +132,36 @@ def test_a_list_of_projections_is_told_once() -> None:
     with pytest.raises(InputError) as caught:
         asked({"peft": "lora", "lora_targets": "x"})
     assert str(caught.value).count("Known:") == 1
+
+
+# --- words of a plan ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ("dp8 gpipe", "gpipe in the plan has no effect: pp is 1"),
+        ("pp2 dp4 interleaved", "vpp is 1"),
+        ("dp8 cp=ring", "cp=ring in the plan has no effect"),
+        ("dp8 sp", "sp in the plan has no effect: tp is 1"),
+        ("tp2 dp4 etp1", "etp1 in the plan has no effect: llama3-8b has no experts"),
+        ("dp8 tables=rows", "no embedding tables"),
+    ],
+)
+def test_words_of_a_plan_without_effect_are_told(plan: str, told: str) -> None:
+    assert any(told in line for line in asked({}, plan=plan).warnings)
+
+
+def test_words_of_a_plan_with_effect_are_not_mentioned() -> None:
+    found = asked({}, plan="tp2 pp2 dp2 sp gpipe recompute=full@0,31")
+    assert not any("no effect" in line for line in found.warnings)
+
+
+def test_layers_that_a_model_does_not_have_cannot_run_again() -> None:
+    with pytest.raises(InputError, match=r"llama3-8b has 32 layers.*no layer 99"):
+        asked({}, plan="dp8 recompute=full@0,99")
+
+
+def test_tables_of_a_recommender_are_split() -> None:
+    found = asked({}, model="dlrm-small", plan="dp8 tables=rows", batch=8192, micro_batch=1024)
+    assert not any("no effect" in line for line in found.warnings)

@@ -24,6 +24,7 @@ from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.float8 import with_float8
+from foretrain.resolving.idle_words import note_idle_words
 from foretrain.resolving.lora import tuned
 from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
 from foretrain.resolving.notes import Notes
@@ -234,6 +235,7 @@ class _Resolver:
             )
         whole = filled(words, draft.defaults, draft.cluster.device_count)
         self._assume_words(words, whole, draft.runtime.name)
+        note_idle_words(words, whole, draft.model, self.notes)
         return draft.plan(replace(whole, micro=None))
 
     def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:

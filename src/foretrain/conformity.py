@@ -52,7 +52,7 @@ def _checked(
             yield f"{where}: {shown(value)} is not {wanted!r}."
         case "enum" if not any(type(one) is type(value) and one == value for one in wanted):
             yield f"{where}: {shown(value)} is not one of {', '.join(map(str, wanted))}."
-        case "minimum" if isinstance(value, int | float) and value < wanted:
+        case "minimum" if isinstance(value, int | float) and not value >= wanted:  # nor NaN
             yield f"{where}: {shown(value)} must be at least {wanted}."
         case "maximum" if isinstance(value, int | float) and value > wanted:
             yield f"{where}: {shown(value)} is more than {wanted:,}."

@@ -30,6 +30,7 @@ FILES = {
     "typo.yaml": CLUSTER + "netwrok: {kind: infiniband}\n",
     "negative.yaml": CLUSTER + "    nics: {kind: infiniband, count: 8, bandwidth: -50GB/s}\n",
     "plan.yaml": "mesh: {dp: 16}\ntree: {splitt: {batch: dp}, schedule: {kind: 1f2b}}\n",
+    "words.yaml": "tp: 2\nfoo: 1\n",
     "deep.json": "[" * 1_000_000,
 }
 
@@ -47,6 +48,7 @@ MISTAKES = {
     "binary garbage": (changed(on="garbage.yaml"), ["garbage.yaml", "not UTF-8 text"]),
     "nested a million deep": (changed(model="deep.json"), ["deep.json", "nested deeper"]),
     "two faults of a plan at once": (changed(plan="plan.yaml"), ["splitt", "split", "1f2b"]),
+    "unknown word in a file of plan words": (changed(plan="words.yaml"), ["foo", "tp"]),
     "unknown keyword of a plan": (changed(plan="tp4 zeor1"), ["zeor1", "zero1"]),
     "unknown runtime": ([*ASK, "--runtime", "megatorn"], ["megatorn", "megatron"]),
     "runtime option of the wrong kind": (

@@ -67,6 +67,35 @@ def test_all_faults_are_named_at_once(
         assert len(refused.value.faults) >= len(FAULTS) + 1
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("step_seconds", 1e-320),
+        ("step_seconds", float("inf")),
+        ("step_seconds", float("nan")),
+        ("interval", [5.0, 1.0]),
+        ("memory.interval_bytes", [5.0, 1.0]),
+        ("question.global_batch", 0),
+        ("question.global_batch", -64),
+        ("question.devices", 0),
+        ("samples_per_second", -1.0),
+        ("mfu", -0.5),
+        ("tokens_per_second", float("nan")),
+        ("cost.usd_per_hour", -3.0),
+    ],
+)
+def test_impossible_figures_are_refused(document: dict[str, Any], path: str, value: Any) -> None:
+    wrong = copy.deepcopy(document)
+    *way, last = path.split(".")
+    holder = wrong
+    for key in way:
+        holder = holder[key]
+    holder[last] = value
+    for call in (lambda: explain(wrong), lambda: compare(wrong, document)):
+        with pytest.raises(FileError, match=path.replace(".", r"\.")):
+            call()
+
+
 @pytest.mark.parametrize("text", ["[]", "3", "null", "{}", '"x"'])
 def test_something_else_is_no_prediction(text: str, tmp_path: Path) -> None:
     file = tmp_path / "p.json"

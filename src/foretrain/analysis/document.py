@@ -11,15 +11,19 @@ from foretrain.errors import FileError
 
 __all__ = ["expect_prediction", "prediction_schema"]
 
-_NUMBER: dict[str, Any] = {"type": "number"}
-_AMOUNT: dict[str, Any] = {"type": "number", "minimum": 0}
+MOST = 1e30  # of anything in a prediction: what is beyond was not predicted, and overflows when compared
+SHORTEST_STEP = 1e-12  # seconds; a clock cycle of a device takes a thousand times as long
+_AMOUNT: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": MOST}
+_AMOUNT_OR_NULL: dict[str, Any] = {**_AMOUNT, "type": ["number", "null"]}
+_SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
 _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
+_SOME: dict[str, Any] = {"type": "integer", "minimum": 1}
 
 
 def expect_prediction(document: Any, where: str) -> Mapping[str, Any]:
     """The document, refused with all its faults where it is no prediction."""
-    faults = schema_faults(prediction_schema(), document)
+    faults = schema_faults(prediction_schema(), document) or _contradictions(document)
     if faults:
         count = "1 error" if len(faults) == 1 else f"{len(faults):,} errors"
         raise FileError(
@@ -31,21 +35,35 @@ def expect_prediction(document: Any, where: str) -> Mapping[str, Any]:
     return found
 
 
+def _contradictions(document: Mapping[str, Any]) -> list[str]:
+    """What no schema can say: intervals run upwards."""
+    intervals = {
+        "interval": document["interval"],
+        "memory.interval_bytes": document["memory"].get("interval_bytes"),
+        "job.interval_days": (document.get("job") or {}).get("interval_days"),
+    }
+    return [
+        f"{name}: the lower bound {low:g} is above the upper bound {high:g}."
+        for name, (low, high) in ((name, pair) for name, pair in intervals.items() if pair)
+        if low is not None and high is not None and low > high
+    ]
+
+
 def prediction_schema() -> dict[str, Any]:
     """The JSON Schema of `Prediction.to_dict()`."""
     stalls = _object(dict.fromkeys(STALLS, _AMOUNT), STALLS)
-    remedy = _rows(change=_TEXT, step_seconds=_AMOUNT, speedup=_NUMBER)
+    remedy = _rows(change=_TEXT, step_seconds=_AMOUNT, speedup=_AMOUNT)
     numbers = ("samples_per_second", "measured_share")
     rates = ("tokens_per_second", "mfu", "hfu")
-    step = {"type": "number", "exclusiveMinimum": 0}
+    step = {"type": "number", "minimum": SHORTEST_STEP, "maximum": MOST}
     properties = {
         "id": _TEXT,
         "schema_version": {"const": SCHEMA_VERSION},
-        "question": {"type": "object"},
+        "question": _question(),
         "step_seconds": step,
         "interval": {**_list(_AMOUNT), "minItems": 2, "maxItems": 2},
         **dict.fromkeys(numbers, _AMOUNT),
-        **dict.fromkeys(rates, _or_null("number")),
+        **dict.fromkeys(rates, _AMOUNT_OR_NULL),
         "fits": {"type": "boolean"},
         "memory": _memory(),
         "stalls": stalls,
@@ -54,8 +72,8 @@ def prediction_schema() -> dict[str, Any]:
         "what_would_help": remedy,
         "cost": _object(
             {
-                "usd_per_hour": _or_null("number"),
-                "usd_per_step": _or_null("number"),
+                "usd_per_hour": _AMOUNT_OR_NULL,
+                "usd_per_step": _AMOUNT_OR_NULL,
                 "price_date": _or_null("string"),
             }
         ),
@@ -69,6 +87,13 @@ def prediction_schema() -> dict[str, Any]:
     }
     required = ["id", "schema_version", "step_seconds", "interval", "fits", "memory", "stalls"]
     return {"type": "object", "properties": properties, "required": required}
+
+
+def _question() -> dict[str, Any]:
+    """What was asked; only figures that others are divided by have bounds."""
+    counts = ("global_batch", "micro_batch", "micro_batches", "devices", "nodes", "parameters")
+    length = {"type": ["integer", "null"], "minimum": 1}
+    return {"type": "object", "properties": {**dict.fromkeys(counts, _SOME), "seq_len": length}}
 
 
 def _memory() -> dict[str, Any]:
@@ -85,7 +110,7 @@ def _memory() -> dict[str, Any]:
         **dict.fromkeys(("capacity_bytes", "context_bytes", "headroom_bytes"), _AMOUNT),
         "usable_bytes": _AMOUNT,
         "interval_bytes": {**_list(_AMOUNT), "minItems": 2, "maxItems": 2},
-        "fits_probability": {"type": "number", "minimum": 0, "maximum": 1},
+        "fits_probability": _SHARE,
         "peak_stage": _COUNT,
         "moment": _TEXT,
         "by_kind": kinds,
@@ -97,18 +122,18 @@ def _memory() -> dict[str, Any]:
 
 def _job() -> dict[str, Any]:
     """Figures are null where nothing is known of them, or where failures would never let the job end."""
-    figure = _or_null("number")
+    figure = _AMOUNT_OR_NULL
     goodput = {
-        "share": {"type": "number", "minimum": 0, "maximum": 1},
+        "share": _SHARE,
         **dict.fromkeys(("mtbf_hours", "checkpoint_every_seconds"), figure),
-        **dict.fromkeys(("checkpoint_seconds", "restart_seconds"), _NUMBER),
+        **dict.fromkeys(("checkpoint_seconds", "restart_seconds"), _AMOUNT),
     }
     told = {
         "asked": _TEXT,
-        "samples": _NUMBER,
+        "samples": _AMOUNT,
         "tokens": figure,
-        "steps": {"type": "integer", "minimum": 1},
-        "compute_days": _NUMBER,
+        "steps": _SOME,
+        "compute_days": _AMOUNT,
         "expected_days": figure,
         "interval_days": {**_list(figure), "minItems": 2, "maxItems": 2},
         "device_hours": figure,

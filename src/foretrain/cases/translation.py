@@ -209,10 +209,13 @@ class _Translation:
         passes = accumulated(self.options)
         micro = None if micro is None else _whole("batch.micro", micro)
         if total is None:
+            total = self._of_devices(replicas)
+        if total is None:
             if passes is None:
                 return None, micro
             total = (micro or 1) * replicas * passes
         total = _whole("batch.global", total)
+        self._compare_per_device(total, micro, replicas)
         if micro is None and passes is not None and total % (replicas * passes) == 0:
             micro = total // (replicas * passes)
         each = (micro or 1) * replicas
@@ -224,6 +227,32 @@ class _Translation:
             )
             total = rounded
         return total, micro
+
+    def _of_devices(self, replicas: int) -> int | None:
+        """The global batch that a batch per device makes; devices that share a replica share its samples."""
+        each = self.batch.get("per_device")
+        if each is None:
+            return None
+        total = _whole(f"batch.per_device = {each} x {replicas} replicas", each * replicas)
+        self.assumptions.append(
+            f"global batch {total:,}: batch.per_device = {each} x {replicas} replicas (batch.global)"
+        )
+        return total
+
+    def _compare_per_device(self, total: int, micro: int | None, replicas: int) -> None:
+        each = self.batch.get("per_device")
+        if each is None:
+            return
+        if abs(total / replicas - each) >= 1:  # what is less is rounding
+            self.warnings.append(
+                f"batch.per_device = {each} contradicts batch.global = {total} over {replicas} "
+                "replicas; batch.global is used."
+            )
+        elif micro is not None and each % micro:
+            self.warnings.append(
+                f"batch.per_device = {each} is not a multiple of batch.micro = {micro}; batch.micro "
+                "is used."
+            )
 
 
 def _layers(model: Model) -> int:

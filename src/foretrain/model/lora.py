@@ -55,9 +55,7 @@ def with_adapters(model: Model, adapters: Adapters) -> Model:
     """The model with all its weights frozen and adapters beside the targets of every layer."""
     unknown = [name for name in adapters.targets if name not in _PROJECTIONS]
     if unknown:
-        raise ModelError(
-            f"lora_targets: {unknown[0]!r} is not known.{hint(unknown[0], TARGETS)} Known: {', '.join(TARGETS)}."
-        )
+        raise ModelError(f"lora_targets: {unknown[0]!r} is not known.{hint(unknown[0], TARGETS)}")
     wanted = dict.fromkeys(pair for name in adapters.targets for pair in _PROJECTIONS[name])
     for name in adapters.targets:
         _expect_beside(model, name)

@@ -27,9 +27,10 @@ def tuned(
     model: Model, precision: Precision, options: Options, notes: Notes
 ) -> tuple[Model, Precision]:
     """The model as a run tunes it, and its formats: with adapters where the switches say so."""
-    method = _method(options)
+    method = _method(options, notes)
     if method is None:
         return model, precision
+    _expect_scale(options)
     adapters = Adapters(_rank(options, notes), _targets(options, notes))
     stored = options.get("frozen_weights_dtype") or (QUANTISED if method == "qlora" else None)
     if stored is not None:
@@ -37,7 +38,7 @@ def tuned(
     return with_adapters(model, adapters), precision
 
 
-def _method(options: Options) -> str | None:
+def _method(options: Options, notes: Notes) -> str | None:
     """lora, qlora, or None where all weights are trained."""
     said = {
         word
@@ -55,7 +56,32 @@ def _method(options: Options) -> str | None:
             "base_weights_frozen = false: adapters with trainable base weights are not "
             "supported. Remove peft, or freeze the weights."
         )
-    return None if not said else "qlora" if "qlora" in said else "lora"
+    if not said:
+        return None
+    _compare(options, notes)
+    return "qlora" if "qlora" in said else "lora"
+
+
+def _compare(options: Options, notes: Notes) -> None:
+    """peft and training, where one says adapters and the other all weights."""
+    whole = {"training": ("full", "full_finetuning"), "peft": ("false", "none", "off")}
+    for key, words in whole.items():
+        stated = options.get(key)
+        if str(stated).lower().replace("-", "_") not in words or stated is None:
+            continue
+        other = "peft" if key == "training" else "training"
+        told = f"{key} = {stated} and {other} = {options[other]} contradict each other"
+        if notes.strict:
+            raise RuntimePresetError(f"{told}. Specify only one of them.")
+        notes.warn(f"{told}; {options[other]} is used.")
+
+
+def _expect_scale(options: Options) -> None:
+    """lora_alpha only scales the adapters' result: any positive number takes the same time."""
+    alpha = options.get("lora_alpha")
+    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if alpha is not None and not (is_number and 0 < alpha < float("inf")):
+        raise RuntimePresetError(f"lora_alpha = {shown(alpha)}: must be a positive number.")
 
 
 def _rank(options: Options, notes: Notes) -> int:

@@ -18,12 +18,15 @@ from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
+from foretrain.plan.mapped import words_in
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.batch import samples_of
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
+from foretrain.resolving.float8 import with_float8
+from foretrain.resolving.idle_words import note_idle_words
 from foretrain.resolving.lora import tuned
 from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
 from foretrain.resolving.notes import Notes
@@ -170,7 +173,7 @@ class _Resolver:
         if isinstance(plan, str) and not _is_file(plan):
             return None if self._is_open else said(plan)
         if isinstance(plan, Mapping) and "mesh" not in plan:
-            return plan
+            return words_in(plan)
         return None
 
     def _said_by_tree(self, cluster: Cluster) -> Mapping[str, object]:
@@ -190,12 +193,7 @@ class _Resolver:
             self.notes.assume(
                 f"precision {asked}", "supported by the devices' matrix units", "--precision"
             )
-        found = precision(asked)
-        stated = self.request.runtime_options.get("float8")
-        if found.name == "bf16" and stated not in (None, False, "none"):
-            self.notes.assume("precision fp8", f"float8 = {stated}", "--precision")
-            return precision("fp8")
-        return found
+        return with_float8(precision(asked), self.request.runtime_options, self.notes)
 
     def _optimizer(self, model: Model) -> Optimizer:
         asked = self.request.optimizer
@@ -273,6 +271,7 @@ class _Resolver:
             )
         whole = filled(words, draft.defaults, draft.cluster.device_count)
         self._assume_words(words, whole, draft.runtime.name)
+        note_idle_words(words, whole, draft.model, self.notes)
         return draft.plan(replace(whole, micro=None))
 
     def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import RuntimePresetError, did_you_mean
+from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.resolving.defaults import family_of, stack_for
 from foretrain.resolving.lora import SWITCHES
@@ -50,10 +51,12 @@ def stack_of(
     """`said`: the words of the plan; `precision`: the number format by name."""
     given = spelled(request.runtime_options)
     preset, is_known = _preset(request.runtime, model, cluster, said, notes)
-    preset = _told(preset, given)
     _expect_usable(given)
     _expect_modelled(given)
-    _note_unknown(given, notes)
+    if notes.strict:
+        _expect_said_here(given)
+    given = _understood(given, notes)
+    preset = _told(preset, given)
     chosen = preset.with_options(_changes(preset, given))
     chosen, why = _with_attention(chosen, given.get("attention"), cluster, precision)
     chosen = _as_released(chosen, given, cluster, model, notes)
@@ -222,7 +225,24 @@ def _expect_modelled(options: Mapping[str, Any]) -> None:
         raise RuntimePresetError("unsupported training workload:", faults=faults)
 
 
-def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
+def _expect_said_here(options: Mapping[str, Any]) -> None:
+    """Words that another option says: here they would change nothing."""
+    data = preset_file()
+    faults = [
+        f"{key} = {shown(options[key])}: not an option of the runtime. Use {where}."
+        for key, where in data["elsewhere"].items()
+        if key in options
+    ]
+    task = options.get("task")
+    if task is not None and str(task).lower() not in map(str.lower, data["lengths"]):
+        known = ", ".join(data["lengths"])
+        faults.append(f"task = {shown(task)}: unknown task. Known: {known}.")
+    if faults:
+        raise RuntimePresetError("invalid runtime options:", faults=faults)
+
+
+def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    """The switches without those that nothing here answers to, so that what is said to be ignored is."""
     faults = {
         key: f"{key}: unknown option.{did_you_mean(key, known_options())}"
         for key in options
@@ -237,12 +257,22 @@ def _note_unknown(options: Mapping[str, Any], notes: Notes) -> None:
     for key in faults:
         told = f"runtime_options.{key} = {options[key]}: unknown; ignored."
         notes.unknown_switch(told, error)
+    return {key: value for key, value in options.items() if key not in faults}
 
 
 def known_options() -> frozenset[str]:
     """Every switch and field that a request may set."""
     data = preset_file()
-    parts = ("options", "mebibytes", "milliseconds", "unmodelled", "tells", "no_effect", "work")
+    parts = (
+        "options",
+        "mebibytes",
+        "milliseconds",
+        "unmodelled",
+        "tells",
+        "no_effect",
+        "work",
+        "elsewhere",
+    )
     tells = {tell.partition("=")[0] for tell in data["tells"]}
     return frozenset(
         {key for part in parts for key in data[part]} | tells | {*OF_MODELS} | {*fields_of()}
@@ -264,9 +294,9 @@ def _assume(
         is_asked &= cluster.device_count >= row.get("devices", 1)
         if is_asked and key not in options:
             value = getattr(chosen, row["field"])
-            shown = {True: "on", False: "off"}.get(value, value)
+            word = {True: "on", False: "off"}.get(value, value)
             why = reasons.get(key) or f"{chosen.name} default"
-            notes.assume(f"{row['title']} {shown}", why, f"--set {key}=…")
+            notes.assume(f"{row['title']} {word}", why, f"--set {key}=…")
     for key, reason in data["unmodelled"].items():
         if key in options and _word(options[key]) not in _NOTHING:
             notes.warn(f"{key} = {options[key]} is not modeled: {reason}.")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from foretrain.errors import InputError, RuntimePresetError, did_you_mean, hint
 from foretrain.limits import shown
-from foretrain.units import parse_bytes, parse_seconds
+from foretrain.runtime.options import usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Runtime:
                 faults.append(f"{name}: unknown option.{did_you_mean(name, known)}")
                 continue
             try:
-                changes[name] = _usable(name, value, str(known[name].type))
+                changes[name] = usable(name, value, str(known[name].type))
             except InputError as error:
                 faults.append(f"{name}: {error}")
         if faults:
@@ -215,20 +215,6 @@ class Runtime:
         return replace(self, **changes)
 
 
-PURPOSES = (
-    "tensor",
-    "context",
-    "expert",
-    "data",
-    "pipeline",
-    "embedding",
-    "halo",
-    "reshard",
-    "weights",
-)
-"""What communication serves."""
-
-
 def fields_of() -> tuple[str, ...]:
     """The fields that options may set."""
     return tuple(field.name for field in fields(Runtime) if field.name not in _IDENTITY)
@@ -236,73 +222,6 @@ def fields_of() -> tuple[str, ...]:
 
 _IDENTITY = ("name", "title", "source", "aliases", "defaults", "headroom", "headroom_reason")
 """What no option changes; headroom is asked for by a question of its own."""
-_WORDS = {
-    "attention": ("flash", "flash3", "triton", "flash1", "cudnn", "unfused"),
-    "attention_since_hopper": ("", "flash", "flash3", "cudnn"),
-    "library": ("nccl", "nccl-pods", "gloo", "mpi"),
-    "selective": ("attention", "products", "blocks"),
-    "synchronises_at": ("gradient", "forward", "adapted"),
-}
-_SHARES = ("expert_overlap", "fragmentation", "exchange_fragmentation", "exchange_share")
-
-
-def _usable(name: str, value: Any, kind: str) -> Any:
-    """The value in its field's type, or an InputError that says what the field takes."""
-    if name in _WORDS:
-        if value not in _WORDS[name]:
-            raise InputError(f"{value!r} is not one of {', '.join(_WORDS[name])}.")
-        return value
-    if kind == "str":
-        return str(value)
-    if kind == "bool":
-        if not isinstance(value, bool):
-            raise InputError(f"{value!r} is not true or false.")
-        return value
-    if name == "algorithms":
-        return _pairs(value)
-    if name == "priorities":
-        return tuple((purpose, _priority(purpose, word)) for purpose, word in _pairs(value))
-    if kind.startswith("tuple"):
-        words = tuple(value.split("-")) if isinstance(value, str) else tuple(value)
-        return tuple(str(word) for word in words)
-    if value is None and "None" in kind:
-        return None
-    number = _number(name, value)
-    if not 0 <= number < float("inf") or (name in _SHARES and number > 1):
-        raise InputError(
-            f"{value!r} must be {'from 0 to 1' if name in _SHARES else 'zero or more'}."
-        )
-    return int(number) if kind == "int" else number
-
-
-def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
-    """`{"all_reduce": "tree"}`, or as text `all_reduce:tree,all_to_all:bruck`."""
-    if isinstance(value, Mapping):
-        return tuple(sorted((str(k), str(v)) for k, v in value.items()))
-    words = [word.strip() for word in str(value).split(",") if word.strip()]
-    if not all(":" in word for word in words):
-        raise InputError(f"{value!r}: write name:value, such as all_reduce:tree.")
-    return tuple(sorted((w.partition(":")[0], w.partition(":")[2]) for w in words))
-
-
-def _priority(purpose: str, word: str) -> float:
-    if purpose not in PURPOSES:
-        raise InputError(f"{purpose!r} is not a purpose.{hint(purpose, PURPOSES)}")
-    try:
-        number = float(word)
-    except ValueError:
-        number = 0.0
-    if not 1e-3 <= number <= 1e3:
-        raise InputError(f"{word!r} must be a number from 0.001 to 1000.")
-    return number
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool):
-        raise InputError(f"{value!r} is not a number.")
-    if "seconds" in name:
-        return parse_seconds(value)
-    return parse_bytes(value)  # plain numbers pass; sizes may carry a unit
 
 
 @cache

@@ -1,0 +1,167 @@
+"""A switch is understood, refused, or said to have no effect; it never passes in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretrain.cases import scenario_from_case
+from foretrain.errors import InputError
+from foretrain.resolving.resolve import ask
+from foretrain.scenario import Scenario
+
+ON = "1 x dgx-h100"
+
+
+def asked(options: dict[str, Any], model: str = "llama3-8b", **words: Any) -> Scenario:
+    given = {"on": ON, "plan": "dp8", "batch": 64, "micro_batch": 1, **words}
+    return ask(model, **given, runtime_options=options)
+
+
+def case(options: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "model": {"zoo": "llama3-8b"},
+        "seq_len": 4096,
+        "cluster": {"device": "h100-sxm", "devices_per_node": 8, "nodes": 1},
+        "batch": {"global": 64, "micro": 1},
+        "precision": "bf16",
+        "runtime": "megatron",
+        "runtime_options": options,
+        **changes,
+    }
+
+
+# --- float8 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stated", "name"),
+    [
+        ("off", "bf16"),
+        ("false", "bf16"),
+        (False, "bf16"),
+        ("none", "bf16"),
+        (True, "fp8"),
+        ("on", "fp8"),
+        ("rowwise", "fp8"),
+        ("tensorwise", "fp8"),
+        ("mxfp8", "mxfp8"),
+    ],
+)
+def test_float8_is_a_switch_or_a_recipe(stated: Any, name: str) -> None:
+    assert asked({"float8": stated}, precision="bf16").workload.precision.name == name
+
+
+def test_float8_nonsense_is_refused_and_in_a_case_ignored() -> None:
+    with pytest.raises(InputError, match=r"float8 = 'nonsense'.*rowwise"):
+        asked({"float8": "nonsense"})
+    found = scenario_from_case(case({"float8": "nonsense"}))
+    assert found.workload.precision.name == "bf16"
+    assert any("float8 = nonsense: unknown; ignored" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("stated", "precision"), [(True, "fp32"), (True, "fp16"), ("off", "fp8"), (False, "mxfp8")]
+)
+def test_float8_overruled_by_the_precision_is_told(stated: Any, precision: str) -> None:
+    found = asked({"float8": stated}, precision=precision)
+    assert found.workload.precision.name == precision
+    told = f"float8 = {stated} has no effect with precision {precision}"
+    assert any(told in line for line in found.warnings)
+
+
+# --- values that a case states and nobody knows -----------------------------------------------------------
+
+
+def test_an_unknown_value_of_a_case_changes_nothing() -> None:
+    """Megatron prefers cuDNN's attention on Hopper, which a word nobody knows must not turn off."""
+    usual, bogus = (scenario_from_case(case(o)) for o in ({}, {"attention": "bogus"}))
+    assert any("attention = bogus: unknown; ignored" in line for line in bogus.warnings)
+    assert bogus.runtime == usual.runtime
+    assert bogus.runtime.attention == "cudnn"
+
+
+# --- words that would change nothing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"precision": "fp32"}, "--precision"),
+        ({"steps": 100}, "--steps"),
+        ({"stages": 3}, "pp in the plan"),
+        ({"schedule_name": "gpipe"}, "--plan"),
+        ({"recompute_granularity": "full"}, "recompute=full"),
+        ({"placement": [4, 4]}, "--on"),
+        ({"topology": "x"}, "--on"),
+        ({"task": "foo"}, "MLM+NSP pretraining"),
+        ({"peft": "lora", "lora_alpha": "abc"}, "lora_alpha = 'abc'"),
+        ({"peft": "lora", "training": "full"}, "contradict"),
+        ({"peft": False, "training": "lora"}, "contradict"),
+    ],
+)
+def test_words_of_another_option_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        asked(options)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"moe_capacity_factor": 1.5}, "llama3-8b has no experts"),
+        ({"max_predictions": 20}, "masked tokens"),
+        ({"nccl_ub": True}, "not modeled"),
+        ({"limit_all_gathers": True}, "not modeled"),
+    ],
+)
+def test_switches_without_effect_are_told(options: dict[str, Any], told: str) -> None:
+    (key,) = options
+    assert any(key in line and told in line for line in asked(options).warnings)
+
+
+def test_a_case_may_have_words_of_other_options() -> None:
+    words = {"steps": 100, "stages": "a, b", "schedule_name": "1f1b", "training": "full"}
+    assert scenario_from_case(case(words)).warnings == ()
+    both = scenario_from_case(case({"peft": "lora", "training": "full"}))
+    assert any("contradict" in line and "lora is used" in line for line in both.warnings)
+
+
+def test_a_list_of_projections_is_told_once() -> None:
+    with pytest.raises(InputError) as caught:
+        asked({"peft": "lora", "lora_targets": "x"})
+    assert str(caught.value).count("Known:") == 1
+
+
+# --- words of a plan ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ("dp8 gpipe", "gpipe in the plan has no effect: pp is 1"),
+        ("pp2 dp4 interleaved", "vpp is 1"),
+        ("dp8 cp=ring", "cp=ring in the plan has no effect"),
+        ("dp8 sp", "sp in the plan has no effect: tp is 1"),
+        ("tp2 dp4 etp1", "etp1 in the plan has no effect: llama3-8b has no experts"),
+        ("dp8 tables=rows", "no embedding tables"),
+    ],
+)
+def test_words_of_a_plan_without_effect_are_told(plan: str, told: str) -> None:
+    assert any(told in line for line in asked({}, plan=plan).warnings)
+
+
+def test_words_of_a_plan_with_effect_are_not_mentioned() -> None:
+    found = asked({}, plan="tp2 pp2 dp2 sp gpipe recompute=full@0,31")
+    assert not any("no effect" in line for line in found.warnings)
+
+
+def test_layers_that_a_model_does_not_have_cannot_run_again() -> None:
+    with pytest.raises(InputError, match=r"llama3-8b has 32 layers.*no layer 99"):
+        asked({}, plan="dp8 recompute=full@0,99")
+
+
+def test_tables_of_a_recommender_are_split() -> None:
+    found = asked({}, model="dlrm-small", plan="dp8 tables=rows", batch=8192, micro_batch=1024)
+    assert not any("no effect" in line for line in found.warnings)

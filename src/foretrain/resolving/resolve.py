@@ -18,14 +18,12 @@ from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
-from foretrain.plan.mapped import words_in
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.batch import samples_of
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
-from foretrain.resolving.float8 import with_float8
 from foretrain.resolving.idle_words import note_idle_words
 from foretrain.resolving.lora import tuned
 from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
@@ -173,6 +171,8 @@ class _Resolver:
         if isinstance(plan, str) and not _is_file(plan):
             return None if self._is_open else said(plan)
         if isinstance(plan, Mapping) and "mesh" not in plan:
+            from foretrain.plan.mapped import words_in
+
             return words_in(plan)
         return None
 
@@ -193,6 +193,10 @@ class _Resolver:
             self.notes.assume(
                 f"precision {asked}", "supported by the devices' matrix units", "--precision"
             )
+        if "float8" not in self.request.runtime_options:
+            return precision(asked)
+        from foretrain.resolving.float8 import with_float8
+
         return with_float8(precision(asked), self.request.runtime_options, self.notes)
 
     def _optimizer(self, model: Model) -> Optimizer:

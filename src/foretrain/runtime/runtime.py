@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from foretrain.errors import InputError, RuntimePresetError, did_you_mean, hint
 from foretrain.limits import shown
-from foretrain.runtime.options import usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,12 @@ class Runtime:
 
     def with_options(self, options: Mapping[str, Any]) -> Runtime:
         """A copy with fields replaced; unknown names and invalid values are errors, all reported together."""
+        if not options:
+            return self
         known = {field.name: field for field in fields(self) if field.name not in _IDENTITY}
+        # here, because a preset as it is has nothing to check
+        from foretrain.runtime.options import usable
+
         faults, changes = [], {}
         for name, value in options.items():
             if name not in known:

@@ -19,8 +19,8 @@ from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
 from foretrain.recommendation.figures import figure, figures
-from foretrain.resolving.batch import samples_of
 from foretrain.resolving.defaults import optimizer_for
+from foretrain.resolving.micro_batch import samples_of
 from foretrain.resolving.notes import Notes
 from foretrain.units import parse_amount, parse_bytes, parse_seconds
 

@@ -21,12 +21,16 @@ from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
-from foretrain.resolving.batch import samples_of
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.idle_words import note_idle_words
 from foretrain.resolving.lora import tuned
-from foretrain.resolving.micro_batch import MicroBatch, default_batch, largest_that_fits
+from foretrain.resolving.micro_batch import (
+    MicroBatch,
+    default_batch,
+    largest_that_fits,
+    samples_of,
+)
 from foretrain.resolving.notes import Notes
 from foretrain.resolving.request import AUTO, Request
 from foretrain.resolving.stack import stack_of

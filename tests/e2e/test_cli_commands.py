@@ -252,6 +252,16 @@ def test_cases_to_a_file(
     assert "5 of 7 cases could not be predicted" in captured.err
 
 
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_file_without_cases_is_told(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(content)
+    assert run(["predict", "--cases", str(source)]) == 1
+    assert "in.jsonl has no cases" in capsys.readouterr().err
+
+
 def test_a_fault_of_ours_leaves_no_half_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -137,6 +137,8 @@ def test_a_power_factor_and_an_unknown_price_are_told() -> None:
         ({"tokens": 1e9, "steps": 5}, "length: specify one of .* \\(tokens, steps given\\)"),
         ({"tokens": 0}, "tokens: 0 must be positive"),
         ({"steps": "many"}, "steps: 'many' is not an amount"),
+        ({"steps": 1.5}, "steps: 1.5 is not a whole number"),
+        ({"steps": "1.5"}, "steps: 1.5 is not a whole number"),
         ({"tokens": "1e400"}, "tokens: 1e400 must be positive and at most 1e"),
         ({"epochs": 2}, "epochs: the dataset size is unknown; specify dataset_samples"),
         ({"epochs": 2, "dataset_samples": 5, "dataset_tokens": 5}, "mutually exclusive"),

@@ -165,3 +165,18 @@ def test_layers_that_a_model_does_not_have_cannot_run_again() -> None:
 def test_tables_of_a_recommender_are_split() -> None:
     found = asked({}, model="dlrm-small", plan="dp8 tables=rows", batch=8192, micro_batch=1024)
     assert not any("no effect" in line for line in found.warnings)
+
+
+# --- keys of a case ---------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_of_a_case_is_told_with_a_suggestion() -> None:
+    found = scenario_from_case(case({}, optimiser="adam"))
+    assert "optimiser: unknown key; ignored. Did you mean 'optimizer'?" in found.warnings
+    assert not any("runtime_options.optimiser" in line for line in found.warnings)
+    assert found.unknown_switches == 1
+
+
+def test_a_switch_beside_the_keys_of_a_case_still_counts() -> None:
+    assert scenario_from_case(case({}, attention="unfused")).runtime.attention == "unfused"
+    assert scenario_from_case(case({}, attn_impl="unfused")).runtime.attention == "unfused"

@@ -115,6 +115,9 @@ def length_of(
             return None
         return Length(value / workload.seq_len, asked)
     if name == "steps":
+        if not value.is_integer():
+            faults.append(f"steps: {_said(text)} is not a whole number.")
+            return None
         if batch is None:
             faults.append(
                 "steps: with a batch size per device, the work per step depends on the "

@@ -28,7 +28,7 @@ from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.resolving import Request
-from foretrain.resolving.stack import preset_of
+from foretrain.resolving.stack import is_switch, preset_of
 
 # letters and digits alone
 _SCHEDULES = {
@@ -69,8 +69,8 @@ def request_from_case(case: Mapping[str, Any]) -> Request:
 class _Translation:
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
-        # what stands beside the known keys is a switch as well
-        others = {key: value for key, value in case.items() if key not in _KEYS}
+        # a switch that stands beside the known keys counts as well
+        others = {key: case[key] for key in case if key not in _KEYS and _is_switch(key)}
         self.options = {**others, **_mapping(case, "runtime_options")}
         self.plan = _mapping(case, "plan")
         self.batch = _mapping(case, "batch")
@@ -109,6 +109,9 @@ class _Translation:
         )
 
     def _unknown_keys(self) -> Iterator[str]:
+        for key, value in self.case.items():
+            if key not in (*_KEYS, *self.options) and value is not None:
+                yield f"{key}: unknown key; ignored.{did_you_mean(key, _KEYS)}"
         for part, known in (("plan", _PLAN_KEYS), ("batch", _BATCH_KEYS)):
             for key, value in getattr(self, part).items():
                 if key not in known and value is not None:
@@ -253,6 +256,10 @@ class _Translation:
                 f"batch.per_device = {each} is not a multiple of batch.micro = {micro}; batch.micro "
                 "is used."
             )
+
+
+def _is_switch(key: str) -> bool:
+    return key in OF_PLANS or is_switch(key)
 
 
 def _layers(model: Model) -> int:

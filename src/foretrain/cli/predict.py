@@ -26,7 +26,7 @@ def predict(
     """Predict step time, memory, stalls and cost of a training step or a whole job.
 
     One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not
-    fit, or when no case of the file could be predicted.
+    fit, or when the file has no case that could be predicted.
     """
     from foretrain.cli.output import expect_prediction, give_prediction
 
@@ -66,6 +66,8 @@ def _many(path: str, question: Question, output: Output) -> int:
         else:
             with whole_file(files[0]) as target:
                 done, failed = _write(stream, path, output, target.write)
+    if not done:
+        note(f"{path} has no cases; expected {case_lines.WHAT}.")
     if failed and not output.quiet:
         from foretrain.units import counted
 
@@ -75,7 +77,7 @@ def _many(path: str, question: Question, output: Output) -> int:
         )
     if files:
         _summary(done, failed, str(files[0]), output)
-    return 1 if done and failed == done else 0
+    return 1 if failed == done else 0
 
 
 def _write(

@@ -279,6 +279,14 @@ def known_options() -> frozenset[str]:
     )
 
 
+def is_switch(key: str) -> bool:
+    """Whether a request may set it, under any spelling, or is told why not."""
+    data = preset_file()
+    spellings = (spelling for row in data["spellings"].values() for spelling in row)
+    is_work = any(part in key.lower() for part in data["work_words"])
+    return is_work or key in known_options() or key in spellings
+
+
 def _assume(
     chosen: Runtime,
     options: Mapping[str, Any],

@@ -13,7 +13,7 @@ from foretrain.compile.execution import ExecutionGraph
 from foretrain.errors import InputError, did_you_mean
 from foretrain.keywords import keywords
 from foretrain.limits import FACTOR, shown
-from foretrain.plan.defaults import plan_defaults
+from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.resolving import ask
@@ -86,7 +86,7 @@ def _smaller_plans(asked: Scenario) -> Iterator[tuple[str, Plan]]:
             asked.cluster.device_count,
             plan_defaults(asked.runtime, asked.workload.model),
         )
-        for words in _sharded(parse(asked.plan.text, defaults, devices)):
+        for words in _sharded(parse(asked.plan.text, defaults, devices), defaults):
             try:
                 plan = Plan.of(
                     words,
@@ -100,8 +100,14 @@ def _smaller_plans(asked: Scenario) -> Iterator[tuple[str, Plan]]:
             yield plan.text, plan
 
 
-def _sharded(words: Words) -> Iterator[Words]:
+def _sharded(words: Words, defaults: PlanDefaults) -> Iterator[Words]:
     dp = words.dp or 1
+
+    def split(**degrees: Any) -> Words:
+        """Sequence parallelism comes with tensor parallelism where the stack has it so."""
+        found = replace(words, **degrees)
+        return found if words.tp > 1 else replace(found, sp=defaults.sp_of(found))
+
     for stage in range(words.zero + 1, 4):
         if dp * words.cp > 1:
             yield replace(words, zero=stage)
@@ -109,9 +115,9 @@ def _sharded(words: Words) -> Iterator[Words]:
         yield replace(words, offload=(*words.offload, "optimizer"))
     for name in ("tp", "pp"):
         if dp % 2 == 0:
-            yield replace(words, dp=dp // 2, **{name: getattr(words, name) * 2})
+            yield split(dp=dp // 2, **{name: getattr(words, name) * 2})
     if dp % 2 == 0 and dp > 2:
-        yield replace(words, dp=dp // 4 or 1, tp=words.tp * 2, pp=words.pp * 2, recompute="full")
+        yield split(dp=dp // 4 or 1, tp=words.tp * 2, pp=words.pp * 2, recompute="full")
     sharded = max(words.zero, 1 if dp > 1 else 0)
     yield replace(words, zero=sharded, recompute="full")
     yield replace(words, zero=sharded, recompute="full", offload=("optimizer",))
@@ -174,8 +180,11 @@ def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str,
     for key in _ASKED:
         if key in changes:
             renamed[key] = parse_count(changes[key]) if key in _COUNTS else changes[key]
-    asked = ask(renamed.pop("model", model), **renamed)
     scales = {_SCALES[key]: _factor(key, changes[key]) for key in changes if key in _SCALES}
+    memory = scales.pop("memory", None)
+    if memory is not None:  # first, since it decides what fits: plan, micro-batch, headroom
+        renamed["on"] = _scaled(Cluster.of(renamed["on"]), {"memory": memory})
+    asked = ask(renamed.pop("model", model), **renamed)
     if scales:
         asked = replace(asked, cluster=_scaled(asked.cluster, scales))
     if "host" in changes:

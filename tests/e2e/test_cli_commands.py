@@ -379,7 +379,7 @@ def test_a_document_of_another_kind_is_refused(
     (tmp_path / "x.json").write_text("[]")
     assert run(["explain", str(tmp_path / "x.json")]) == 2
     err = capsys.readouterr().err
-    assert "is not a prediction" in err
+    assert "is not a valid prediction" in err
     assert "expected object, found []" in err
 
 

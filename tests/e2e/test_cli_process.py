@@ -49,19 +49,33 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     assert "predict" in ran.stdout
 
 
-@pytest.mark.parametrize("args", [["--help"], ["predict", "--help"]], ids=" ".join)
-def test_help_takes_less_than_a_fifth_of_a_second(args: list[str]) -> None:
-    """Processor time, and the best of several: other work on the machine is not what is measured."""
+BARE = """
+import dataclasses, sys, typing, typer
+app = typer.Typer(rich_markup_mode=None)
+app.command()(lambda: None)
+app(["--help"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "times"), [(["--help"], 3.0), (["predict", "--help"], 2.0)], ids=["all", "predict"]
+)
+def test_help_takes_little_more_than_the_library_behind_it(args: list[str], times: float) -> None:
+    """Processor time beside that of an empty command of the same library, the best of several taken in turn: what a
+    machine's speed and other work on it do, they do to both."""
     resource = pytest.importorskip("resource")
-    best = float("inf")
-    for _ in range(8):
+
+    def taken(*command: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert _run(*args).returncode == 0
+        subprocess.run([sys.executable, *command], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        best = min(best, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-        if best < 0.2:
-            return
-    assert best < 0.2
+        return float(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+    ours = bare = float("inf")
+    for _ in range(8):
+        bare = min(bare, taken("-c", BARE))
+        ours = min(ours, taken("-m", "foretrain.cli", *args))
+    assert ours < times * bare
 
 
 def test_version() -> None:

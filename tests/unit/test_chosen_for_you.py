@@ -84,3 +84,33 @@ def test_the_winner_of_a_search_asked_again_is_the_same_answer() -> None:
     assert again.step_seconds == best.prediction.step_seconds
     assert again.interval == best.prediction.interval
     assert runtime("megatron").name == best.prediction.question["runtime"]
+
+
+def test_more_memory_is_there_before_anything_is_chosen() -> None:
+    question = {
+        "on": "1 x dgx-a100-40gb",
+        "plan": "dp8 zero3",
+        "batch": 512,
+        "seq": 8192,
+        "headroom": "2GiB",
+    }
+    found = foretrain.whatif(TINY, changes={"device.memory": "2x"}, **question)  # type: ignore[arg-type]
+    assert found.changed.memory.headroom_bytes == pytest.approx(2 * 2**30)
+    assert found.changed.question["micro_batch"] > found.base.question["micro_batch"]
+
+
+def test_a_what_if_compares_by_what_is_alike() -> None:
+    question = {"on": "1 x dgx-h100", "plan": "dp8", "batch": 8, "runtime": "megatron"}
+    shorter = foretrain.whatif(TINY, changes={"seq": 1024}, **question)  # type: ignore[arg-type]
+    assert shorter.unit == "token"
+    assert shorter.speedup == shorter.changed.tokens_per_second / shorter.base.tokens_per_second
+    assert shorter.remarks == ()
+    other = foretrain.whatif(TINY, changes={"model": "gpt2", "seq": 1024}, **question)  # type: ignore[arg-type]
+    assert "gpt2" in other.remarks[0]
+
+
+def test_fit_splits_as_the_stack_does() -> None:
+    found = foretrain.fit("llama3-8b", on="1 x dgx-h100", plan="dp8", batch=64, runtime="megatron")
+    split = [one.change for one in found.changes if one.change.startswith("tp")]
+    assert split
+    assert all(" sp" in one and "no-sp" not in one for one in split)

@@ -26,7 +26,7 @@ SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "v
         ({"batch": 10**9, "micro_batch": 1}, ["micro-batches", "Increase the micro-batch"]),
         ({"batch": 10**12}, ["global batch", "at most"]),
         ({"batch": 0}, ["not a positive whole number"]),
-        ({"micro_batch": 10**9}, ["micro_batch", "at most"]),
+        ({"micro_batch": 10**9}, ["micro-batch", "at most"]),
         ({"micro_batch": -1}, ["micro-batch", "not a positive whole number"]),
         ({"seq": 10**12}, ["sequence length", "at most"]),
         ({"plan": "pp8 vpp99999999"}, ["vpp99999999", "at most"]),

@@ -55,15 +55,33 @@ class WhatIf(Answer):
     changes: Mapping[str, Any]
 
     @property
+    def unit(self) -> str:
+        """What speeds are compared by: tokens where samples are of another length."""
+        lengths = {p.question.get("seq_len") for p in (self.base, self.changed)}
+        return "token" if len(lengths) > 1 and None not in lengths else "sample"
+
+    @property
     def speedup(self) -> float:
-        """How many times as fast samples are trained on: a larger batch makes a longer step, not a slower one."""
-        before = self.base.samples_per_second
-        return self.changed.samples_per_second / before if before else 1.0
+        """How many times as fast training is: a larger batch makes a longer step, not a slower one."""
+        name = f"{self.unit}s_per_second"
+        before, after = getattr(self.base, name), getattr(self.changed, name)
+        return float(after / before) if before else 1.0
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Where the work is another, times do not compare."""
+        models = [str(p.question.get("model")) for p in (self.base, self.changed)]
+        sizes = {p.question.get("parameters") for p in (self.base, self.changed)}
+        if len(set(models)) > 1 or len(sizes) > 1:
+            return (f"Different work: {models[0]} before, {models[1]} after.",)
+        return ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "changes": dict(self.changes),
             "speedup": self.speedup,
+            "speedup_per": self.unit,
+            "remarks": list(self.remarks),
             "base": self.base.to_dict(),
             "changed": self.changed.to_dict(),
         }

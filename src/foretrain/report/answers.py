@@ -129,7 +129,7 @@ def whatif_page(answer: WhatIf) -> Page:
     asked = ", ".join(f"{key}={value}" for key, value in answer.changes.items())
     headline = (
         f"{words.seconds(changed.step_seconds)} per step instead of {words.seconds(base.step_seconds)} "
-        f"({_faster(ratio)}) with {asked}"
+        f"({_faster(ratio, answer.unit)}) with {asked}"
     )
     if not changed.fits:
         headline += f"; DOES NOT FIT: {words.of_memory(changed)}"
@@ -138,17 +138,17 @@ def whatif_page(answer: WhatIf) -> Page:
     return Page(
         headline,
         Late(answer.to_dict),
-        _before_after(base, changed),
+        (Section("Remarks", lines=answer.remarks), *_before_after(base, changed)),
         not changed.fits,
         asked=words.asked(base),
         whole=(*words.names(base), *words.names(changed), *map(str, answer.changes.values())),
     )
 
 
-def _faster(ratio: float) -> str:
+def _faster(ratio: float, unit: str) -> str:
     if abs(ratio - 1.0) < 5e-4:
         return "no difference"
-    return f"{ratio:.{2 if abs(ratio - 1.0) >= 0.01 else 3}f}× as fast per sample"
+    return f"{ratio:.{2 if abs(ratio - 1.0) >= 0.01 else 3}f}× as fast per {unit}"
 
 
 def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:

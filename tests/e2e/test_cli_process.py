@@ -141,7 +141,7 @@ def test_cases_answer_line_by_line(tmp_path: Path) -> None:
     [
         ["fit", *ASK],
         ["whatif", *ASK, "--set", "network.bandwidth=2x"],
-        ["sweep", *ASK, "--vary", "seq=4k,8k"],
+        ["sweep", *ASK, "--vary", "network.bandwidth=1x,2x"],
         ["compile", *ASK, "--dump"],
         ["schema", "case"],
     ],

@@ -201,7 +201,7 @@ GPT2 = ["gpt2", "--on", ON, "--batch", "64"]
         ["predict", *GPT2],
         ["fit", *GPT2],
         ["whatif", *GPT2, "--set", "host=0x"],
-        ["sweep", *GPT2, "--vary", "batch=64,128"],
+        ["sweep", *GPT2, "--vary", "seq=512,1024"],
         ["explain", "PREDICTION"],
         ["compare", "PREDICTION", "PREDICTION"],
         ["search", *GPT2, "--where", WHERE, "--top", "1"],

@@ -231,7 +231,7 @@ def _words(tiny: str, ask: list[str]) -> tuple[Target, ...]:
         Target("precision", (*call, "--precision", "{word}"), _texts("bf16", "fp8", "fp32"), "text"),
         Target("optimizer", (*call, "--optimizer", "{word}"), _texts("adam", "sgd", "lamb"), "text"),
         Target("what-if", ("whatif", *ask, "--json", "--set", "{word}"), _texts(*changes), "text"),
-        Target("sweep", ("sweep", *ask, "--json", "--vary", "{word}"), _texts(*axes), "text"),
+        Target("sweep", ("sweep", tiny, *ON, "--json", "--vary", "{word}"), _texts(*axes), "text"),
         Target("batch", ("predict", tiny, *ON, "--seq", "64", "--json", "--batch", "{word}"), _texts(*numbers), "text"),
         Target("micro-batch", ("predict", tiny, *ON, "--json", "--micro-batch", "{word}"), _texts(*numbers), "text"),
         Target("sequence", ("predict", tiny, *ON, "--batch", "8", "--json", "--seq", "{word}"), _texts(*numbers), "text"),

@@ -155,7 +155,7 @@ def test_cases_answer_line_by_line(tmp_path: Path) -> None:
     [
         ["fit", *ASK],
         ["whatif", *ASK, "--set", "network.bandwidth=2x"],
-        ["sweep", *ASK, "--vary", "batch=64,128"],
+        ["sweep", *ASK, "--vary", "network.bandwidth=1x,2x"],
         ["compile", *ASK, "--dump"],
         ["schema", "case"],
     ],

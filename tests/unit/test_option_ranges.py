@@ -43,7 +43,7 @@ def test_a_number_out_of_range_is_refused(name: str, value: Any) -> None:
     [
         ("aligned_to", 0, "from 1 to 4,096"),
         ("kernel_pace", 0, "from 0.01 to 100"),
-        ("gradient_bytes", 0, "from 0.5 to 8"),
+        ("gradient_bytes", 0, "from 0.5 to 1,000"),
         ("bucket_bytes", 0, "from 1 to"),
         ("pads_vocabulary_to", 0, "whole number from 1"),
         ("prefetched_blocks", 1.5, "whole number"),

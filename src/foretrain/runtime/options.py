@@ -64,7 +64,7 @@ RANGES: Mapping[str, Range] = {
     "negotiation_rounds": Range(0.0, 1000.0),
     "negotiation_seconds_per_hop": _HOST,
     "negotiation_seconds_per_rank": _HOST,
-    "gradient_bytes": Range(0.5, 8.0),
+    "gradient_bytes": Range(0.5, 1000.0),
     "reducer_copies": _COPIES,
     "staging_buckets": Range(0.0, 10_000.0),
     "update_copies": _COPIES,

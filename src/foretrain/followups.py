@@ -183,7 +183,8 @@ def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str,
     scales = {_SCALES[key]: _factor(key, changes[key]) for key in changes if key in _SCALES}
     memory = scales.pop("memory", None)
     if memory is not None:  # first, since it decides what fits: plan, micro-batch, headroom
-        renamed["on"] = _scaled(Cluster.of(renamed["on"]), {"memory": memory})
+        read = Cluster.read(renamed["on"])
+        renamed["on"] = read._replace(cluster=_scaled(read.cluster, {"memory": memory}))
     asked = ask(renamed.pop("model", model), **renamed)
     if scales:
         asked = replace(asked, cluster=_scaled(asked.cluster, scales))

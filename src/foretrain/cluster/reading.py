@@ -35,9 +35,11 @@ def cluster_of(spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
 
 
 def cluster_with_notes(
-    spec: str | Path | Mapping[str, Any] | Cluster,
+    spec: str | Path | Mapping[str, Any] | Cluster | Described,
 ) -> Described:
     """See `Cluster.read`."""
+    if isinstance(spec, Described):
+        return spec
     if isinstance(spec, Cluster):
         return Described(spec)
     if isinstance(spec, Path) or (isinstance(spec, str) and _is_file(spec)):

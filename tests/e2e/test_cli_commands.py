@@ -380,7 +380,7 @@ def test_a_document_of_another_kind_is_refused(
     assert run(["explain", str(tmp_path / "x.json")]) == 2
     err = capsys.readouterr().err
     assert "is not a valid prediction" in err
-    assert "expected object, found []" in err
+    assert "expected object, got []" in err
 
 
 def test_sweep_tries_every_combination(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ COMMANDS = {
     "explain": ["explain", "p.json"],
     "compare": ["compare", "p.json", "p.json"],
     "whatif": ["whatif", *ASK, "--set", "network.bandwidth=2x"],
-    "sweep": ["sweep", *ASK, "--vary", "seq=64,128"],
+    "sweep": ["sweep", *ASK, "--vary", "micro_batch=1,2"],
     "search": ["search", "gpt2", "--on", "4 x a100", "--batch", "64", "--where", "pp=1,tp=1"],
     "validate": ["validate", "cases.jsonl"],
     "compile": ["compile", *ASK],

@@ -27,6 +27,8 @@ from foretrain.report import catalog, plain
 from foretrain.report.graph import communicator_name, folded, graph_page, stream_tasks, task_name
 from foretrain.report.page import Page, Section, page_format, render_page, sheet
 from foretrain.report.validation import validation_page
+from foretrain.resolving import ask
+from foretrain.scenario import Scenario
 from foretrain.testing.exporters import HOSTILE
 from foretrain.validation import ValidationReport
 
@@ -116,17 +118,23 @@ def test_repetitions_are_folded(sequence: str, runs: list[tuple[int, str]]) -> N
     assert "".join(block * times for times, block in folded(sequence)) == sequence
 
 
+def _asked() -> Scenario:
+    return ask("gpt2", on="1 x dgx-h100", plan="dp8", batch=8)
+
+
 def test_graph_page_dumps_shapes_and_tasks() -> None:
-    text = render_page(graph_page(_graph(), dump=True), "txt")
+    text = render_page(graph_page(_graph(), _asked(), dump=True), "txt")
     assert "3 tasks of 2 shapes on 2 streams; 4 ranks in 1 class" in text
     assert "layers.mlp forward: gemm 1×128×256×512 bf16" in text
     assert "all_reduce 1.0 MiB on dp group (data)" in text
     assert "F0 B0.1 collective:B" in text
+    assert "gpt2 on 1 x dgx-h100" in text
+    assert "(--precision)" in text
 
 
 def test_graph_document_holds_every_task_only_when_dumped() -> None:
-    brief = json.loads(render_page(graph_page(_graph()), "json"))
-    whole = json.loads(render_page(graph_page(_graph(), dump=True), "json"))
+    brief = json.loads(render_page(graph_page(_graph(), _asked()), "json"))
+    whole = json.loads(render_page(graph_page(_graph(), _asked(), dump=True), "json"))
     assert "task" not in brief
     assert whole["task"]["kind"] == ["chain", "chain", "collective"]
     assert whole["stream_tasks"] == [[0, 1, 2], [2]]

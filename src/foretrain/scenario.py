@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -145,21 +145,38 @@ _LABELS = {
 
 def plain(value: Any) -> Any:
     """Values all the way down, such that equal things come out equal; floats keep every bit, labels are left out."""
-    if value is None or isinstance(value, bool | int | str):
+    kind = type(value)
+    if kind in _PLAIN:
         return value
+    if kind is tuple or kind is list:
+        return [plain(one) for one in value]
+    names = _content(kind)  # type: ignore[arg-type]
+    if names is not None:
+        return {"": kind.__qualname__, **{name: plain(getattr(value, name)) for name in names}}
+    return _uncommon(value)
+
+
+_PLAIN = frozenset({type(None), bool, int, str})
+
+
+@cache
+def _content(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass that answers depend on; None for any other type."""
+    if not is_dataclass(kind):
+        return None
+    labels = _LABELS.get(kind.__qualname__, ())
+    return tuple(f.name for f in fields(kind) if f.name not in labels)
+
+
+def _uncommon(value: Any) -> Any:
     if isinstance(value, float):  # 2.0 equals 2
         return int(value) if value.is_integer() else value.hex()
+    if isinstance(value, int | str):
+        return value
     if isinstance(value, np.ndarray):
         return [str(value.dtype), list(value.shape), value.tobytes().hex()]
     if isinstance(value, np.generic):
         return plain(value.item())
-    if is_dataclass(value) and not isinstance(value, type):
-        kind = type(value).__qualname__
-        labels = _LABELS.get(kind, ())
-        named = {
-            f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in labels
-        }
-        return {"": kind, **named}
     if isinstance(value, Mapping):
         return sorted(([plain(k), plain(v)] for k, v in value.items()), key=json.dumps)
     if isinstance(value, frozenset | set):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -196,10 +196,15 @@ def _prediction(simulated: Simulation) -> Prediction:
     )
 
 
+@lru_cache(maxsize=64)
+def _rescaled(cluster: Cluster, rate: str, factor: float) -> Cluster:
+    return cluster.scaled(**{rate: factor})
+
+
 def _on_links(simulated: Simulation, rate: str, factor: float) -> Costs:
     """The step's costs with other links, as `whatif` asks for them."""
     scenario, costs = simulated.scenario, simulated.costs
-    other = replace(scenario, cluster=scenario.cluster.scaled(**{rate: factor}))
+    other = replace(scenario, cluster=_rescaled(scenario.cluster, rate, factor))
     return cost_scenario(other, simulated.graph, known=costs.known.without(rate))
 
 

@@ -30,7 +30,7 @@ from foretrain.compile.execution import (
     Compute,
     Item,
 )
-from foretrain.compile.passes.fold import Fold
+from foretrain.compile.passes.fold import Fold, Use
 from foretrain.compile.segment import Async, Segment
 from foretrain.errors import Bug
 
@@ -118,6 +118,9 @@ class _Weaving:
         self.segment, self.classes, self.weaver = segment, classes, weaver
         self.has_company = has_company
         self.out = Template(has_company=has_company)
+        self.rows: list[tuple[int, int, int, float, tuple[int, ...]]] = []  # columns-to-be of `out`
+        self.movers: dict[Use, dict[int, list[int]]] = {}
+        self.streams: dict[tuple[int, str], int] = {}
         self.previous = [-1] * len(classes)  # the chain row each class ran last
         self.waits: dict[
             int, list[tuple[int, int]]
@@ -140,11 +143,21 @@ class _Weaving:
                 self._piece(low, high, self.in_step.get(low, alone))
         self._issue(pending, len(segment.chain))
         out.last = list(self.previous)
-        self._settle_memory()
         out.sends = [-1] * len(self.classes)
         if segment.send is not None:
             self._send(segment.send)
+        self._fill_columns()
         return out
+
+    def _fill_columns(self) -> None:
+        out = self.out
+        if self.rows:
+            columns = map(list, zip(*self.rows, strict=True))
+            out.kind, out.shape, out.rank_class, out.workspace, out.streams = columns
+        out.memory = [0.0] * len(self.rows)
+        for row in out.last:
+            if row >= 0:
+                out.memory[row] = self.segment.memory
 
     def _cuts(self) -> list[int]:
         chain = self.segment.chain
@@ -234,21 +247,22 @@ class _Weaving:
         streams: tuple[int, ...],
         workspace: float = 0.0,
     ) -> int:
-        out = self.out
-        out.kind.append(kind)
-        out.shape.append(shape)
-        out.rank_class.append(rank_class)
-        out.memory.append(0.0)
-        out.workspace.append(workspace)
-        out.streams.append(streams)
-        return len(out.kind) - 1
+        self.rows.append((kind, shape, rank_class, workspace, streams))
+        return len(self.rows) - 1
+
+    def _stream(self, position: int, name: str) -> int:
+        found = self.streams.get((position, name))
+        if found is None:
+            found = self.weaver.stream(self.classes[position], name)
+            self.streams[position, name] = found
+        return found
 
     def _launch(self, shape: int, position: int) -> int | None:
         """Host time to issue a shape: the lead the device must wait for, and the rest."""
         if not self.weaver.has_host:
             return None
         rank_class = self.classes[position]
-        host = (self.weaver.stream(rank_class, "host"),)
+        host = (self._stream(position, "host"),)
         lead = self._row(LAUNCH, shape, rank_class, host)
         self._row(LAUNCH_REST, shape, rank_class, host)
         if self.out.lead[position] < 0:
@@ -264,7 +278,7 @@ class _Weaving:
             rows = {}
             for position in members:
                 rank_class = self.classes[position]
-                compute = (self.weaver.stream(rank_class, "compute"),)
+                compute = (self._stream(position, "compute"),)
                 row = self._row(CHAIN, shape, rank_class, compute, self.segment.workspace)
                 self._follow(position, row, leads, low)
                 rows[position] = row
@@ -287,7 +301,7 @@ class _Weaving:
         shape = self.weaver.shapes.number(self.segment.chain[low : low + 1])
         for members in self._movers(work).values():
             leads = [self._launch(shape, position) for position in members]
-            streams = tuple(self.weaver.stream(self.classes[p], "compute") for p in members)
+            streams = tuple(self._stream(p, "compute") for p in members)
             first = self.classes[members[0]]
             row = self._row(COLLECTIVE, shape, first, streams, self.segment.workspace)
             for position, lead in zip(members, leads, strict=True):
@@ -304,8 +318,11 @@ class _Weaving:
 
     def _movers(self, work: Communication) -> dict[int, list[int]]:
         """Positions of this stage's classes that move together, by their class of group or party."""
-        fold = self.weaver.fold
-        found: dict[int, list[int]] = {}
+        fold, use = self.weaver.fold, (work.group, work.collective)
+        found = self.movers.get(use)
+        if found is not None:
+            return found
+        found = self.movers[use] = {}
         for position, rank_class in enumerate(self.classes):
             mover = fold.mover_class(work.group, work.collective, rank_class)
             found.setdefault(mover, []).append(position)
@@ -325,7 +342,7 @@ class _Weaving:
             groups, kind = {p: [p] for p in range(len(self.classes))}, COPY
         rows: dict[int, int] = {}
         for mover, members in groups.items():
-            streams = tuple(self.weaver.stream(self.classes[p], entry.stream) for p in members)
+            streams = tuple(self._stream(p, entry.stream) for p in members)
             row = rows[mover] = self._row(kind, shape, self.classes[members[0]], streams)
             for position in members:
                 if self.previous[position] >= 0:
@@ -347,7 +364,7 @@ class _Weaving:
                 if entry.before is not None:
                     self.waits.setdefault(entry.before, []).append((position, row))
                 else:
-                    self.out.heard[position, self.out.streams[row][0]] = row
+                    self.out.heard[position, self.rows[row][-1][0]] = row
 
     def _send(self, number: int) -> None:
         work = self.weaver.items[number].work
@@ -355,12 +372,8 @@ class _Weaving:
         shape = self.weaver.shapes.number(np.array([number], dtype=np.int32))
         name = "send_forward" if work.group.offset > 0 else "send_backward"
         for position, rank_class in enumerate(self.classes):
-            stream = (self.weaver.stream(rank_class, name),)
+            stream = (self._stream(position, name),)
             row = self._row(TRANSFER, shape, rank_class, stream)
             if self.previous[position] >= 0:
                 self.out.edges.append((self.previous[position], row))
             self.out.sends[position] = row
-
-    def _settle_memory(self) -> None:
-        for row in {row for row in self.previous if row >= 0}:
-            self.out.memory[row] = self.segment.memory

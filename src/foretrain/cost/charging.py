@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from foretrain.cluster.device import Device
 from foretrain.compile.execution import Communication, Tokens, Vectors
 from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.compile.passes.fold import Fold, Use
+from foretrain.compile.passes.fold import Movers as FoldedMovers
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collectives.base import Ints
 from foretrain.cost.collectives.selector import Choice, Wiring, protocols, select
@@ -36,12 +38,19 @@ class Movers:
     """Those that move together in a collective, whatever its size: one of their groups, and the ways it may take."""
 
     members: Ints
-    moving: Ints
+    together: FoldedMovers
+    number: int  # of their class in `together`
     wiring: Wiring
     routes: Mapping[str, int]  # pattern → route
     own_rate: Mapping[str, float]  # pattern → bytes/s of the group alone
+    prices: dict[tuple[str, float, str], Price]  # of (collective, bytes, library), for all alike
+
+    def moving(self) -> Ints:
+        """The ranks that begin together. Few ask, and of a large cluster it takes a while."""
+        return np.flatnonzero(self.together.group_of == self.together.examples[self.number])
 
 
+@lru_cache(maxsize=4096)
 def movers(network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int) -> Movers:
     """The groups of one class, or the parties that move by themselves."""
     group, collective = use
@@ -51,26 +60,21 @@ def movers(network: Network, fold: Fold, routes: Routes, use: Use, mover_class: 
     able = {p: routes.number[group, p, mover_class] for p in patterns}
     rates = tuple((p, float(routes.crowd_rate[number])) for p, number in able.items())
     delays = tuple((p, network.reported + float(routes.delay[n])) for p, n in able.items())
-    return Movers(
-        members=members,
-        moving=np.flatnonzero(together.group_of == together.examples[mover_class]),
-        wiring=replace(wiring_of(network, members), rate=rates[0][1], rates=rates, delays=delays),
-        routes=able,
-        own_rate={p: float(routes.own_rate[number]) for p, number in able.items()},
+    wiring = wiring_of(network, members, rates, delays)
+    own = {p: float(routes.own_rate[number]) for p, number in able.items()}
+    # classes on like links pay the same
+    prices = network.prices.setdefault(
+        (wiring, tuple(own.values()), network.joints.of(members)), {}
     )
+    return Movers(members, together, mover_class, wiring, able, own, prices)
 
 
 def charge(network: Network, who: Movers, routes: Routes, work: Communication, library: str) -> Charge:  # fmt: skip
     """What a collective costs those that move together."""
     asked = (work, who.members, who.wiring, who.own_rate, library, who.moving)
-    if (
-        type(work) is Communication
-    ):  # all of a group begin alike: classes on like links pay the same
-        joint, own = network.joints.of(who.members), tuple(who.own_rate.values())
-        key = (work.collective, work.bytes, who.wiring, own, joint, library)
-        price = network.prices.get(key)
-        if price is None:
-            price = network.prices[key] = priced(network, *asked)
+    if type(work) is Communication:  # all of a group begin alike
+        key = (work.collective, work.bytes, library)
+        price = who.prices.get(key) or who.prices.setdefault(key, priced(network, *asked))
     else:
         price = priced(network, *asked)
     choice = price.choice
@@ -91,7 +95,7 @@ def priced(
     wiring: Wiring,
     own_rate: Mapping[str, float],
     library: str,
-    moving: Ints,
+    moving: Callable[[], Ints],
 ) -> Price:
     """How a group's library carries a collective out.
 
@@ -146,13 +150,18 @@ def _summed(network: Network, work: Vectors, wiring: Wiring) -> float:
 
 
 def _waits(
-    network: Network, work: Communication, choice: Choice, wiring: Wiring, library: str, ranks: Ints
+    network: Network,
+    work: Communication,
+    choice: Choice,
+    wiring: Wiring,
+    library: str,
+    moving: Callable[[], Ints],
 ) -> float:
     """Seconds that a library's tuner does not know of when it chooses. Its latencies are those of network cards that
     reach device memory; through the sockets of a host every hop takes a TCP message."""
     seconds = 0.0
     if isinstance(work, FromBuffer):  # those that move together begin when the slowest has copied
-        kinds = np.unique(np.asarray(network.cluster.device_kind)[ranks]).tolist()
+        kinds = np.unique(np.asarray(network.cluster.device_kind)[moving()]).tolist()
         seconds = max(_fusion(work, network.cluster.devices[kind]) for kind in kinds)
     if network.transport == "tcp" and wiring.domains > 1:
         known = next(p for p in protocols(library, choice.algorithm) if p.name == choice.protocol)

@@ -8,16 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
     COPY,
-    KIND_NAMES,
     LAUNCH,
     LAUNCH_REST,
     TRANSFER,
-    Communication,
     Copy,
     ExecutionGraph,
 )
@@ -29,6 +26,7 @@ from foretrain.cost.interference import slowdown
 from foretrain.cost.items import COMPUTE, ItemCosts, Known, Surroundings
 from foretrain.cost.launching import host_seconds
 from foretrain.cost.network import EngineRoutes, Network, Routes
+from foretrain.cost.rows import rows_of
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
 
@@ -81,15 +79,6 @@ def cost_graph(
     return _Costing(graph, around, known).costs()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Rows:
-    """Tasks of one rank class, shape and kind that all have company or none."""
-
-    pair: Ints  # rank class · shapes + shape
-    kind: Ints
-    is_accompanied: NDArray[np.bool_]
-
-
 class _Costing(ItemCosts):
     """Items of a whole graph, summed up into its tasks."""
 
@@ -98,6 +87,7 @@ class _Costing(ItemCosts):
     ) -> None:
         super().__init__(graph.items, graph.fold, around, known)
         self.graph = graph
+        self.rows = rows_of(graph) if known is None or known.rows is None else known.rows
         self._ceilings: dict[
             tuple[int, float, float], int
         ] = {}  # (route, rate ceiling, priority) → route for the engine
@@ -118,22 +108,17 @@ class _Costing(ItemCosts):
         shape = (self.graph.fold.classes, len(self.graph.items))
         self.item_volume, self.item_moved = np.zeros(shape), np.zeros(shape)
         self.item_route = np.full(shape, -1, dtype=np.int64)
-        for rank_class in range(shape[0]):
-            for index in self.other_ids:
-                item = self.graph.items[index]
-                work = item.work if isinstance(item.work, Communication) else item.beside
-                if work is not None and self.takes_part(item, rank_class):
-                    cost = self.charge_of(work, rank_class)
-                    self.item_volume[rank_class, index] = cost.choice.volume
-                    self.item_moved[rank_class, index] = cost.choice.moved
-                    self.item_route[rank_class, index] = cost.route
+        for rank_class, others in enumerate(self.roles.others):
+            for other in others:
+                cost = self.charge(other)
+                if cost is not None:
+                    self.item_volume[rank_class, other.index] = cost.choice.volume
+                    self.item_moved[rank_class, other.index] = cost.choice.moved
+                    self.item_route[rank_class, other.index] = cost.route
 
     def _tasks(self, items: Floats, parts: Floats, extra: Floats) -> Costs:
-        rows, alike = self._alike()
-        pairs, pair = distinct(rows.pair)
-        shapes = len(self.graph.shape_ptr) - 1
-        table = self._pairs(pairs // shapes, pairs % shapes, items, parts)
-        table = {name: column[pair] for name, column in table.items()}
+        rows, alike = self.rows, self.rows.alike
+        table = {name: column[rows.entry] for name, column in self._entries(items, parts).items()}
         kind, seconds = rows.kind, table["seconds"]
         seconds = np.where(kind == LAUNCH, table["lead"], seconds)
         seconds = np.where(kind == LAUNCH_REST, table["host"] - table["lead"], seconds)
@@ -142,7 +127,7 @@ class _Costing(ItemCosts):
         chains = kind == CHAIN
         is_network = table["is_network"].astype(np.bool_) & flows
         factors = slowdown(self.cluster.devices, self.runtime.overlap_slows)
-        activity = self._activity(rows, is_network & ~table["holds_domain"].astype(np.bool_))
+        activity = self._activity(is_network & ~table["holds_domain"].astype(np.bool_))
         return Costs(
             seconds=seconds[alike],
             volume=np.where(flows, table["volume"], 0.0)[alike],
@@ -152,7 +137,7 @@ class _Costing(ItemCosts):
             breakdown=np.where(chains[:, None], table["parts"], 0.0),
             moved=np.where(flows, table["moved"], 0.0),
             first_launch=np.where(chains, table["first_launch"], 0.0),
-            activity=factors.number(self.devices[rows.pair // shapes], activity)[alike],
+            activity=factors.number(self.devices[rows.classes[rows.entry]], activity)[alike],
             sensitivity=np.where(chains, table["compute_share"], 1.0)[alike],
             slowdown=factors.table,
             routes=self.routes.with_ceilings(tuple(self._ceilings)),
@@ -166,22 +151,12 @@ class _Costing(ItemCosts):
             item_volume=self.item_volume,
             item_route=self.item_route,
             network_routes=self.routes,
-            known=Known(self.kernels, self.charges),
+            known=Known(self.roles, self.kernels, self.charges, rows),
         )
 
-    def _alike(self) -> tuple[_Rows, Ints]:
-        """Tasks that cost the same as rows, and which of them each task is."""
-        graph = self.graph
-        key = graph.task_class.astype(np.int64) * (len(graph.shape_ptr) - 1) + graph.task_shape
-        key = (key * len(KIND_NAMES) + graph.task_kind) * 2 + graph.task_accompanied
-        keys, alike = distinct(key)
-        left, accompanied = np.divmod(keys, 2)
-        pair, kind = np.divmod(left, len(KIND_NAMES))
-        return _Rows(pair, kind, accompanied > 0), alike
-
-    def _activity(self, rows: _Rows, is_spanning: NDArray[np.bool_]) -> Ints:
+    def _activity(self, is_spanning: NDArray[np.bool_]) -> Ints:
         """What each row does to its device, as far as something may run beside it."""
-        graph, kind = self.graph, rows.kind
+        graph, rows, kind = self.graph, self.rows, self.rows.kind
         activity = np.full(len(kind), interference.NOTHING)
         activity[kind == CHAIN] = interference.COMPUTE
         activity[kind == COLLECTIVE] = interference.COLLECTIVE
@@ -189,64 +164,50 @@ class _Costing(ItemCosts):
         # small messages of a pipeline are left out: they are short, and many
         activity[kind == TRANSFER] = interference.NOTHING
         for row in np.flatnonzero(kind == COPY).tolist():
-            work = graph.shape(int(rows.pair[row]) % (len(graph.shape_ptr) - 1))[0].work
+            work = graph.shape(int(rows.shapes[rows.entry[row]]))[0].work
             if isinstance(work, Copy):
                 activity[row] = _COPY_ACTIVITY.get(work.direction, interference.NOTHING)
         return np.where(rows.is_accompanied, activity, interference.NOTHING)
 
-    def _pairs(
-        self, classes: Ints, shapes: Ints, items: Floats, parts: Floats
-    ) -> dict[str, NDArray[np.float64]]:
+    def _entries(self, items: Floats, parts: Floats) -> dict[str, NDArray[np.float64]]:
         """Sums over the items of each distinct (rank class, shape)."""
-        graph = self.graph
-        low, high = graph.shape_ptr[shapes], graph.shape_ptr[shapes + 1]
-        lengths = (high - low).astype(np.int64)
-        ptr = np.concatenate([[0], np.cumsum(lengths)])
-        where = (
-            np.arange(ptr[-1])
-            - np.repeat(ptr[:-1], lengths)
-            + np.repeat(low.astype(np.int64), lengths)
-        )
-        item = graph.shape_items[where].astype(np.int64)
-        owner = np.repeat(np.arange(len(shapes)), lengths)
-        rank_class = np.repeat(classes, lengths)
-        device = items[rank_class, item]
+        graph, rows, count = self.graph, self.rows, len(self.rows.shapes)
+        device = items[rows.rank_class, rows.item]
         host = host_seconds(graph.items, graph.fold, self.cluster, self.runtime)
-        chains = chain_summaries(ptr, device, host[item])
+        chains = chain_summaries(rows.ptr, device, host[rows.item])
         table: dict[str, NDArray[np.float64]] = {
             "seconds": chains.device,
             "host": chains.host,
             "lead": chains.lead,
-            "first_launch": host[graph.shape_items[low]],
+            "first_launch": host[rows.item[rows.ptr[:-1]]],
             "parts": np.stack(
-                [_summed(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
+                [
+                    _summed(rows.owner, parts[rows.rank_class, p, rows.item], count)
+                    for p in range(3)
+                ],
+                axis=1,
             ),
         }
         whole = np.where(chains.device > 0.0, chains.device, 1.0)
         table["compute_share"] = np.minimum(1.0, table["parts"][:, COMPUTE] / whole)
-        return table | self._flow_columns(classes, shapes)
+        return table | self._flow_columns(count)
 
-    def _flow_columns(self, classes: Ints, shapes: Ints) -> dict[str, NDArray[np.float64]]:
+    def _flow_columns(self, count: int) -> dict[str, NDArray[np.float64]]:
         """Latency, volume and route of shapes that are a single collective."""
-        graph, count = self.graph, len(shapes)
         latency, volume, moved = np.zeros(count), np.zeros(count), np.zeros(count)
         route, is_network = np.full(count, -1), np.zeros(count, dtype=np.bool_)
         holds = np.zeros(count, dtype=np.bool_)
-        single = graph.shape_ptr[shapes + 1] - graph.shape_ptr[shapes] == 1
-        for pair in np.flatnonzero(single).tolist():
-            item = graph.items[int(graph.shape_items[graph.shape_ptr[shapes[pair]]])]
-            if not isinstance(item.work, Communication):
-                continue
-            cost = self.charge_of(item.work, int(classes[pair]))
-            exposed = self.exposed(item.work)
-            latency[pair] = cost.choice.latency * exposed
-            priority = self.priorities.get(item.work.purpose, 1.0)
-            volume[pair] = cost.choice.volume * exposed / priority
-            moved[pair] = cost.choice.moved / priority
+        for entry, work, rank_class in self.rows.single:
+            cost = self.charge_of(work, rank_class)
+            exposed = self.exposed(work)
+            latency[entry] = cost.choice.latency * exposed
+            priority = self.priorities.get(work.purpose, 1.0)
+            volume[entry] = cost.choice.volume * exposed / priority
+            moved[entry] = cost.choice.moved / priority
             ceiling = (cost.route, cost.choice.max_rate or np.inf, priority)
-            route[pair] = self._ceilings.setdefault(ceiling, len(self._ceilings))
-            is_network[pair] = cost.is_network
-            holds[pair] = holds_domain(item.work.collective)
+            route[entry] = self._ceilings.setdefault(ceiling, len(self._ceilings))
+            is_network[entry] = cost.is_network
+            holds[entry] = holds_domain(work.collective)
         return {
             "latency": latency,
             "volume": volume,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,8 @@ class Crowd:
     def seconds(self, size: float) -> tuple[float, float]:
         """Of so many bytes: all of them, and those in which links are busy."""
         work = Communication(self.collective, size, Communicator(()), "data")
-        choice = priced(
-            self.network, work, self.members, self.wiring, self.own_rate, self.library, self.members
-        ).choice
+        asked = (self.network, work, self.members, self.wiring, self.own_rate, self.library)
+        choice = priced(*asked, moving=lambda: self.members).choice
         total = choice.seconds(self.rate[choice.pattern])
         return total, total - choice.latency
 
@@ -62,10 +61,5 @@ def crowd(network: Network, groups: Ints, collective: str, library: str) -> Crow
         delays[algorithm.pattern] = network.reported + float(late[0])
         is_network |= bool(network.is_network[used].any())
     members = groups[slowest]
-    wiring = replace(
-        wiring_of(network, members),
-        rate=next(iter(rates.values())),
-        rates=tuple(rates.items()),
-        delays=tuple(delays.items()),
-    )
+    wiring = wiring_of(network, members, tuple(rates.items()), tuple(delays.items()))
     return Crowd(network, collective, library, members, wiring, rates, own, is_network)

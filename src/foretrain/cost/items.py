@@ -5,21 +5,22 @@ The simulator asks for the items of a whole graph, the estimator for those of si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.execution import Communication, Communicator, Compute, Copy, Item, Load
+from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.cost import interference
-from foretrain.cost.charging import Charge, Movers, charge, movers
+from foretrain.cost.charging import Charge, charge, movers
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.compute.boards import latest, slowest
 from foretrain.cost.data import load_seconds
 from foretrain.cost.network import Network, routes_of
+from foretrain.cost.rows import Rows
 from foretrain.errors import Bug
 from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import DataSource
@@ -57,16 +58,64 @@ class Surroundings:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Known:
-    """What items cost, as far as it was worked out: kernels on devices, and collectives on links."""
+class Other:
+    """An item that is more than a kernel, as one rank class runs it."""
 
+    index: int
+    item: Item
+    work: Communication | None  # that it is or has beside it …
+    mover_class: int  # … and with whom the class moves in it
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Roles:
+    """What the items of a program are, whatever they cost."""
+
+    uses: tuple[Use, ...]
+    kernels: list[int]
+    others: tuple[tuple[Other, ...], ...]  # by rank class: those it has a part in
+
+
+def roles_of(items: Sequence[Item], fold: Fold) -> Roles:
+    kernels = [i for i, item in enumerate(items) if isinstance(item.work, Compute)]
+    others = [
+        (i, item, item.work if isinstance(item.work, Communication) else item.beside)
+        for i, item in enumerate(items)
+        if not isinstance(item.work, Compute) or item.beside is not None
+    ]
+    return Roles(
+        uses_of(items),
+        kernels,
+        tuple(tuple(_taken(others, fold, c)) for c in range(fold.classes)),
+    )
+
+
+def _taken(
+    others: Sequence[tuple[int, Item, Communication | None]], fold: Fold, rank_class: int
+) -> Iterator[Other]:
+    """Items are pooled over stages; a class has a part only in those of groups it is in."""
+    for index, item, work in others:
+        if work is None:
+            yield Other(index, item, None, -1)
+        elif fold.group_class(work.group, rank_class) >= 0:
+            mover = fold.mover_class(work.group, work.collective, rank_class)
+            yield Other(index, item, work, mover)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Known:
+    """What items are and cost, as far as it was worked out: kernels on devices, and collectives on links."""
+
+    roles: Roles
     kernels: Kernels
     charges: Charges
+    rows: Rows | None = None  # of the graph they are items of, where it is known
 
     def without(self, links: str) -> Known:
         """What holds when those links change; a collective inside a domain knows nothing of the network."""
         is_far = links.startswith("network")
-        return Known(self.kernels, {k: c for k, c in self.charges.items() if is_far and not c.is_network})  # fmt: skip
+        charges = {k: c for k, c in self.charges.items() if is_far and not c.is_network}
+        return Known(self.roles, self.kernels, charges, self.rows)
 
 
 class ItemCosts:
@@ -83,24 +132,19 @@ class ItemCosts:
         self.items, self.fold = items, fold
         self.cluster, self.runtime, self.network = around.cluster, around.runtime, around.network
         self.compute, self.data = around.compute, around.data
-        self.routes = routes_of(self.network, fold, uses_of(items))
-        self.kernel_ids = [i for i, item in enumerate(items) if isinstance(item.work, Compute)]
-        self.other_ids = [
-            i for i, item in enumerate(items)
-            if not isinstance(item.work, Compute) or item.beside is not None
-        ]  # fmt: skip
+        self.roles = roles_of(items, fold) if known is None else known.roles
+        self.routes = routes_of(self.network, fold, self.roles.uses)
         self.devices = np.asarray(self.cluster.device_kind)[fold.examples]
         self.notes: dict[str, None] = {}
         self.sources: dict[str, None] = {}
         self.kernels: Kernels = {} if known is None else dict(known.kernels)
-        self._movers: dict[tuple[Communicator, str, int], Movers] = {}
         self.charges: Charges = {} if known is None else dict(known.charges)
 
     def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
         found = self.kernels.get(kind)
         if found is None:
-            works = [self.items[i].work for i in self.kernel_ids]
+            works = [self.items[i].work for i in self.roles.kernels]
             kernels = [work.kernel for work in works if isinstance(work, Compute)]
             answer = self.compute.seconds(kernels, self.cluster.devices[kind])
             columns = np.zeros((3, len(self.items)))
@@ -111,9 +155,9 @@ class ItemCosts:
             seconds += issued * self.runtime.host_seconds_per_kernel + (tensors > 0) * delay
             seconds *= slowest(self.cluster.devices[kind].identity, self.cluster.device_count)
             answer = replace(answer, seconds=seconds)
-            columns[0, self.kernel_ids] = answer.seconds
-            columns[1, self.kernel_ids] = np.where(answer.measured, answer.seconds, 0.0)
-            columns[2, self.kernel_ids] = answer.spread * answer.seconds
+            columns[0, self.roles.kernels] = answer.seconds
+            columns[1, self.roles.kernels] = np.where(answer.measured, answer.seconds, 0.0)
+            columns[2, self.roles.kernels] = answer.spread * answer.seconds
             self.notes.update(dict.fromkeys(answer.notes))
             self.sources.update(dict.fromkeys(answer.source))
             found = self.kernels[kind] = (columns[0], columns[1], columns[2])
@@ -126,31 +170,27 @@ class ItemCosts:
         parts = np.zeros((3, len(total)))
         parts[COMPUTE] = seconds
         extra = np.stack([measured, spread, np.zeros_like(total)])
-        for index in self.other_ids:
-            item = self.items[index]
-            if not self.takes_part(item, rank_class):
+        for other in self.roles.others[rank_class]:
+            index, item = other.index, other.item
+            charged = self.charge(other)
+            if charged is None:
+                total[index] = self._host_side(item, rank_class)
+                parts[INTERCONNECT, index] = total[index]
                 continue
+            where = NETWORK if charged.is_network else INTERCONNECT
             if item.beside is not None:
                 # it runs inside the item, where no other flow can be met: all groups are taken to move at once
-                charged = self.charge_of(item.beside, rank_class)
-                hidden, is_network = (
-                    charged.crowd_seconds * self.exposed(item.beside),
-                    charged.is_network,
-                )
+                hidden = charged.crowd_seconds * self.exposed(item.beside)
                 kernel = seconds[index] * self._hiding(item)
                 exposed = self._beside(kernel, hidden, rank_class, charged, item.beside.purpose)
                 total[index] += exposed
-                parts[NETWORK if is_network else INTERCONNECT, index] += exposed
-            elif isinstance(item.work, Communication):
-                alone, is_network = self._communication(item.work, rank_class)
+                parts[where, index] += exposed
+            elif other.work is not None:
+                alone = charged.seconds * self.exposed(other.work)
                 total[index] = alone
-                parts[NETWORK if is_network else INTERCONNECT, index] = alone
-                charged = self.charge_of(item.work, rank_class)
+                parts[where, index] = alone
                 extra[0, index] = alone if charged.is_measured else 0.0
                 extra[2, index] = alone if charged.left else 0.0
-            else:
-                total[index] = self._host_side(item, rank_class)
-                parts[INTERCONNECT, index] = total[index]
         return total, parts, extra
 
     def _hiding(self, item: Item) -> float:
@@ -175,29 +215,19 @@ class ItemCosts:
         moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
         return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
 
-    def takes_part(self, item: Item, rank_class: int) -> bool:
-        """Items are pooled over stages; a class is only asked about groups it is in."""
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                found = self.fold.groups[work.group]
-                if found.group_of[self.fold.examples[rank_class]] < 0:
-                    return False
-        return True
-
-    def _communication(self, work: Communication, rank_class: int) -> tuple[float, bool]:
-        cost = self.charge_of(work, rank_class)
-        return cost.seconds * self.exposed(work), cost.is_network
+    def charge(self, other: Other) -> Charge | None:
+        """What the communication of an item costs, where it has any."""
+        return None if other.work is None else self._charged(other.work, other.mover_class)
 
     def charge_of(self, work: Communication, rank_class: int) -> Charge:
-        fold = self.fold
-        key = (work, fold.mover_class(work.group, work.collective, rank_class))
+        return self._charged(work, self.fold.mover_class(work.group, work.collective, rank_class))
+
+    def _charged(self, work: Communication, mover_class: int) -> Charge:
+        key = (work, mover_class)
         found = self.charges.get(key)
         if found is None:
-            place = (work.group, work.collective, key[1])
-            who = self._movers.get(place)
-            if who is None:
-                who = movers(self.network, fold, self.routes, place[:2], key[1])
-                self._movers[place] = who
+            use = (work.group, work.collective)
+            who = movers(self.network, self.fold, self.routes, use, mover_class)
             found = charge(self.network, who, self.routes, work, self.runtime.library)
             self.charges[key] = found
             if found.left:

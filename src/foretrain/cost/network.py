@@ -33,6 +33,7 @@ from foretrain.cost.laying import Laying
 Floats = NDArray[np.float64]
 FAST_FAMILIES = ("nvlink", "xgmi")
 Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or party
+ByPattern = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,7 +125,8 @@ class Network:
         self.reported *= self.between_latency
         self.laying = Laying(cluster, capacity)
         self.joints = Joints(cluster)
-        self.prices: dict[tuple[object, ...], Price] = {}  # what was asked before (`charging`)
+        # what was asked before of groups on like links (`charging`)
+        self.prices: dict[tuple[object, ...], dict[tuple[str, float, str], Price]] = {}
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -305,16 +307,20 @@ def _distinct_rows(
     return chosen, times[np.argsort(first)]
 
 
-def wiring_of(network: Network, members: Ints) -> Wiring:
-    """A group as far as the cluster alone says."""
+def wiring_of(
+    network: Network, members: Ints, rates: ByPattern = (), delays: ByPattern = ()
+) -> Wiring:
+    """A group as the selector sees it; without rates and delays as far as the cluster alone says."""
     return Wiring(
         ranks=len(members),
         domains=len(set(network.domain_of[members].tolist())),
         link_family=network.link_family,
-        rate=0.0,
+        rate=rates[0][1] if rates else 0.0,
         architecture=network.architecture,
         has_switch=network.has_switch,
         transport=network.transport,
+        rates=rates,
+        delays=delays,
         inside_latency=network.inside_latency,
         between_latency=network.between_latency,
     )

@@ -29,12 +29,13 @@ Engine = Literal["auto", "native", "reference"]
 __all__ = ["Program", "Run", "engine_name", "max_min", "native_available", "simulate"]
 
 
-def simulate(program: Program, engine: Engine = "auto") -> Run:
-    """Run the program: start and end of every task, and what it waited for.
+def simulate(program: Program, engine: Engine = "auto", *, is_graph_known: bool = False) -> Run:
+    """Run the program: start and end of every task, and what it waited for. `is_graph_known`: its streams and edges
+    were run before, with other costs.
 
     Raises `Bug` if the program is malformed or if some of its tasks can never start.
     """
-    program.check()
+    program.check(is_graph_known=is_graph_known)
     run = _simulate_native(program) if _choose(engine) == "native" else reference.simulate(program)
     # NaN marks what never ran, and any sum that meets a NaN is one
     if np.isnan(run.end.sum()):

@@ -136,18 +136,20 @@ class Program:
             slowdown=None if slowdown is None else np.array(slowdown, dtype=np.float64),
         )
 
-    def check(self) -> None:
-        """Raise `Bug` unless every array has the right type, shape and range."""
+    def check(self, *, is_graph_known: bool = False) -> None:
+        """Raise `Bug` unless every array has the right type, shape and range; of a graph that was run before only
+        what it costs is looked at."""
         self._check_types()
         n, routes = len(self.duration), len(self.route_cap)
         _same_length("volume", self.volume, n)
         _same_length("route", self.route, n)
         _same_length("route_weight", self.route_weight, len(self.route_link))
-        _check_csr("stream_ptr", self.stream_ptr, n, self.stream_ids)
-        _check_csr("succ_ptr", self.succ_ptr, n, self.succ)
+        if not is_graph_known:
+            _check_csr("stream_ptr", self.stream_ptr, n, self.stream_ids)
+            _check_csr("succ_ptr", self.succ_ptr, n, self.succ)
+            _within("stream_ids", self.stream_ids, 0, self.streams)
+            _within("succ", self.succ, 0, n)
         _check_csr("route_ptr", self.route_ptr, routes, self.route_link)
-        _within("stream_ids", self.stream_ids, 0, self.streams)
-        _within("succ", self.succ, 0, n)
         _within("route", self.route, -1, routes)
         _within("route_link", self.route_link, 0, len(self.capacity))
         _finite_from_zero("duration", self.duration)

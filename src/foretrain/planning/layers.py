@@ -391,11 +391,10 @@ def chain_seconds(
 def _latencies(costs: ItemCosts, rank_class: int) -> Floats:
     """[items] seconds of collectives in which nothing moves."""
     found = np.zeros(len(costs.items))
-    for index in costs.other_ids:
-        item = costs.items[index]
-        if isinstance(item.work, Communication) and costs.takes_part(item, rank_class):
-            charged = costs.charge_of(item.work, rank_class)
-            found[index] = charged.choice.latency * costs.exposed(item.work)
+    for other in costs.roles.others[rank_class]:
+        charged, work = costs.charge(other), other.item.work
+        if charged is not None and isinstance(work, Communication):
+            found[other.index] = charged.choice.latency * costs.exposed(work)
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, prod
 
 import numpy as np
@@ -33,8 +34,14 @@ def sharding_axes(shard: WeightShard, role: str) -> tuple[str, ...]:
     """The axes a role's tensor is split over: those asked for that hold copies of it. Frozen weights have no other."""
     if shard.is_frozen and role != "weight":
         return ()
-    asked = dict(shard.state).get(role, ())
-    return tuple(axis for axis in asked if axis in shard.reduce_axes)
+    return _held_along(shard.state, shard.reduce_axes, role)
+
+
+@lru_cache(maxsize=1024)  # asked for every weight of every layer, of which there are few kinds
+def _held_along(
+    state: tuple[tuple[str, tuple[str, ...]], ...], copies: tuple[str, ...], role: str
+) -> tuple[str, ...]:
+    return tuple(axis for axis in dict(state).get(role, ()) if axis in copies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class Movers:
     examples: Ints  # group class → one group
     first: Ints  # group class → the first rank of that group
     members: tuple[tuple[int, ...], ...]  # group class → rank classes taking part
+    class_of: tuple[int, ...]  # rank class → its group class, -1 if it has no part
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,8 +116,7 @@ class Fold:
 
     def group_class(self, communicator: Communicator, rank_class: int) -> int:
         """The group class a rank class belongs to (as the sender, for pairs)."""
-        found = self.groups[communicator]
-        return int(found.group_class[found.group_of[self.examples[rank_class]]])
+        return self.groups[communicator].class_of[rank_class]
 
     def movers(self, communicator: Communicator, collective: str) -> Movers:
         """What moves as one when a collective runs: the groups, or parties of them."""
@@ -124,8 +124,7 @@ class Fold:
 
     def mover_class(self, communicator: Communicator, collective: str, rank_class: int) -> int:
         """The class of group or party with which a rank class moves."""
-        found = self.movers(communicator, collective)
-        return int(found.group_class[found.group_of[self.examples[rank_class]]])
+        return self.movers(communicator, collective).class_of[rank_class]
 
     def heard(
         self, communicator: Communicator, collective: str, mover_class: int
@@ -186,8 +185,8 @@ def fold(
         counted = {c: len(g) for c, g in groups.items()} | {u: p.count for u, p in parties.items()}
         colors = {mover: np.arange(n, dtype=np.uint64) for mover, n in counted.items()}
     rank_class, examples, counts = _numbered(rank_colors)
-    folded = {c: _group_fold(g, colors[c], rank_class, mesh.ranks) for c, g in groups.items()}
-    apart = {use: _party_fold(p, colors[use], rank_class) for use, p in parties.items()}
+    folded = {c: _group_fold(g, colors[c], rank_class, examples) for c, g in groups.items()}
+    apart = {use: _party_fold(p, colors[use], rank_class, examples) for use, p in parties.items()}
     links = len(traffic.link_colors())
     crowding = {use: found for use, found in loads.items() if use[0] not in solitary}
     return Fold(
@@ -317,19 +316,26 @@ def _numbered(colors: Colors) -> tuple[Ints, Ints, Ints]:
     return rank[inverse], first[order], counts[order]
 
 
-def _group_fold(groups: Ints, colors: Colors, rank_class: Ints, ranks: int) -> GroupFold:
+def _group_fold(groups: Ints, colors: Colors, rank_class: Ints, ranks: Ints) -> GroupFold:
+    """`ranks`: one of each rank class."""
     group_class, examples, _ = _numbered(colors)
-    group_of = np.full(ranks, -1, dtype=np.int64)
+    group_of = np.full(len(rank_class), -1, dtype=np.int64)
     if groups.shape[1] == 2:
         group_of[groups[:, 1]] = np.arange(len(groups))
         group_of[groups[:, 0]] = np.arange(len(groups))
     else:
         group_of[groups] = np.arange(len(groups))[:, None]
     members = tuple(tuple(np.unique(rank_class[groups[g]]).tolist()) for g in examples)
-    return GroupFold(group_of, group_class, examples, groups[examples, 0], members, groups)
+    class_of = _classes_of(group_of[ranks], group_class)
+    first = groups[examples, 0]
+    return GroupFold(group_of, group_class, examples, first, members, class_of, groups)
 
 
-def _party_fold(parties: Parties, colors: Colors, rank_class: Ints) -> PartyFold:
+def _classes_of(groups: Ints, group_class: Ints) -> tuple[int, ...]:
+    return tuple(np.where(groups < 0, -1, group_class[groups]).tolist())
+
+
+def _party_fold(parties: Parties, colors: Colors, rank_class: Ints, ranks: Ints) -> PartyFold:
     party_class, examples, _ = _numbered(colors)
     first = np.unique(parties.of, return_index=True)[1][examples]
     members = tuple(tuple(np.unique(rank_class[parties.of == p]).tolist()) for p in examples)
@@ -337,7 +343,8 @@ def _party_fold(parties: Parties, colors: Colors, rank_class: Ints) -> PartyFold
     for number, party in enumerate(examples):
         found = np.unique(party_class[parties.src[parties.dst == party]])
         heard.append(tuple(found[found != number].tolist()))
-    return PartyFold(parties.of, party_class, examples, first, members, tuple(heard))
+    class_of = _classes_of(parties.of[ranks], party_class)
+    return PartyFold(parties.of, party_class, examples, first, members, class_of, tuple(heard))
 
 
 def _shared(

@@ -6,6 +6,7 @@ message size, and the latency plateau of long rings.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from foretrain.cost.collectives.constants import constants
@@ -13,6 +14,7 @@ from foretrain.cost.collectives.constants import constants
 ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 
 
+@lru_cache(maxsize=64)
 def generation(architecture: str) -> str:
     """The row of the tuner's tables: unknown devices are taken for Ampere, whose figures lie in the middle."""
     name = architecture.lower()

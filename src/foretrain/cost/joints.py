@@ -78,9 +78,10 @@ class Joints:
         return found
 
     def _found(self, members: NDArray[np.int64]) -> Joint:
-        places = np.unique(self._place[members]).tolist()
+        ranks = self._place[members].tolist()
+        places = sorted(set(ranks))
         is_far = bool((self._domain[members] != self._domain[members[0]]).any())
-        key = (int(self._place[members[0]]), is_far, *places)
+        key = (ranks[0], is_far, *places)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = _joint(self.cluster, key[0], places, is_far)

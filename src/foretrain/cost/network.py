@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communicator
-from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use
+from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use, mix
 from foretrain.cost.collectives import Chosen, algorithms_for, name_of
 from foretrain.cost.collectives.base import Algorithm, Ints
 from foretrain.cost.collectives.selector import (
@@ -290,8 +290,8 @@ def _distinct_rows(
     network: Network, link: Ints, flow: Ints, total: Floats, flows: int
 ) -> tuple[Ints, Ints]:
     """For each link the number of its constraint if it represents one, else -1; the links of each constraint."""
-    rng = np.random.default_rng(flows)  # fixed multipliers: the same input gives the same hashes
-    salt = rng.integers(1, 2**63, size=flows, dtype=np.uint64) | np.uint64(1)
+    # fixed multipliers: the same input gives the same hashes
+    salt = mix(np.arange(flows, dtype=np.uint64)) | np.uint64(1)
     terms = (np.ascontiguousarray(total).view(np.uint64) ^ (salt[flow] >> np.uint64(7))) * salt[
         flow
     ]

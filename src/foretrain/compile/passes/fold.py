@@ -178,7 +178,7 @@ def fold(
     parties = {use: found for use, found in asked.items() if found is not None}
     loads = {use: traffic.loads(use[1], groups[use[0]]) for use in uses}
     if is_folded:
-        base = _mix(traffic.rank_colors() + _mix(stages.astype(np.uint64)))
+        base = mix(traffic.rank_colors() + mix(stages.astype(np.uint64)))
         rank_colors, colors = _refine(traffic, base, groups, parties, loads)
     else:
         rank_colors = np.arange(mesh.ranks, dtype=np.uint64)
@@ -224,7 +224,7 @@ def _refine(
             movers[use] = _of_heard(found, movers[use])
         colors = _of_groups(colors, movers, groups)
         for index, (use, found) in enumerate(parties.items()):
-            colors = _mix(colors + _mix(movers[use][found.of] + np.uint64(index)))
+            colors = mix(colors + mix(movers[use][found.of] + np.uint64(index)))
         now = len(np.unique(colors))
         if now == told_apart:
             return colors, movers
@@ -233,20 +233,20 @@ def _refine(
 
 def _of_members(communicator: Communicator, rows: Ints, colors: Colors) -> Colors:
     if communicator.kind == "group":  # members of a collective are interchangeable …
-        return _mix(_mix(colors)[rows].sum(axis=1, dtype=np.uint64))
-    return _mix(colors[rows[:, 0]] + _mix(colors[rows[:, 1]]))  # … sender and receiver are not
+        return mix(mix(colors)[rows].sum(axis=1, dtype=np.uint64))
+    return mix(colors[rows[:, 0]] + mix(colors[rows[:, 1]]))  # … sender and receiver are not
 
 
 def _of_parts(parties: Parties, colors: Colors) -> Colors:
     total = np.zeros(parties.count, dtype=np.uint64)
-    np.add.at(total, parties.of, _mix(colors))
-    return _mix(total)
+    np.add.at(total, parties.of, mix(colors))
+    return mix(total)
 
 
 def _of_heard(parties: Parties, colors: Colors) -> Colors:
     total = colors.copy()
-    np.add.at(total, parties.dst, _mix(colors)[parties.src])
-    return _mix(total)
+    np.add.at(total, parties.dst, mix(colors)[parties.src])
+    return mix(total)
 
 
 def _of_loads(
@@ -258,9 +258,9 @@ def _of_loads(
     for index, (mover, patterns) in enumerate(loads):
         for part, pattern in enumerate(patterns):
             salt = np.uint64(1 + index * 64 + part)
-            colors = movers[mover][pattern.group] + _mix(_bits(pattern.weight) + salt)
-            np.add.at(total, pattern.link, _mix(colors))
-    return _mix(total)
+            colors = movers[mover][pattern.group] + mix(_bits(pattern.weight) + salt)
+            np.add.at(total, pattern.link, mix(colors))
+    return mix(total)
 
 
 def _of_links(
@@ -272,15 +272,15 @@ def _of_links(
     for index, (mover, patterns) in enumerate(loads):
         for part, pattern in enumerate(patterns):
             salt = np.uint64(1 + index * 64 + part)
-            colors = links[pattern.link] + _mix(_bits(pattern.weight) + salt)
-            np.add.at(total[mover], pattern.group, _mix(colors))
-    return {mover: _mix(colors) for mover, colors in total.items()}
+            colors = links[pattern.link] + mix(_bits(pattern.weight) + salt)
+            np.add.at(total[mover], pattern.group, mix(colors))
+    return {mover: mix(colors) for mover, colors in total.items()}
 
 
 def _of_groups(
     colors: Colors, movers: Mapping[Mover, Colors], groups: Mapping[Communicator, Ints]
 ) -> Colors:
-    out = _mix(colors)
+    out = mix(colors)
     for index, (communicator, ranks) in enumerate(groups.items()):
         for column in range(ranks.shape[1]):
             role = (
@@ -289,11 +289,11 @@ def _of_groups(
                 else np.uint64(index + 1001 + column)
             )
             # a rank is in one group of a communicator per role, so plain indexed addition is safe
-            out[ranks[:, column]] += _mix(movers[communicator] + _mix(np.array([role])))
-    return _mix(out)
+            out[ranks[:, column]] += mix(movers[communicator] + mix(np.array([role])))
+    return mix(out)
 
 
-def _mix(values: Colors) -> Colors:
+def mix(values: Colors) -> Colors:
     """splitmix64's finaliser: every input bit changes every output bit. Overflow is meant."""
     x = np.atleast_1d(values) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -325,7 +325,7 @@ def _group_fold(groups: Ints, colors: Colors, rank_class: Ints, ranks: Ints) -> 
         group_of[groups[:, 0]] = np.arange(len(groups))
     else:
         group_of[groups] = np.arange(len(groups))[:, None]
-    members = tuple(tuple(np.unique(rank_class[groups[g]]).tolist()) for g in examples)
+    members = tuple(tuple(sorted(set(rank_class[groups[g]].tolist()))) for g in examples)
     class_of = _classes_of(group_of[ranks], group_class)
     first = groups[examples, 0]
     return GroupFold(group_of, group_class, examples, first, members, class_of, groups)

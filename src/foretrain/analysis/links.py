@@ -20,9 +20,11 @@ from foretrain.compile.execution import (
     COLLECTIVE,
     TRANSFER,
     Communication,
+    Communicator,
     ExecutionGraph,
     Item,
 )
+from foretrain.compile.passes.fold import Fold
 from foretrain.cost.cost import Costs
 from foretrain.cost.network import EngineRoutes, Routes
 
@@ -217,23 +219,32 @@ def _stages(
     graph: ExecutionGraph, pairs: _Pairs, mine: _Traffic
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Pipeline stages whose ranks send, and receive, what crosses a link; those of most bytes first."""
-    fold = graph.fold
     sent: dict[int, float] = {}
     received: dict[int, float] = {}
+    ends: dict[tuple[Communicator, int], tuple[set[int], set[int]]] = {}
     classes = graph.task_class[pairs.first[mine.pair]].tolist()
     moved = (mine.bytes * pairs.times[mine.pair]).tolist()
     for item, rank_class, amount in zip(mine.item.tolist(), classes, moved, strict=True):
         group = _work(graph.items[item]).group
-        found, which = fold.groups[group], fold.group_class(group, rank_class)
-        if group.kind == "shift":
-            ends = fold.stage_of[fold.rank_class[found.groups[found.examples[which]]]].tolist()
-            senders, receivers = {ends[0]}, {ends[1]}
-        else:
-            senders = receivers = {int(fold.stage_of[c]) for c in found.members[which]}
-        for total, stages in ((sent, senders), (received, receivers)):
+        which = graph.fold.group_class(group, rank_class)
+        found = ends.get((group, which))
+        if found is None:
+            found = ends[group, which] = _ends(graph.fold, group, which)
+        for total, stages in zip((sent, received), found, strict=True):
             for stage in stages:
                 total[stage] = total.get(stage, 0.0) + amount
     return _ranked(sent), _ranked(received)
+
+
+def _ends(fold: Fold, group: Communicator, group_class: int) -> tuple[set[int], set[int]]:
+    """Stages of those that send and of those that receive."""
+    found = fold.groups[group]
+    if group.kind == "shift":
+        ranks = found.groups[found.examples[group_class]]
+        sender, receiver = fold.stage_of[fold.rank_class[ranks]].tolist()
+        return {sender}, {receiver}
+    stages = {int(fold.stage_of[c]) for c in found.members[group_class]}
+    return stages, stages
 
 
 def _ranked(total: dict[int, float]) -> tuple[int, ...]:

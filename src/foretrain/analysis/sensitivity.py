@@ -120,9 +120,10 @@ def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:
     seconds = costs.seconds.copy()
     factors = {COMPUTE: change.compute, INTERCONNECT: change.interconnect, NETWORK: change.network}
     chains = kind == CHAIN
-    parts = costs.breakdown[costs.alike[chains]]
+    rows = costs.alike[chains]
     for column, share in factors.items():
-        seconds[chains] += (share - 1.0) * parts[:, column]
+        if share != 1.0:
+            seconds[chains] += (share - 1.0) * costs.breakdown[rows, column]
     seconds[(kind == LAUNCH) | (kind == LAUNCH_REST)] *= change.host
     seconds[kind == COPY] *= change.copies
     flows = costs.route >= 0

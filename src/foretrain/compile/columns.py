@@ -21,6 +21,12 @@ def distinct(keys: NDArray[np.integer]) -> tuple[Ints, Ints]:
     return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[keys]
 
 
+def count_distinct(keys: NDArray[np.generic]) -> int:
+    """How many different keys there are. (`np.unique` would load masked arrays for it, a fiftieth of a cold call.)"""
+    ordered = np.sort(keys)
+    return min(len(keys), 1) + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
+
+
 def first_of(keys: NDArray[np.integer]) -> tuple[Ints, Ints]:
     """Where each of the different keys, ascending, stands first, and for each entry which of them it is."""
     values, numbers = distinct(keys)

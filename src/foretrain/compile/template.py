@@ -166,7 +166,7 @@ class _Weaving:
             cuts.add(entry.after)
             if entry.before is not None:
                 cuts.add(entry.before)
-        numbers = np.unique(chain).tolist()
+        numbers = sorted(set(chain.tolist()))
         apart = [n for n in numbers if self._is_apart(n)]
         if not apart:
             return sorted(cuts)

@@ -20,8 +20,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
 from math import log, log2
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -344,11 +344,12 @@ def share(collective: str, ranks: int) -> float:
 
 # --- what ships ---------------------------------------------------------------------------------
 
+_SHIPPED = Path(__file__).parent / "calibration" / "curves" / "curves.json"
+
 
 @cache
 def _data() -> dict[str, Any]:
-    folder = files("foretrain.cost.calibration").joinpath("curves")
-    data: dict[str, Any] = json.loads(folder.joinpath("curves.json").read_text("utf-8"))
+    data: dict[str, Any] = json.loads(_SHIPPED.read_text("utf-8"))
     return data
 
 

@@ -59,7 +59,7 @@ def chain_summaries(
     lengths = np.diff(ptr)
     summaries = Chains(*(np.zeros(len(lengths)) for _ in range(3)))
     octave = np.frexp(lengths.astype(np.float64))[1]  # lengths 2^(e-1) … 2^e - 1 share e; 0 has 0
-    for exponent in np.unique(octave[lengths > 0]):
+    for exponent in sorted(set(octave[lengths > 0].tolist())):
         rows = np.flatnonzero(octave == exponent)
         d = _side_by_side(ptr, lengths, rows, device)
         h = _side_by_side(ptr, lengths, rows, host)

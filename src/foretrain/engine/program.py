@@ -199,7 +199,8 @@ class Program:
             )
         hops = np.diff(self.route_ptr)
         key = np.repeat(np.arange(len(hops)), hops) * len(self.capacity) + self.route_link
-        if len(np.unique(key)) != len(key):
+        key.sort()
+        if (key[1:] == key[:-1]).any():
             raise Bug("program.route_link names a link twice on one route; add the weights instead")
         bad = _first((self.volume > 0.0) & (self.route < 0))
         if bad is not None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretrain.errors import RuntimePresetError
 from foretrain.limits import DIMENSION, shown
 from foretrain.model.graph import Model
-from foretrain.model.lora import TARGETS, Adapters, with_adapters
 from foretrain.model.precision import Precision, frozen_as
 from foretrain.resolving.defaults import defaults
 from foretrain.resolving.notes import Notes
@@ -30,8 +29,11 @@ def tuned(
     method = _method(options, notes)
     if method is None:
         return model, precision
+    # loaded by those who tune: most train all weights
+    from foretrain.model.lora import TARGETS, Adapters, with_adapters
+
     _expect_scale(options)
-    adapters = Adapters(_rank(options, notes), _targets(options, notes))
+    adapters = Adapters(_rank(options, notes), _targets(options, notes, TARGETS))
     stored = options.get("frozen_weights_dtype") or (QUANTISED if method == "qlora" else None)
     if stored is not None:
         precision = frozen_as(precision, str(stored))
@@ -97,7 +99,7 @@ def _rank(options: Options, notes: Notes) -> int:
     return int(rank)
 
 
-def _targets(options: Options, notes: Notes) -> tuple[str, ...]:
+def _targets(options: Options, notes: Notes, known: Sequence[str]) -> tuple[str, ...]:
     stated = options.get("lora_targets")
     if stated is None:
         usual = tuple(defaults()["lora"]["targets"])
@@ -107,11 +109,11 @@ def _targets(options: Options, notes: Notes) -> tuple[str, ...]:
     words = stated.split(",") if isinstance(stated, str) else stated
     if not isinstance(words, list | tuple) or not words:
         raise RuntimePresetError(
-            f"lora_targets = {shown(stated)}: not a list of projections. Known: {', '.join(TARGETS)}."
+            f"lora_targets = {shown(stated)}: not a list of projections. Known: {', '.join(known)}."
         )
-    return tuple(dict.fromkeys(_spelled(str(word)) for word in words))
+    return tuple(dict.fromkeys(_spelled(str(word), known) for word in words))
 
 
-def _spelled(word: str) -> str:
+def _spelled(word: str, known: Sequence[str]) -> str:
     name = word.strip(" []\"'").lower()
-    return name.replace("_", "-") if name.replace("_", "-") in TARGETS else name
+    return name.replace("_", "-") if name.replace("_", "-") in known else name

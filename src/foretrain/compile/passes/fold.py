@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.compile.columns import count_distinct
 from foretrain.compile.execution import Communicator
 from foretrain.plan.mesh import Mesh
 
@@ -208,7 +209,7 @@ def _refine(
     parties: Mapping[Use, Parties],
     loads: Mapping[Use, tuple[Loads, ...]],
 ) -> tuple[Colors, dict[Mover, Colors]]:
-    told_apart = len(np.unique(colors))
+    told_apart = count_distinct(colors)
     links = traffic.link_colors()
     patterns: list[tuple[Mover, tuple[Loads, ...]]] = [
         (use if use in parties else use[0], found) for use, found in loads.items()
@@ -225,7 +226,7 @@ def _refine(
         colors = _of_groups(colors, movers, groups)
         for index, (use, found) in enumerate(parties.items()):
             colors = mix(colors + mix(movers[use][found.of] + np.uint64(index)))
-        now = len(np.unique(colors))
+        now = count_distinct(colors)
         if now == told_apart:
             return colors, movers
         told_apart = now

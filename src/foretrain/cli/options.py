@@ -177,7 +177,7 @@ class Question:
             asked[name] = getattr(self, name)
         for name in ("micro_batch", "seq"):
             text = getattr(self, name)
-            asked[name] = None if text is None else parse_count(text)
+            asked[name] = None if text is None else parse_count(text, f"--{name.replace('_', '-')}")
         asked["batch"] = batch_of(self.batch, self.batch_tokens)
         asked["runtime_options"] = assignments(self.options, "--set") or None
         asked.update(self._measured())
@@ -256,8 +256,10 @@ def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
 
 def literal(text: str) -> Any:
     """A JSON scalar, else the text itself."""
+    from foretrain.loading import whole_number
+
     try:
-        value = json.loads(text, parse_constant=lambda _: text)
+        value = json.loads(text, parse_constant=lambda _: text, parse_int=whole_number)
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, dict | list) else value

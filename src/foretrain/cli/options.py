@@ -172,7 +172,7 @@ class Question:
         ]
         if missing:
             raise InputError("incomplete command:", faults=missing)
-        asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": _plan(self.plan)}
+        asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": self.plan}
         for name in ("precision", "optimizer", "runtime", "headroom", "stragglers"):
             asked[name] = getattr(self, name)
         for name in ("micro_batch", "seq"):
@@ -230,15 +230,6 @@ def batch_of(batch: str | None, tokens: str | None) -> str | None:
     if batch is not None:
         raise InputError("--batch and --batch-tokens are mutually exclusive.")
     return f"{tokens} tokens"
-
-
-def _plan(text: str | None) -> Any:
-    """The short form as it is; the content of a file that is named instead."""
-    if text is None or not text.lower().endswith((".yaml", ".yml", ".json")):
-        return text
-    from foretrain.loading import load_yaml
-
-    return load_yaml(Path(text), "a plan")
 
 
 def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:

@@ -235,6 +235,11 @@ def _optional_text(data: Mapping[str, Any], key: str) -> str | None:
     return str(data[key]) if data.get(key) is not None else None
 
 
+def has_micro_batch(document: Mapping[str, Any]) -> bool:
+    """Whether a valid document says its micro-batch; a schedule without one leaves it open."""
+    return "micro_batch" in document.get("tree", {}).get("schedule", {})
+
+
 def plan_from_dict(data: Mapping[str, Any]) -> tuple[Mesh, Node]:
     """Mesh and tree of a document; a PlanError lists every fault with its path."""
     reader = _Reader()

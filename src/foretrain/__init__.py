@@ -10,10 +10,10 @@ This is the one door: everything a user needs is listed in `__all__`. Names load
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+"""Not from `typing`, which takes long to load: until the command line runs, Ctrl-C shows a traceback."""
 
 if TYPE_CHECKING:
     from foretrain import measure as measure
@@ -95,6 +95,8 @@ def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'foretrain' has no attribute {name!r}")
+    from importlib import import_module
+
     module = import_module(home)
     return module if home == f"{__name__}.{name}" else getattr(module, name)
 

@@ -179,7 +179,7 @@ def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str,
     renamed: dict[str, Any] = dict(question)
     for key in _ASKED:
         if key in changes:
-            renamed[key] = parse_count(changes[key]) if key in _COUNTS else changes[key]
+            renamed[key] = parse_count(changes[key], key) if key in _COUNTS else changes[key]
     scales = {_SCALES[key]: _factor(key, changes[key]) for key in changes if key in _SCALES}
     memory = scales.pop("memory", None)
     if memory is not None:  # first, since it decides what fits: plan, micro-batch, headroom

@@ -10,20 +10,23 @@ from dataclasses import dataclass
 from math import isfinite
 
 __all__ = [
+    "AXES",
     "BATCH",
     "DEVICES",
     "DIMENSION",
     "FACTOR",
     "LAYERS",
-    "LEAST_QUANTITY",
     "MICRO_BATCH",
-    "MOST_QUANTITY",
+    "MOST_COUNT",
     "NODE_DEVICES",
     "PASSES",
+    "QUANTITY",
+    "SEEDS",
     "SEQUENCE",
     "SLOWNESS",
     "Limit",
     "Range",
+    "is_finite",
     "shown",
 ]
 
@@ -53,9 +56,13 @@ class Range:
     most: float
 
     def allows(self, value: float) -> bool:
-        return isfinite(value) and self.least <= value <= self.most
+        return is_finite(value) and self.least <= value <= self.most
 
 
+MOST_COUNT = 10**18
+"""Of any count in words: below 2^63, so that columns of counts can hold it."""
+AXES = Limit(32, "axes of a mesh")
+"""Plans in words have six; an array of ranks has at most 64."""
 DEVICES = Limit(2**20, "devices")
 """Ten times the largest machine there is."""
 NODE_DEVICES = Limit(4096, "devices in a node")
@@ -74,8 +81,18 @@ FACTOR = Range(1e-6, 1e6)
 """By which a what-if may change something."""
 SLOWNESS = Range(0.01, 1000.0)
 """Of a straggler: what is slower still has failed and is no part of the job."""
-LEAST_QUANTITY, MOST_QUANTITY = 1e-18, 1e24
+SEEDS = range(2**63)
+"""Of random draws: generators of random numbers take no negative ones."""
+QUANTITY = Range(1e-18, 1e24)
 """Of anything with a unit (bytes, seconds, bytes/s, FLOP/s): products and ratios of two stay finite."""
+
+
+def is_finite(value: float) -> bool:
+    """Whether it is a number that a double can hold; whole numbers of hundreds of digits are not finite in this sense."""
+    try:
+        return isfinite(value)
+    except (OverflowError, TypeError):
+        return False
 
 
 def shown(value: object, width: int = 40) -> str:

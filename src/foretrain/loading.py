@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import sys
 import types
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretrain.errors import FileError, InputError, did_you_mean, hint
-from foretrain.limits import LEAST_QUANTITY, MOST_QUANTITY
+from foretrain.limits import QUANTITY, is_finite, shown
 from foretrain.remembered import remembered
 
 if TYPE_CHECKING:
@@ -27,7 +26,15 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema, ErrorDetails
 
-__all__ = ["Quantity", "is_file", "load_json", "load_yaml", "read_text", "validated"]
+__all__ = [
+    "Quantity",
+    "is_file",
+    "load_json",
+    "load_yaml",
+    "read_text",
+    "validated",
+    "whole_number",
+]
 
 MAX_BYTES = 64_000_000
 MAX_YAML_BYTES = 16_000_000
@@ -125,7 +132,9 @@ def load_json(path_or_text: str | Path, what: str = "a JSON document") -> Any:
     if _json_depth(text) > MAX_DEPTH:
         raise FileError(f"{where} is nested deeper than {MAX_DEPTH} levels; expected {what}.")
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=whole_number
+        )
     except json.JSONDecodeError as error:
         raise FileError(
             f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
@@ -154,6 +163,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"duplicate key {_short(twice, 60)!r}")
     return found
+
+
+def whole_number(text: str) -> int:
+    """A whole number in a document, bounded whatever it counts: readers divide and compare before they know better."""
+    number = int(text)
+    if not is_finite(number):
+        raise ValueError(_too_large(number))
+    return number
+
+
+def _too_large(number: int) -> str:
+    return f"{shown(number)} is too large: numbers are at most {sys.float_info.max:.1e}"
 
 
 def _no_constant(name: str) -> float:
@@ -195,6 +216,16 @@ def _strict_loader() -> Any:
                 seen.add(text)
             return super().construct_mapping(node, deep=deep)
 
+        def construct_yaml_int(self, node: Any) -> int:
+            number = int(super().construct_yaml_int(node))
+            if not is_finite(number):
+                mark = node.start_mark
+                raise ValueError(
+                    f"line {mark.line + 1}, column {mark.column + 1}: {_too_large(number)}"
+                )
+            return number
+
+    StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
     return StrictLoader
 
 
@@ -290,13 +321,13 @@ class Quantity:
             number = self.parse(value)
         except (InputError, OverflowError) as error:
             raise ValueError(_short(str(error))) from None
-        if not math.isfinite(number):
-            raise ValueError(f"{value!r} is not finite")
+        if not is_finite(number):
+            raise ValueError(f"{shown(value)} is not finite")
         if number < 0 or (number == 0 and not self.zero_allowed):
             raise ValueError(
-                f"{value!r} must be {'zero or more' if self.zero_allowed else 'positive'}"
+                f"{shown(value)} must be {'zero or more' if self.zero_allowed else 'positive'}"
             )
-        if number and not LEAST_QUANTITY <= number <= MOST_QUANTITY:
+        if number and not QUANTITY.allows(number):
             raise ValueError(f"{_short(repr(value), 40)} is out of range")
         return number
 
@@ -346,16 +377,16 @@ def _adapter(cls: type[T]) -> TypeAdapter[T]:
 
 def _fault(cls: type, detail: ErrorDetails) -> str:
     path = tuple(part for part in detail["loc"] if not _is_branch(part))
-    shown = _dotted(path) or "the document"
+    at = _dotted(path) or "the document"
     kind = detail["type"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         known = _known_fields(cls, path[:-1])
-        return f"{shown}: unknown key.{hint(str(path[-1]), known)}"
+        return f"{at}: unknown key.{hint(str(path[-1]), known)}"
     if kind in ("missing", "missing_argument"):
-        return f"{shown}: missing."
-    message = detail["msg"].removeprefix("Value error, ")
-    given = _short(repr(detail["input"]), 60)
-    return f"{shown}: {message}" + ("" if given in message else f" (got {given})") + "."
+        return f"{at}: missing."
+    message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
+    given = shown(detail["input"])
+    return f"{at}: {message}" + ("" if given in message else f" (got {given})") + "."
 
 
 def _is_branch(part: object) -> bool:

@@ -11,7 +11,7 @@ import re
 from typing import Literal
 
 from foretrain.errors import InputError
-from foretrain.limits import shown
+from foretrain.limits import MOST_COUNT, shown
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -93,29 +93,36 @@ def parse_flops(value: float | str) -> float:
     return _finite(_number(found[1]) * _PREFIX[found[2]], value, "rate")
 
 
-def parse_count(value: float | str) -> int:
-    """A whole number from `"4k"` (4,096), `"1.5M"`, `"1e12"` or a number.
+def parse_count(value: float | str, name: str = "") -> int:
+    """A whole number from `"4k"` (4,096), `"1.5M"`, `"1e12"` or a number; faults begin with the `name` of what it is.
 
     A bare `k` on a whole number below 1,024 means 1,024 because sequence lengths are spoken that way.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        if not value.is_integer():
-            raise InputError(f"{value!r} is not a whole number.")
-        return int(value)
-    found = _match(_NUMBER + r"([kKMGT]|)", value, "a count", '"4096" or "4k"')
-    scale = 1024.0 if found[2] in ("k", "K") else _PREFIX[found[2]]
-    count = _number(found[1]) * scale
-    if not count.is_integer():
+    try:
+        return _count(value)
+    except InputError as error:
+        raise InputError(f"{name}: {error}" if name else str(error)) from None
+
+
+def _count(value: float | str) -> int:
+    count: float
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        count = value
+    else:
+        found = _match(_NUMBER + r"([kKMGT]|)", value, "a count", '"4096" or "4k"')
+        scale = 1024.0 if found[2] in ("k", "K") else _PREFIX[found[2]]
+        count = _number(found[1]) * scale
+    if isinstance(count, float) and not count.is_integer():
         raise InputError(f"{value!r} is not a whole number.")
+    if abs(count) > MOST_COUNT:
+        raise InputError(f"{shown(value)} is too large: counts are at most {MOST_COUNT:,}.")
     return int(count)
 
 
 def parse_batch(value: float | str) -> tuple[int, Literal["samples", "tokens"]]:
     """A global batch: `"512"` samples, `"4Mtok"` or `"4M tokens"` tokens."""
     if not isinstance(value, str):
-        return parse_count(value), "samples"
+        return parse_count(value, "batch"), "samples"
     found = _match(
         r"(?P<count>.*?)\s*(?P<unit>tokens?|tok|samples?|sequences?|)",
         value,
@@ -123,7 +130,7 @@ def parse_batch(value: float | str) -> tuple[int, Literal["samples", "tokens"]]:
         '"512" samples or "4M tokens"',
     )
     unit = found["unit"]
-    return parse_count(found["count"]), "tokens" if unit.startswith("tok") else "samples"
+    return parse_count(found["count"], "batch"), "tokens" if unit.startswith("tok") else "samples"
 
 
 def parse_amount(value: float | str) -> float:

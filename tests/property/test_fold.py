@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, event, given, settings
 from foretrain.analysis.sensitivity import program, run_graph
 from foretrain.compile import template
 from foretrain.compile.execution import Communication
+from foretrain.compile.passes import fold
 from foretrain.compile.verify import verify
 from foretrain.engine import native_available, simulate
+from foretrain.resolving import ask
 from foretrain.simulation import answer, compile_scenario, cost_scenario
 from foretrain.testing.plans import questions
 
@@ -96,3 +98,17 @@ def test_the_critical_path_is_unbroken_and_ends_with_the_step(question):
     for before, after in itertools.pairwise(path):
         assert abs(before.end - after.start) <= 1e-12 * step
         assert after.end > after.start
+
+
+def test_work_of_the_fold_does_not_grow_with_the_members_of_a_group():
+    """Arrays grow with ranks; the number of operations on them must not, or a million ranks take minutes."""
+
+    def mixes(nodes: int) -> int:
+        question = ask(
+            "gpt2", on=f"{nodes} x dgx-h100", plan="zero1", batch=8 * nodes, micro_batch=1
+        )
+        with patch.object(fold, "_mix", wraps=fold._mix) as mix:
+            compile_scenario(question)
+        return mix.call_count
+
+    assert 0 < mixes(33) == mixes(65)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 import foretrain
 from foretrain import Plan, predict
+from foretrain.errors import PlanError
 from foretrain.report.answers import fit_page, whatif_page
 from foretrain.report.page import render_page
 from foretrain.report.search import search_page
@@ -35,6 +39,37 @@ def test_a_tree_gets_the_stack_of_its_words(text: str) -> None:
     said = ask(TINY, on="1 x dgx-h100", batch=8, micro_batch=1, plan=text)
     tree = Plan.of(text, devices=8, runtime=said.runtime).to_dict()
     assert ask(TINY, on="1 x dgx-h100", batch=8, plan=tree).runtime.name == said.runtime.name
+
+
+@pytest.mark.parametrize("schedule", [{}, {"schedule": {"kind": "1f1b"}}])
+@pytest.mark.parametrize("door", ["mapping", "file"])
+def test_a_tree_without_a_micro_batch_gets_one_like_words(
+    schedule: dict[str, object], door: str, tmp_path: Path
+) -> None:
+    plan = {"mesh": {"dp": 8}, "tree": {"split": {"batch": "dp"}, **schedule}}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    asked = {"on": "1 x dgx-h100", "batch": 128, "runtime": "ddp"}
+    found = ask("gpt2", **asked, plan=plan if door == "mapping" else str(file))  # type: ignore[arg-type]
+    words = ask("gpt2", **asked, plan="dp8")  # type: ignore[arg-type]
+    assert found.plan.schedule.micro_batch == words.plan.schedule.micro_batch > 1
+    assert [line for line in found.assumptions if "micro-batch" in line] == [
+        line for line in words.assumptions if "micro-batch" in line
+    ]
+
+
+def test_a_tree_keeps_the_micro_batch_it_says() -> None:
+    tree = {"split": {"batch": "dp"}, "schedule": {"micro_batch": 2}}
+    found = ask("gpt2", on="1 x dgx-h100", batch=128, plan={"mesh": {"dp": 8}, "tree": tree})
+    assert found.plan.schedule.micro_batch == 2
+    assert not any("micro-batch" in line for line in found.assumptions)
+
+
+def test_a_file_that_is_no_plan_is_not_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("# nothing\n")
+    with pytest.raises(PlanError, match="is not a plan"):
+        ask("gpt2", on="1 x dgx-h100", batch=128, plan=str(file))
 
 
 def test_devices_come_in_a_machine_that_is_named() -> None:

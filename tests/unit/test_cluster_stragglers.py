@@ -51,7 +51,11 @@ def test_only_the_nodes_with_slow_devices_change() -> None:
     assert [run.count for run in cluster.runs] == [1, 1, 2]
 
 
-@pytest.mark.parametrize("text", ["x", "3", "3:fast", "sigma=", "99:2", "1:0", "sigma=5"])
+@pytest.mark.parametrize(
+    "text",
+    ["x", "3", "3:fast", "sigma=", "99:2", "1:0", "sigma=5", "", "3:2,3:4", "3:2,sigma=0.1",
+     "sigma=0.1,sigma=0.2", "sigma=0.1,sede=1", "sigma=0.1,seed=-1", "sigma=0.1,seed=1.5"],
+)  # fmt: skip
 def test_nonsense_is_explained(text: str) -> None:
     with pytest.raises(ClusterError, match=r"stragglers|rank|sigma"):
         with_stragglers(Cluster.of(NODE), text)

@@ -17,7 +17,13 @@ from foretrain.limits import DEVICES, LAYERS, shown
 from foretrain.model.load import load_model
 
 ASK: dict[str, Any] = {"on": "1 x dgx-a100-80gb", "plan": "dp8", "batch": 8, "seq": 128}
+HUGE = 10**400
+"""A whole number that no double can hold."""
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+
+
+def _tree(**fields: Any) -> dict[str, Any]:
+    return {"mesh": {"dp": 8}, "tree": {"split": {"batch": "dp"}, **fields}}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,16 @@ SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "v
         ({"plan": "dp8 micro=" + "9" * 500}, ["not a whole number"]),
         ({"stragglers": "3:1e300"}, ["from 0.01 to 1000"]),
         ({"stragglers": "3:nan"}, ["from 0.01 to 1000"]),
+        ({"stragglers": {3: HUGE}}, ["rank 3", "from 0.01 to 1000"]),
+        ({"stragglers": {HUGE: 2.0}}, ["ranks are 0 to 7"]),
+        ({"batch": HUGE}, ["batch", "at most"]),
+        ({"batch": "1e300 tokens"}, ["batch", "at most"]),
+        ({"headroom": HUGE}, ["headroom"]),
+        ({"steps": 10, "usd_per_hour": HUGE}, ["usd_per_hour"]),
+        ({"plan": _tree(bucket_bytes=HUGE)}, ["tree.bucket_bytes"]),
+        ({"plan": _tree(children={f"layers[{'9' * 5000}]": {}})}, ["selects nothing"]),
+        ({"plan": _tree(recompute="full@" + "9" * 5000)}, ["recompute="]),
+        ({"plan": {"mesh": {"dp": 8, **{f"a{n}": 1 for n in range(99)}}}}, ["at most 32 axes"]),
         ({"on": "999,999,999 x dgx-a100-80gb"}, ["devices; at most"]),
     ],
 )
@@ -93,6 +109,19 @@ def test_quantities_are_bounded(rate: Any) -> None:
     data = {"nodes": ["2 x dgx-h100"], "network": {"kind": "ib", "bandwidth": rate}}
     with pytest.raises(InputError, match=r"network\.bandwidth"):
         Cluster.from_dict(data)
+
+
+@pytest.mark.parametrize("count", [HUGE, "1e308", 1e308])
+def test_counts_are_bounded(count: Any) -> None:
+    with pytest.raises(InputError, match=r"nodes\[0\]\.count: .* is too large") as refused:
+        Cluster.from_dict({"nodes": [{"node": "dgx-h100", "count": count}]})
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("batch", ["1e308", HUGE])
+def test_a_batch_of_a_what_if_is_bounded(batch: Any) -> None:
+    with pytest.raises(InputError, match=r"batch: .* is too large"):
+        whatif("gpt2", **ASK, changes={"batch": batch})
 
 
 def test_a_straggler_within_bounds_still_counts() -> None:

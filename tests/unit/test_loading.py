@@ -78,6 +78,8 @@ def test_an_alias_to_itself_is_refused():
         (load_yaml, "? [a]\n: 1\n", "unhashable"),
         (load_yaml, "a: 1\n---\nb: 1\n", "another document"),
         (load_json, "[" + "1" * 10_000 + "]", "integer"),
+        (load_json, '{"a": -' + "1" * 400 + "}", "too large"),
+        (load_yaml, "a: 1\nb: " + "1" * 400 + "\n", "line 2, column 4: 1111"),
     ],
 )
 def test_malformed_text_says_where_and_why(load, text, word):

@@ -231,6 +231,28 @@ def test_all_faults_of_a_document_at_once():
         assert words in text, words
 
 
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"split": {"batch": "dp,dp"}}, "tree.split.batch: 'dp' is named 2 times"),
+        ({"split": {"batch": ["dp", "all"]}}, "tree.split.batch: 'dp' is named 2 times"),
+        ({"split": {"batch,batch": "dp"}}, "tree.split: 'batch' is named 2 times"),
+        ({"state": {"optimizer": ["dp", "tp", "dp"]}}, "state.optimizer: 'dp' is named 2 times"),
+        ({"offload": "optimizer,optimizer"}, "tree.offload: 'optimizer' is named 2 times"),
+    ],
+)
+def test_what_a_document_lists_it_names_once(change, fault):
+    document = {"mesh": {"dp": 4, "tp": 2}, "names": {"all": ["dp"]}, "tree": change}
+    with pytest.raises(PlanError) as refused:
+        Plan.from_dict(document)
+    assert fault in str(refused.value)
+
+
+def test_an_axis_that_two_cuts_give_to_the_batch_counts_once():
+    cuts = [{"dims": ["batch"], "axes": ["dp"]}, {"dims": ["batch", "seq"], "axes": ["dp"]}]
+    assert Plan.from_dict({"mesh": {"dp": 8}, "tree": {"split": cuts}}).replicas == 8
+
+
 def test_a_child_may_select_everything():
     document = {"mesh": {"dp": 8}, "tree": {"children": [{"select": "*", "recompute": "full"}]}}
     assert plan(document).root.children == (Node("*", recompute="full"),)

@@ -108,3 +108,39 @@ def test_ctrl_c_ends_a_command_with_130_and_leaves_nothing_half_written(
     left = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     assert left <= {"cases.jsonl", "state.sqlite", "store.sqlite"}
     assert out == ""
+
+
+EARLY = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "foretrain.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from foretrain.cli import main
+main(["--version"])
+"""
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_with_130() -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(foretrain.__file__).parents[1])}
+    run = subprocess.run(
+        [sys.executable, "-c", EARLY], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 130, run.stderr
+    assert run.stderr == "foretrain: interrupted.\n"
+    assert run.stdout == ""
+
+
+def test_little_is_imported_before_ctrl_c_ends_quietly() -> None:
+    """Until `main` runs Python answers Ctrl-C with a traceback, so nothing slow is loaded before."""
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(Path(foretrain.__file__).parents[1])!r}); before = set(sys.modules);"
+        " import foretrain.cli; print(*sorted(set(sys.modules) - before))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert set(run.stdout.split()) <= {"__future__", "errno", "foretrain", "foretrain.cli", "gc"}

@@ -14,6 +14,7 @@ from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
 from foretrain.errors import InputError
+from foretrain.limits import shown
 from foretrain.model.workload import Workload
 from foretrain.units import parse_amount, show_bandwidth, show_count
 
@@ -209,7 +210,7 @@ def _price(given: float | str | None, faults: list[str]) -> float | None:
         value = -1.0
     if not 0 <= value <= MOST:
         faults.append(
-            f"usd_per_hour: {given!r} is not a price; specify the price per device-hour, "
+            f"usd_per_hour: {shown(given)} is not a price; specify the price per device-hour, "
             "such as 2.50."
         )
         return None

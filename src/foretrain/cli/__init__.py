@@ -9,8 +9,11 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Sequence
-from typing import IO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
 
 __all__ = ["COMPLETE", "main"]
 
@@ -20,11 +23,14 @@ COMPLETE = "_FORETRAIN_COMPLETE"
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    # Start-up makes many objects that stay: looking through them for garbage took a tenth of a cold call.
-    gc.set_threshold(100_000, 20, 20)
-    _open_standard_streams()
-    code = run(list(sys.argv[1:] if args is None else args))
-    gc.freeze()  # nor is it looked through at the end, when everything goes anyway
+    try:
+        # Start-up makes many objects that stay: looking through them for garbage took a tenth of a cold call.
+        gc.set_threshold(100_000, 20, 20)
+        _open_standard_streams()
+        code = run(list(sys.argv[1:] if args is None else args))
+        gc.freeze()  # nor is it looked through at the end, when everything goes anyway
+    except KeyboardInterrupt:  # while the command was still being imported
+        code = interrupted()
     sys.exit(code)
 
 

@@ -61,8 +61,8 @@ def calibrate(
         measured or (),
         store=store,
         machine=machine,
-        threads=None if threads is None else parse_count(threads),
-        processes=parse_count(processes),
+        threads=None if threads is None else parse_count(threads, "--threads"),
+        processes=parse_count(processes, "--processes"),
         device=device,
     )
     return give_page(calibration_page(found), output)

@@ -257,7 +257,7 @@ def _count(text: str | None, flag: str) -> int | None:
 
     if text is None:
         return None
-    count = parse_count(text)
+    count = parse_count(text, flag)
     if not 1 <= count <= 1_000_000:
         raise InputError(f"{flag} {text!r} is not a whole number from 1 to a million.")
     return count

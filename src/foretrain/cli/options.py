@@ -172,12 +172,12 @@ class Question:
         ]
         if missing:
             raise InputError("incomplete command:", faults=missing)
-        asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": _plan(self.plan)}
+        asked: dict[str, Any] = {"model": self.model, "on": self.on, "plan": self.plan}
         for name in ("precision", "optimizer", "runtime", "headroom", "stragglers"):
             asked[name] = getattr(self, name)
         for name in ("micro_batch", "seq"):
             text = getattr(self, name)
-            asked[name] = None if text is None else parse_count(text)
+            asked[name] = None if text is None else parse_count(text, f"--{name.replace('_', '-')}")
         asked["batch"] = batch_of(self.batch, self.batch_tokens)
         asked["runtime_options"] = assignments(self.options, "--set") or None
         asked.update(self._measured())
@@ -232,15 +232,6 @@ def batch_of(batch: str | None, tokens: str | None) -> str | None:
     return f"{tokens} tokens"
 
 
-def _plan(text: str | None) -> Any:
-    """The short form as it is; the content of a file that is named instead."""
-    if text is None or not text.lower().endswith((".yaml", ".yml", ".json")):
-        return text
-    from foretrain.loading import load_yaml
-
-    return load_yaml(Path(text), "a plan")
-
-
 def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
     """`key=value` texts as a mapping; a value that is JSON (a number, true, null …) is taken as such."""
     found: dict[str, Any] = {}
@@ -256,8 +247,10 @@ def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
 
 def literal(text: str) -> Any:
     """A JSON scalar, else the text itself."""
+    from foretrain.loading import whole_number
+
     try:
-        value = json.loads(text, parse_constant=lambda _: text)
+        value = json.loads(text, parse_constant=lambda _: text, parse_int=whole_number)
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, dict | list) else value

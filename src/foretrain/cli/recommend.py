@@ -157,7 +157,7 @@ def _job(job: Job) -> dict[str, Any]:
     asked["batch"] = batch_of(job.batch, asked.pop("batch_tokens"))
     for name in ("batch_per_device", "seq"):
         if asked[name] is not None:
-            asked[name] = parse_count(asked[name])
+            asked[name] = parse_count(asked[name], f"--{name.replace('_', '-')}")
     if job.budget_usd is not None:
         asked["budget_usd"] = _usd(job.budget_usd)
     if job.storage is not None:
@@ -192,7 +192,7 @@ def _market(market: Market) -> dict[str, Any]:
         "headroom": market.headroom,
     }
     if market.max_devices is not None:
-        asked["max_devices"] = parse_count(market.max_devices)
+        asked["max_devices"] = parse_count(market.max_devices, "--max-devices")
     return asked
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Literal
 
 from foretrain.errors import ClusterError, did_you_mean
+from foretrain.limits import is_finite, shown
 
 __all__ = ["Device", "faults_of"]
 
@@ -25,9 +25,9 @@ def faults_of(
             value = getattr(owner, name)
             if value is None:
                 continue
-            if not isfinite(value) or value < 0 or (value == 0 and not zero_ok):
+            if not is_finite(value) or value < 0 or (value == 0 and not zero_ok):
                 need = "zero or more" if zero_ok else "positive"
-                faults.append(f"{name}: {value!r} must be a finite number, {need}.")
+                faults.append(f"{name}: {shown(value)} must be a finite number, {need}.")
     return faults
 
 
@@ -65,8 +65,10 @@ class Device:
         if not self.peak_flops:
             faults.append("peak_flops: empty; specify at least one dtype, for example fp32.")
         for dtype, rate in self.peak_flops:
-            if not isfinite(rate) or rate <= 0:
-                faults.append(f"peak_flops.{dtype}: {rate!r} must be a positive finite number.")
+            if not is_finite(rate) or rate <= 0:
+                faults.append(
+                    f"peak_flops.{dtype}: {shown(rate)} must be a positive finite number."
+                )
         if faults:
             raise ClusterError(f"Device {self.name!r} is invalid:", faults=faults)
 

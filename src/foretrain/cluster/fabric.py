@@ -123,9 +123,12 @@ class Fabric:
         return f"{self.vertex_name(int(self.tail[link]))}->{self.vertex_name(int(self.head[link]))}"
 
 
-def compressed(rows: IntArray, share: FloatArray | None = None) -> Routes:
-    """Rows of link ids as routes; -1 is skipped wherever it stands. `share` has the shape of a row or of all."""
-    used = rows >= 0
+def compressed(
+    rows: IntArray, share: FloatArray | None = None, used: NDArray[np.bool_] | None = None
+) -> Routes:
+    """Rows of link ids as routes; -1 is skipped wherever it stands, or what is not `used`. `share` has the shape of a
+    row or of all."""
+    used = rows >= 0 if used is None else used
     ptr = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(used.sum(axis=1), out=ptr[1:])
     if share is None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.device import Device
 from foretrain.errors import InputError
+from foretrain.limits import shown
 from foretrain.units import parse_bytes
 
 MOST = 0.9
@@ -61,5 +62,5 @@ def headroom_share(
 
 def _fault(given: float | str, reason: str) -> InputError:
     return InputError(
-        f"headroom: {given!r} {reason}. Write a percentage such as 5% or a size such as 4GiB."
+        f"headroom: {shown(given)} {reason}. Write a percentage such as 5% or a size such as 4GiB."
     )

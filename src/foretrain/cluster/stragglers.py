@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError
-from foretrain.limits import SLOWNESS
+from foretrain.limits import SEEDS, SLOWNESS, Range, shown
 
 __all__ = ["Spread", "with_stragglers"]
 
@@ -27,6 +26,20 @@ class Spread:
 
     sigma: float
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not _SIGMA.allows(self.sigma):
+            faults.append(
+                f"sigma: {shown(self.sigma)} must be from {_SIGMA.least:g} to {_SIGMA.most:g}."
+            )
+        if self.seed not in SEEDS:
+            faults.append(f"seed: {shown(self.seed)} must be a whole number, zero or more.")
+        if faults:
+            raise ClusterError("invalid stragglers:", faults=faults)
+
+
+_SIGMA = Range(0.0, 2.0)
 
 
 def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) -> Cluster:
@@ -48,34 +61,44 @@ def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) 
 
 
 def _read(text: str) -> dict[int, float] | Spread:
+    """Whole and once each: a word that is misspelt or repeated is no straggler and would go unnoticed."""
     words = [word.strip() for word in text.split(",") if word.strip()]
+    sign = "=" if "=" in text else ":"
+    cells = [word.partition(sign) for word in words]
+    pairs = [(name.strip(), value.strip()) for name, _, value in cells]
+    told = dict(pairs)
     try:
-        if words and "=" in words[0]:
-            named = dict(word.split("=", 1) for word in words)
-            return Spread(float(named.pop("sigma")), int(named.pop("seed", "0")))
-        pairs = [word.split(":", 1) for word in words]
-        return {int(rank): float(factor) for rank, factor in pairs}
+        if len(told) < len(pairs) or not told:
+            raise ValueError
+        if sign == "=":
+            found: dict[int, float] | Spread = Spread(
+                float(told.pop("sigma")), int(told.pop("seed", "0"))
+            )
+            if told:
+                raise ValueError
+        else:
+            found = {int(rank): float(factor) for rank, factor in pairs}
     except (ValueError, KeyError):
         raise ClusterError(
-            f"stragglers {text!r}: expected rank:factor pairs such as '3:1.5,7:1.2', or a "
-            "distribution such as 'sigma=0.05,seed=1'."
+            f"stragglers {shown(text)}: expected rank:factor pairs such as '3:1.5,7:1.2', each rank "
+            "once, or a distribution such as 'sigma=0.05,seed=1'."
         ) from None
+    return found
 
 
 def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, float]:
     if isinstance(slow, Spread):
-        if not (isfinite(slow.sigma) and 0 <= slow.sigma <= 2):
-            raise ClusterError(f"stragglers: sigma {slow.sigma} must be from 0 to 2.")
         draws = np.random.default_rng(slow.seed).standard_normal(cluster.device_count)
         return {rank: float(np.exp(slow.sigma * abs(d))) for rank, d in enumerate(draws.tolist())}
+    ranks = range(cluster.device_count)
     faults = [
-        f"rank {rank}: out of range; ranks are 0 to {cluster.device_count - 1}."
+        f"rank {shown(rank)}: out of range; ranks are 0 to {ranks[-1]}."
         for rank in slow
-        if not 0 <= rank < cluster.device_count
+        if rank not in ranks
     ]
     faults += [
         (
-            f"rank {rank}: factor {factor} must be a number from {SLOWNESS.least} to "
+            f"rank {shown(rank)}: factor {shown(factor)} must be a number from {SLOWNESS.least} to "
             f"{SLOWNESS.most:g}; remove failed devices from the cluster instead."
         )
         for rank, factor in slow.items()

@@ -96,25 +96,31 @@ class ComposedTopology:
         layout = self.layout
         home = layout.domain_of[src]
         inside = home == layout.domain_of[dst]
+        if len(src) and not inside.any():
+            return self._remote(src, dst)
         shape = layout.template_of[home]
         size = layout.template_devices[shape]
         row = self.path_base[shape] + layout.domain_index[src] * size
-        local = self.paths[np.where(inside, row + layout.domain_index[dst], 0)]
-        local = np.where(inside[:, None] & (local >= 0), local + self.link_base[home][:, None], -1)
+        paths = self.paths[np.where(inside, row + layout.domain_index[dst], 0)]
+        used = paths >= 0
+        used &= inside[:, None]
+        paths += self.link_base[home][:, None]
+        local = compressed(paths, used=used)
         if inside.all():
-            return compressed(local)
-        return self._with_network(compressed(local), src, dst, np.flatnonzero(~inside))
+            return local
+        return self._with_network(local, src, dst, np.flatnonzero(~inside))
+
+    def _remote(self, src: IntArray, dst: IntArray) -> Routes:
+        senders, receivers = self.layout.port_of[src], self.layout.port_of[dst]
+        if self.network is None or min(senders.min(), receivers.min()) < 0:
+            raise ClusterError(self._unjoined(src, dst))
+        found = self.network.routes(senders, receivers)
+        return Routes(found.ptr, found.links + self.link_base[-1], found.share)
 
     def _with_network(
         self, local: Routes, src: IntArray, dst: IntArray, outside: IntArray
     ) -> Routes:
-        senders, receivers = self.layout.port_of[src[outside]], self.layout.port_of[dst[outside]]
-        if self.network is None or min(senders.min(), receivers.min()) < 0:
-            raise ClusterError(self._unjoined(src[outside], dst[outside]))
-        remote = self.network.routes(senders, receivers)
-        links = remote.links + self.link_base[-1]
-        if len(outside) == len(src):
-            return Routes(remote.ptr, links, remote.share)
+        remote = self._remote(src[outside], dst[outside])
         # each route is wholly local or wholly remote: entries of both, in the order of routes
         counts = np.diff(local.ptr)
         counts[outside] = np.diff(remote.ptr)
@@ -123,7 +129,7 @@ class ComposedTopology:
         is_remote[outside] = True
         place = np.repeat(is_remote, counts)
         both, share = np.empty(len(place), dtype=np.int64), np.ones(len(place))
-        both[place], both[~place] = links, local.links
+        both[place], both[~place] = remote.links, local.links
         share[place] = remote.share
         return Routes(ptr, both, share)
 

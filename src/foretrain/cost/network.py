@@ -198,11 +198,12 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
             for mover_class in range(len(movers.examples)):
                 number[communicator, algorithm.pattern, mover_class] = first + mover_class
             loads = network.pattern_loads(algorithm, found.groups)
-            own.append(_own_rate(network, loads, len(movers.group_class))[movers.examples])
+            own.append(_own_rate(network, loads, movers.examples))
             delays.append(network.laying.delays(algorithm, found.groups[found.examples])[home])
-            links.append(loads.link)
-            flows.append(first + movers.group_class[loads.group])
-            weights.append(loads.weight)
+            crossed = _crossings(loads, movers.group_class, len(movers.examples))
+            links.append(crossed.link)
+            flows.append(first + crossed.group)
+            weights.append(crossed.weight)
             crowd.append(_crowd_rate(network, loads, movers.group_class, home))
     if not number:
         none = np.zeros(0, dtype=np.int32)
@@ -217,12 +218,23 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     return _constraints(network, number, *known, *columns)
 
 
-def _own_rate(network: Network, loads: Loads, count: int) -> Floats:
-    """Rate of every group of one pattern when it runs alone."""
+def _crossings(loads: Loads, mover_class: Ints, classes: int) -> Loads:
+    """What each class loads each link with, all its members together."""
+    keys, inverse = np.unique(loads.link * classes + mover_class[loads.group], return_inverse=True)
+    total = np.bincount(inverse, weights=loads.weight).astype(np.float64)
+    return Loads(group=keys % classes, link=keys // classes, weight=total)
+
+
+def _own_rate(network: Network, loads: Loads, examples: Ints) -> Floats:
+    """Rate of some groups of one pattern, each when it runs alone."""
+    number = np.full(int(max(loads.group.max(initial=0), examples.max(initial=0))) + 1, -1)
+    number[examples] = np.arange(len(examples))
+    group = number[loads.group]
+    is_asked = group >= 0
     links = len(network.capacity)
-    keys, inverse = np.unique(loads.group * links + loads.link, return_inverse=True)
-    total = np.bincount(inverse, weights=loads.weight)
-    rate = np.full(count, np.inf)
+    keys, inverse = np.unique(group[is_asked] * links + loads.link[is_asked], return_inverse=True)
+    total = np.bincount(inverse, weights=loads.weight[is_asked])
+    rate = np.full(len(examples), np.inf)
     np.minimum.at(rate, keys // links, network.capacity[keys % links] / total)
     return rate
 
@@ -233,7 +245,9 @@ def _crowd_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -
     total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
     rate = np.full(int(home.max()) + 1, np.inf)
     group_class = home[mover_class[loads.group]]
-    np.minimum.at(rate, group_class, network.capacity[loads.link] / total[loads.link])
+    with np.errstate(divide="ignore", invalid="ignore"):  # links that nothing crosses
+        shared = network.capacity / total
+    np.minimum.at(rate, group_class, shared[loads.link])
     return rate[home]
 
 
@@ -245,12 +259,9 @@ def _constraints(
     delay: Floats,
     link: Ints,
     flow: Ints,
-    weight: Floats,
+    total: Floats,
 ) -> Routes:
     count = len(number)
-    keys, inverse = np.unique(link * count + flow, return_inverse=True)
-    total: Floats = np.bincount(inverse, weights=weight).astype(np.float64)
-    link, flow = keys // count, keys % count
     chosen, times = _distinct_rows(network, link, flow, total, count)
     keep = chosen[link] >= 0
     flow, total, constraint = flow[keep], total[keep], chosen[link[keep]]
@@ -292,11 +303,11 @@ def _distinct_rows(
     """For each link the number of its constraint if it represents one, else -1; the links of each constraint."""
     # fixed multipliers: the same input gives the same hashes
     salt = mix(np.arange(flows, dtype=np.uint64)) | np.uint64(1)
-    terms = (np.ascontiguousarray(total).view(np.uint64) ^ (salt[flow] >> np.uint64(7))) * salt[
-        flow
-    ]
+    terms = np.ascontiguousarray(total).view(np.uint64) ^ (salt >> np.uint64(7))[flow]
+    terms *= salt[flow]
+    terms ^= terms >> np.uint64(29)
     rows = np.zeros(len(network.capacity), dtype=np.uint64)
-    np.add.at(rows, link, terms ^ (terms >> np.uint64(29)))
+    np.add.at(rows, link, terms)
     used = np.zeros(len(rows), dtype=np.bool_)
     used[link] = True
     rows += network.link_colors() * np.uint64(0x9E3779B97F4A7C15)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from foretrain.errors import FileError
+from foretrain.limits import is_finite
 from foretrain.loading import load_json, validated
 from foretrain.measurement.machine import Machine
 
@@ -33,7 +33,7 @@ _STRICT: dict[str, str] = {"extra": "forbid"}
 
 
 def _expect(value: float | None, name: str, *, zero: bool = False) -> None:
-    if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+    if value is not None and not (is_finite(value) and (value > 0 or (zero and value == 0))):
         raise ValueError(f"{name} must be a {'number' if zero else 'positive number'}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import FileError, InputError
-from foretrain.loading import load_json, read_text
+from foretrain.loading import load_json, read_text, whole_number
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import MOST_SAMPLES, Measurement, canonical
 
@@ -154,7 +154,9 @@ def _from_csv(file: Path) -> Iterator[tuple[str, Make]]:
                 if told not in machines:
                     machines[told] = Machine.from_dict(json.loads(told))
                 for name in ("key", "about", "samples"):
-                    row[name] = json.loads(row[name], parse_constant=_no_constant)
+                    row[name] = json.loads(
+                        row[name], parse_constant=_no_constant, parse_int=whole_number
+                    )
                 for name in ("seconds", "spread"):
                     row[name] = float(row[name])
                 row["repeats"] = int(row["repeats"])

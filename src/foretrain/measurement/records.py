@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import statistics
 import zlib
 from array import array
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from foretrain.errors import InputError
+from foretrain.limits import is_finite, shown
 from foretrain.measurement.machine import Machine
 from foretrain.model.ops.base import Kernel
 
@@ -48,13 +48,13 @@ class Measurement:
             faults.append(f"kind: {self.kind!r} must be one of {', '.join(KINDS)}.")
         for name in ("seconds", "spread"):
             value = getattr(self, name)
-            if not (isinstance(value, float | int) and math.isfinite(value) and value >= 0):
-                faults.append(f"{name}: {value!r} must be a finite number, zero or more.")
+            if not (isinstance(value, float | int) and is_finite(value) and value >= 0):
+                faults.append(f"{name}: {shown(value)} must be a finite number, zero or more.")
         if not isinstance(self.repeats, int) or self.repeats < 1:
-            faults.append(f"repeats: {self.repeats!r} must be 1 or more.")
+            faults.append(f"repeats: {shown(self.repeats)} must be 1 or more.")
         if len(self.samples) > MOST_SAMPLES:
             faults.append(f"samples: {len(self.samples):,} exceed the limit of {MOST_SAMPLES:,}.")
-        if not all(isinstance(s, float) and math.isfinite(s) and s >= 0 for s in self.samples):
+        if not all(isinstance(s, float) and is_finite(s) and s >= 0 for s in self.samples):
             faults.append("samples: must be finite numbers of seconds.")
         if faults:
             raise InputError("Invalid measurement:", faults=faults)

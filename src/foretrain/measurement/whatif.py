@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from foretrain.errors import InputError, did_you_mean
+from foretrain.limits import is_finite
 from foretrain.measurement.feeding import Feeding, feeding
 from foretrain.measurement.train_runs import TrainRun
 
@@ -111,7 +111,7 @@ def _amount(value: Any) -> float | None:
 
 
 def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and is_finite(value) and value >= 0
 
 
 def _row(found: Feeding) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from foretrain.errors import PlanError, did_you_mean, hint
-from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH, Limit
+from foretrain.limits import AXES, DEVICES, LAYERS, MICRO_BATCH, QUANTITY, Limit, shown
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import (
@@ -76,11 +77,17 @@ class _Reader:
 
     def words(self, where: str, value: object) -> tuple[str, ...]:
         if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+            return self.once(where, [part.strip() for part in value.split(",") if part.strip()])
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
-            return tuple(value)
+            return self.once(where, value)
         self.fault(where, f"expected a name or a list of names, got {value!r:.60}.")
         return ()
+
+    def once(self, where: str, names: list[str]) -> tuple[str, ...]:
+        for name, times in Counter(names).items():
+            if times > 1:
+                self.fault(where, f"{shown(name)} is named {times:,} times; name it once.")
+        return tuple(dict.fromkeys(names))
 
     def whole(self, where: str, value: object, limit: Limit) -> int:
         if isinstance(value, int) and limit.allows(value):
@@ -95,6 +102,8 @@ class _Reader:
         )
         if not sizes:
             self.fault("mesh", "a plan needs at least one axis, for example {dp: 8}.")
+        if len(sizes) > AXES.most:
+            self.fault("mesh", AXES.fault(len(sizes)))
         names = self.mapping("names", data.get("names", {}))
         spoken = tuple((str(n), self.words(f"names.{n}", axes)) for n, axes in names.items())
         for name, members in spoken:
@@ -110,7 +119,7 @@ class _Reader:
                 atomic += mesh.expand(name)
             except PlanError as error:
                 self.fault(where, str(error))
-        return tuple(atomic)
+        return self.once(where, atomic)  # two names may stand for the same axis
 
     def cuts(self, where: str, value: object, mesh: Mesh) -> tuple[Cut, ...]:
         if isinstance(value, Mapping):  # the spelling people write: {"heads,kv_heads": tp}
@@ -124,11 +133,7 @@ class _Reader:
         else:
             self.fault(where, "expected a mapping from dims to axes.")
             return ()
-        cuts = tuple(Cut(dims, self.axes(at, axes, mesh)) for dims, axes, at in pairs)
-        for cut, (_, _, at) in zip(cuts, pairs, strict=True):
-            if len(set(cut.axes)) < len(cut.axes):
-                self.fault(at, f"{', '.join(cut.axes)}: an axis can split a dim only once.")
-        return cuts
+        return tuple(Cut(dims, self.axes(at, axes, mesh)) for dims, axes, at in pairs)
 
     def schedule(self, where: str, value: object) -> Schedule:
         data = self.mapping(where, value)
@@ -183,9 +188,13 @@ class _Reader:
     def bytes(self, where: str, value: object) -> float | None:
         if value is None:
             return None
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        if (
+            not isinstance(value, bool)
+            and isinstance(value, int | float)
+            and QUANTITY.allows(value)
+        ):
             return float(value)
-        self.fault(where, f"{value!r:.60} is not a positive number of bytes.")
+        self.fault(where, f"{shown(value)} is not a positive number of bytes.")
         return None
 
     def children(self, where: str, value: object, mesh: Mesh) -> tuple[Node, ...]:
@@ -197,7 +206,7 @@ class _Reader:
             self.fault(where, "expected a mapping from a block or op to its node.")
             return ()
         for name, _ in items:
-            self.select(f"{where}.{name}", name)
+            self.select(f"{where}.{name:.60}", name)
         return tuple(self.node(f"{where}.{name}", child, mesh, name) for name, child in items)
 
     def select(self, where: str, text: str) -> None:
@@ -224,6 +233,11 @@ class _Reader:
 
 def _optional_text(data: Mapping[str, Any], key: str) -> str | None:
     return str(data[key]) if data.get(key) is not None else None
+
+
+def has_micro_batch(document: Mapping[str, Any]) -> bool:
+    """Whether a valid document says its micro-batch; a schedule without one leaves it open."""
+    return "micro_batch" in document.get("tree", {}).get("schedule", {})
 
 
 def plan_from_dict(data: Mapping[str, Any]) -> tuple[Mesh, Node]:

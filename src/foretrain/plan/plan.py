@@ -42,7 +42,8 @@ class Plan:
     @property
     def batch_axes(self) -> tuple[str, ...]:
         """The axes that split the batch for the whole model: its data parallelism."""
-        return tuple(axis for cut in self.root.split if "batch" in cut.dims for axis in cut.axes)
+        cuts = (cut for cut in self.root.split if "batch" in cut.dims)
+        return tuple(dict.fromkeys(axis for cut in cuts for axis in cut.axes))
 
     @property
     def replicas(self) -> int:

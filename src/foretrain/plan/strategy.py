@@ -17,14 +17,14 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from foretrain.errors import PlanError
-from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
+from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH, shown
 from foretrain.model.graph import Op
 
 STATE_ROLES = ("optimizer", "gradient", "weight")
 OFFLOADS = ("optimizer", "activations")
 EXCHANGES = ("all-gather", "ring")
 _RANGED = re.compile(
-    r"(?P<block>[^\[\].]+)\[(?P<low>\d*)(?P<colon>:?)(?P<high>\d*)\](\.(?P<op>.+))?"
+    r"(?P<block>[^\[\].]+)\[(?P<low>\d{0,9})(?P<colon>:?)(?P<high>\d{0,9})\](\.(?P<op>.+))?"
 )
 
 
@@ -168,7 +168,7 @@ def share_recomputed(word: str) -> float | None:
 
 def listed_recomputed(word: str) -> frozenset[int] | None:
     """Of `full@0,1,7`: those repetitions of a block."""
-    found = re.fullmatch(r"full@(\d+(?:,\d+)*)", word)
+    found = re.fullmatch(r"full@(\d{1,9}(?:,\d{1,9})*)", word)
     return frozenset(map(int, found[1].split(","))) if found else None
 
 
@@ -211,7 +211,7 @@ def ranged(select: str) -> tuple[str, range, str | None]:
     found = _RANGED.fullmatch(select)
     if found is None or not (found["low"] or found["colon"]):
         raise PlanError(
-            f"{select!r} selects nothing: a range is written layers[0:8], layers[3] or layers[8:].fc1."
+            f"{shown(select)} selects nothing: a range is written layers[0:8], layers[3] or layers[8:].fc1."
         )
     low = int(found["low"] or 0)
     high = int(found["high"]) if found["high"] else (LAYERS.most if found["colon"] else low + 1)

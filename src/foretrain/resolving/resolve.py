@@ -13,7 +13,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, ModelError, PlanError
 from foretrain.limits import MICRO_BATCH
-from foretrain.loading import is_file
+from foretrain.loading import is_file, load_yaml
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _OPTIMIZERS = {"adagrad": "adagrad", "adam": "adamw", "lamb": "lamb", "lion": "sgd",
                "lars": "sgd", "sgd": "sgd"}  # fmt: skip
 """Kinds of optimizers by a part of their names, for runs whose own is not known."""
+_FILES = (".yaml", ".yml", ".json")
 
 
 def resolve(request: Request) -> Scenario:
@@ -73,7 +74,7 @@ def ask(model: ModelLike, **words: Unpack[Asked]) -> Scenario:
 
 class _Resolver:
     def __init__(self, request: Request, *assumed: str) -> None:
-        self.request = request
+        self.request = request = _read(request)
         self.notes = Notes(request)
         self.notes.assumptions += assumed
         self.is_stuck = False  # no plan was given, and none of the stack's fits
@@ -172,13 +173,22 @@ class _Resolver:
     def _said(self) -> Mapping[str, object] | None:
         """The words of the plan; None where it is a tree, or nothing was said."""
         plan = self.request.plan
-        if isinstance(plan, str) and not _is_file(plan):
+        if isinstance(plan, str):
             return None if self._is_open else said(plan)
         if isinstance(plan, Mapping) and "mesh" not in plan:
             from foretrain.plan.mapped import words_in
 
             return words_in(plan)
         return None
+
+    def _tree_has_micro(self) -> bool:
+        """Whether a strategy tree says its micro-batch: a `Plan` always does, a document if it is in the schedule."""
+        plan = self.request.plan
+        if not isinstance(plan, Mapping):
+            return True
+        from foretrain.plan.document import has_micro_batch
+
+        return has_micro_batch(plan)
 
     def _said_by_tree(self, cluster: Cluster) -> Mapping[str, object]:
         """What a strategy tree splits, in the words of a plan."""
@@ -239,8 +249,8 @@ class _Resolver:
         if self._is_open:
             return self._chosen(draft, batch, micro)
         plan = self._plan(draft, words)
-        if micro is None and words is None:
-            micro = plan.schedule.micro_batch  # a tree says all there is to say
+        if micro is None and words is None and self._tree_has_micro():
+            micro = plan.schedule.micro_batch
         if micro is None:
             found = largest_that_fits(draft, plan, batch)
             self._assume_micro(found)
@@ -316,5 +326,14 @@ class _Resolver:
         self.notes.assume(f"global batch {batch:,}", f"{told} per replica", "--batch")
 
 
-def _is_file(plan: str) -> bool:
-    return plan.lower().endswith((".yaml", ".yml", ".json")) or is_file(plan)
+def _read(request: Request) -> Request:
+    """The request with the content of its plan, where a file was named."""
+    plan = request.plan
+    if not isinstance(plan, str) or not (plan.lower().endswith(_FILES) or is_file(plan)):
+        return request
+    content = load_yaml(Path(plan), "a plan")
+    if not isinstance(content, Mapping):
+        raise PlanError(
+            f"{plan} is not a plan: expected a mapping of plan words (tp: 8) or of mesh and tree."
+        )
+    return replace(request, plan=content)

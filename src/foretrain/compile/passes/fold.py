@@ -283,23 +283,28 @@ def _of_groups(
 ) -> Colors:
     out = mix(colors)
     for index, (communicator, ranks) in enumerate(groups.items()):
+        # a rank is in one group of a communicator per role, so plain indexed addition is safe
+        if communicator.kind == "group":
+            out[ranks] += _in_role(movers[communicator], index + 1)[:, None]
+            continue
         for column in range(ranks.shape[1]):
-            role = (
-                np.uint64(index + 1)
-                if communicator.kind == "group"
-                else np.uint64(index + 1001 + column)
-            )
-            # a rank is in one group of a communicator per role, so plain indexed addition is safe
-            out[ranks[:, column]] += mix(movers[communicator] + mix(np.array([role])))
+            out[ranks[:, column]] += _in_role(movers[communicator], index + 1001 + column)
     return mix(out)
+
+
+def _in_role(movers: Colors, role: int) -> Colors:
+    return mix(movers + mix(np.array([role], dtype=np.uint64)))
 
 
 def mix(values: Colors) -> Colors:
     """splitmix64's finaliser: every input bit changes every output bit. Overflow is meant."""
-    x = np.atleast_1d(values) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x: Colors = np.atleast_1d(values) + np.uint64(0x9E3779B97F4A7C15)
+    shifted = np.empty_like(x)  # in place: of a million ranks, new arrays cost more than the sums
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x ^= np.right_shift(x, np.uint64(shift), out=shifted)
+        x *= np.uint64(factor)
+    x ^= np.right_shift(x, np.uint64(31), out=shifted)
+    return x
 
 
 def _bits(values: NDArray[np.float64]) -> Colors:

@@ -87,7 +87,7 @@ def _recomputed(node: Node, model: Model) -> list[str]:
                 *(op.kind for _, op in model.ops()),
             ]
             hint = did_you_mean(name, known)
-            faults.append(f"recompute={name}: must be none, selective, full or an op.{hint}")
+            faults.append(f"recompute={name:.60}: must be none, selective, full or an op.{hint}")
     return faults
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
 
 from foretrain.errors import did_you_mean
-from foretrain.limits import DIMENSION, shown
+from foretrain.limits import DIMENSION, is_finite, shown
 from foretrain.model.graph import Attr, Op
 from foretrain.model.ops.elementwise import ELEMENTWISE
 
@@ -18,7 +17,7 @@ _TABLES = re.compile(r"\d{1,12}x\d{1,6}(,\d{1,12}x\d{1,6})*")
 
 
 def _is_number(value: Attr) -> bool:
-    return not isinstance(value, bool | str) and isfinite(value)
+    return not isinstance(value, bool | str) and is_finite(value)
 
 
 def _one_of(*words: str) -> Check:

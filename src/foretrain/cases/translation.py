@@ -7,7 +7,7 @@ stays open, and the one resolver fills it in as it does for everybody.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import ceil
+from math import prod
 from typing import Any
 
 from foretrain.case_schema import case_faults
@@ -81,8 +81,10 @@ class _Translation:
     def request(self) -> Request:
         case = self.case
         on = {**case["cluster"], **self._placed()}
-        words = self._words(used_devices(on))
-        batch, micro = self._batches(words["dp"], words["pp"])
+        devices, per_node = used_devices(on)
+        replicas = self._replicas(devices)
+        words = self._words(replicas, per_node)
+        batch, micro = self._batches(replicas, is_open=not words)
         for line in (*unknown_words(self.options), *self._unknown_keys()):
             self._unknown(line)
         rest = {
@@ -93,7 +95,7 @@ class _Translation:
         return Request(
             case["model"],
             on,
-            {name: value for name, value in words.items() if value is not None},
+            words or None,
             batch,
             micro,
             case.get("seq_len"),
@@ -136,37 +138,42 @@ class _Translation:
             raise CaseError(f"plan.{name}: {value!r} is not a whole number of at least 1.")
         return value
 
-    def _words(self, used: tuple[int, int]) -> dict[str, Any]:
-        """Said words; None for what is left open. `used`: devices in all, and on the first node."""
-        names = ("tp", "pp", "cp", "vpp", "ep")
-        degrees = {name: self._degree(name) or 1 for name in names}
-        tp, pp, cp, vpp = (degrees[name] for name in ("tp", "pp", "cp", "vpp"))
-        dp = self._degree("dp") or max(1, used[0] // (tp * pp * cp))
+    def _replicas(self, devices: int) -> int:
+        """Copies of the model: as many as are said, or as the other degrees leave room for."""
+        ranks = prod(self._degree(name) or 1 for name in ("tp", "pp", "cp"))
+        return self._degree("dp") or max(1, devices // ranks)
+
+    def _words(self, replicas: int, per_node: int) -> dict[str, Any]:
+        """The plan's words that the case says; none at all where it leaves the plan open."""
+        said = {name: self._degree(name) for name in ("tp", "pp", "cp", "vpp", "ep", "dp")}
+        tp, pp, cp, vpp = (said[name] or 1 for name in ("tp", "pp", "cp", "vpp"))
+        runtime = self.case.get("runtime")
         split = split_from(
             self.options,
             self.plan.get("zero"),
-            replicas=dp * cp,
-            per_node=used[1],
+            replicas=replicas * cp,
+            per_node=per_node,
             stages=pp,
-            keeps_gathered=preset_of(self.case.get("runtime")).keeps_gathered_in_pipelines,
+            # none of the stacks that are chosen by situation does
+            keeps_gathered=runtime is not None and preset_of(runtime).keeps_gathered_in_pipelines,
         )
         if self.plan.get("zero") is None and split.zero == 3 and is_fully_sharded(self.options):
             self.assumptions.append(
                 "ZeRO 3: an option requests full sharding (zero0 … zero3 in the plan)"
             )
-        return {
-            **degrees,
-            "dp": dp,
+        words = {
+            **said,
             "etp": self.options.get("expert_tensor_parallel"),
             "zero": split.zero,
             "shard": split.shard,
             "sp": self._sequence_parallel(tp),
             "schedule": self._schedule(vpp),
             "recompute": self._recompute(pp * vpp),
-            "offload": ("optimizer",) if self.plan.get("optimizer_offload") else (),
+            "offload": ("optimizer",) if self.plan.get("optimizer_offload") else None,
             "layers": layers_from(self.options),
             "tables": self._tables(),
         }
+        return {name: value for name, value in words.items() if value is not None}
 
     def _sequence_parallel(self, tp: int) -> bool | None:
         stated = self.plan.get("sequence_parallel")
@@ -206,8 +213,8 @@ class _Translation:
 
     # --- batches ----------------------------------------------------------------------------------------
 
-    def _batches(self, replicas: int, stages: int) -> tuple[int | None, int | None]:
-        """Global batch, rounded up to what the replicas can share out, and micro-batch."""
+    def _batches(self, replicas: int, *, is_open: bool) -> tuple[int | None, int | None]:
+        """Global batch and micro-batch. Where the plan is open, every device counts as a replica."""
         total, micro = self.batch.get("global"), self.batch.get("micro")
         passes = accumulated(self.options)
         micro = None if micro is None else _whole("batch.micro", micro)
@@ -221,14 +228,11 @@ class _Translation:
         self._compare_per_device(total, micro, replicas)
         if micro is None and passes is not None and total % (replicas * passes) == 0:
             micro = total // (replicas * passes)
-        each = (micro or 1) * replicas
-        if total % each:
-            rounded = ceil(total / each) * each
-            self.warnings.append(
-                f"global batch {total} is not divisible by micro-batch {micro or 1} x "
-                f"{replicas} replicas; predicting {rounded} instead."
-            )
-            total = rounded
+            if is_open:
+                self.assumptions.append(
+                    f"micro-batch {micro:,}: {passes} per step, with a replica on each of the "
+                    f"{replicas} devices (batch.micro)"
+                )
         return total, micro
 
     def _of_devices(self, replicas: int) -> int | None:

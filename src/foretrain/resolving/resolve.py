@@ -30,6 +30,7 @@ from foretrain.resolving.micro_batch import (
     default_batch,
     largest_that_fits,
     samples_of,
+    shared_batch,
 )
 from foretrain.resolving.notes import Notes
 from foretrain.resolving.request import AUTO, Request
@@ -50,13 +51,26 @@ def resolve(request: Request) -> Scenario:
     """The scenario of a request; every wrong word is an `InputError`."""
     first = _Resolver(request)
     found = first.scenario()
-    if not first.may_split or not first.is_stuck:
+    if first.is_stuck and first.may_split:
+        stack, name = str(defaults()["splitting_stack"]), found.runtime.name
+        why = f"no {name} plan fits this model, batch and cluster"
+        second = _Resolver(replace(request, runtime=stack), f"runtime {stack}: {why} (--runtime)")
+        other = second.scenario()
+        if not second.is_stuck:
+            return other
+    if first.is_stuck and not request.strict and request.batch is not None:
+        return _shared_out(request, found)
+    return found
+
+
+def _shared_out(request: Request, found: Scenario) -> Scenario:
+    """A run whose plan is not known, with the nearest batch that the replicas of its stack's own plan can share."""
+    whole, warned = shared_batch(
+        found.workload.global_batch, request.micro_batch, found.plan.replicas
+    )
+    if not warned:
         return found
-    stack, name = str(defaults()["splitting_stack"]), found.runtime.name
-    why = f"no {name} plan fits this model, batch and cluster"
-    second = _Resolver(replace(request, runtime=stack), f"runtime {stack}: {why} (--runtime)")
-    other = second.scenario()
-    return found if second.is_stuck else other
+    return resolve(replace(request, batch=whole, warnings=(*request.warnings, *warned)))
 
 
 def draft(request: Request) -> Draft:
@@ -103,9 +117,7 @@ class _Resolver:
         )
         model, number_format = tuned(model, number_format, stack.options, self.notes)
         self._expect_experts(words, model)
-        self.may_split = (
-            self.notes.strict and self.request.runtime is None and family_of(model) == "transformer"
-        )
+        self.may_split = self.request.runtime is None and family_of(model) == "transformer"
         draft = Draft(
             model,
             cluster,
@@ -241,6 +253,9 @@ class _Resolver:
         plan = self._plan(draft, words)
         if micro is None and words is None:
             micro = plan.schedule.micro_batch  # a tree says all there is to say
+        if batch is not None and not self.notes.strict:
+            batch, warned = shared_batch(batch, micro, plan.replicas)
+            self.notes.warnings += warned
         if micro is None:
             found = largest_that_fits(draft, plan, batch)
             self._assume_micro(found)

@@ -98,9 +98,6 @@ def _preset(
 ) -> tuple[Runtime, bool]:
     if isinstance(asked, Runtime):
         return asked, True
-    if asked is None and not notes.strict:
-        notes.assume(f"runtime {FALLBACK}", "the case does not name its software", "runtime")
-        return presets()[FALLBACK], False
     if asked is None:
         name, because = stack_for(model, cluster, said)
         notes.assume(f"runtime {name}", because, "--runtime")
@@ -117,9 +114,9 @@ def _preset(
     return presets()[taken], False
 
 
-def preset_of(name: str | None) -> Runtime:
+def preset_of(name: str) -> Runtime:
     """The preset that a run's software is, or the nearest."""
-    return presets()[nearest(name) if name else FALLBACK]
+    return presets()[nearest(name)]
 
 
 def nearest(name: str) -> str:

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from foretrain.case_schema import case_faults
+from foretrain.cases import contradictions
 from foretrain.cases.switches import (
     LAYERS,
     MODULES,
@@ -70,12 +71,13 @@ class _Translation:
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         # a switch that stands beside the known keys counts as well
-        others = {key: case[key] for key in case if key not in _KEYS and _is_switch(key)}
-        self.options = {**others, **_mapping(case, "runtime_options")}
+        beside = {key: case[key] for key in case if key not in _KEYS and _is_switch(key)}
+        inside = _mapping(case, "runtime_options")
+        self.options = {**beside, **inside}
         self.plan = _mapping(case, "plan")
         self.batch = _mapping(case, "batch")
         self.assumptions: list[str] = []
-        self.warnings: list[str] = []
+        self.warnings = [*contradictions.said_twice(beside, inside)]
         self.unknown = 0
 
     def request(self) -> Request:
@@ -87,10 +89,13 @@ class _Translation:
         batch, micro = self._batches(replicas, is_open=not words)
         for line in (*unknown_words(self.options), *self._unknown_keys()):
             self._unknown(line)
+        against = contradictions.of_precision(self.options, case.get("precision"))
+        for line in against.values():
+            self._unknown(line)
         rest = {
             key: value
             for key, value in self.options.items()
-            if key not in OF_PLANS and value is not None
+            if key not in (*OF_PLANS, *against) and value is not None
         }
         return Request(
             case["model"],
@@ -99,7 +104,7 @@ class _Translation:
             batch,
             micro,
             case.get("seq_len"),
-            case.get("precision"),
+            case.get("precision") or self.options.get("precision"),
             case.get("optimizer"),
             case.get("runtime"),
             rest,
@@ -161,6 +166,11 @@ class _Translation:
             self.assumptions.append(
                 "ZeRO 3: an option requests full sharding (zero0 … zero3 in the plan)"
             )
+        self.warnings += contradictions.of_sharding(
+            self.options, self.plan.get("zero"), split, replicas * cp
+        )
+        layers = layers_from(self.options)
+        self.warnings += contradictions.of_layers(self.options, layers)
         words = {
             **said,
             "etp": self.options.get("expert_tensor_parallel"),
@@ -170,7 +180,7 @@ class _Translation:
             "schedule": self._schedule(vpp),
             "recompute": self._recompute(pp * vpp),
             "offload": ("optimizer",) if self.plan.get("optimizer_offload") else None,
-            "layers": layers_from(self.options),
+            "layers": layers,
             "tables": self._tables(),
         }
         return {name: value for name, value in words.items() if value is not None}
@@ -186,15 +196,22 @@ class _Translation:
         return "rows" if "model-parallel" in str(stated) else "replicated"
 
     def _schedule(self, chunks: int) -> str | None:
-        stated = self.plan.get("schedule")
+        stated, named = self.plan.get("schedule"), self.options.get("schedule_name")
+        if stated and named and _letters(stated) != _letters(named):
+            self.warnings.append(
+                f"runtime_options.schedule_name = {named} contradicts plan.schedule = {stated}; "
+                f"{stated} is used: the plan is the first word."
+            )
+        path = "plan.schedule" if stated else "runtime_options.schedule_name"
+        stated = stated or named
         if not stated:
             return None
-        word = "".join(letter for letter in str(stated).lower() if letter.isalnum())
+        word = _letters(stated)
         found = _SCHEDULES.get(word)
         if found is not None and not (found == "zb-h1" and chunks > 1):
             return found
         near = "interleaved" if chunks > 1 else _STAND_INS.get(word, "1f1b")
-        self._unknown(f"plan.schedule: {stated!r} is unknown; falling back to {near}.")
+        self._unknown(f"{path}: {stated!r} is unknown; falling back to {near}.")
         return near
 
     def _recompute(self, chunks: int) -> str | None:
@@ -206,7 +223,9 @@ class _Translation:
             names = [op.name for _, op in model.ops()]
             layers = _layers(model) / chunks
         word = None if stated is None else str(stated).lower()
-        return recompute_from(self.options, word, names, layers)
+        taken = recompute_from(self.options, word, names, layers)
+        self.warnings += contradictions.of_recompute(self.options, word, taken, names, layers)
+        return taken
 
     def _model(self) -> Model:
         return load_model(self.case["model"], self.case.get("seq_len"))
@@ -233,6 +252,9 @@ class _Translation:
                     f"micro-batch {micro:,}: {passes} per step, with a replica on each of the "
                     f"{replicas} devices (batch.micro)"
                 )
+        self.warnings += contradictions.of_batch(
+            self.options, total, micro, replicas, is_open=is_open
+        )
         return total, micro
 
     def _of_devices(self, replicas: int) -> int | None:
@@ -264,6 +286,10 @@ class _Translation:
 
 def _is_switch(key: str) -> bool:
     return key in OF_PLANS or is_switch(key)
+
+
+def _letters(word: object) -> str:
+    return "".join(letter for letter in str(word).lower() if letter.isalnum())
 
 
 def _layers(model: Model) -> int:

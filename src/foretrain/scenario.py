@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.errors import Bug
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
-from foretrain.runtime import Runtime
+from foretrain.runtime import Runtime, changed_options
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTerms
@@ -60,6 +60,7 @@ class Scenario:
     headroom: float = 0.0  # share of a device's memory that is kept free
     job: JobTerms | None = None  # all the steps, where more than one is asked for
     id: str = ""
+    stragglers: str = ""  # as they were asked for; the cluster has them
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     is_runtime_known: bool = True  # else a preset stands in for it
@@ -87,7 +88,6 @@ class Scenario:
     def to_dict(self) -> dict[str, Any]:
         """What was asked, in the words of a prediction document."""
         w = self.workload
-        measured = {} if self.measured is None else {"calibration": self.measured.name}
         micro, trained = self.plan.schedule.micro_batch, w.model.trained_parameters
         return {
             "model": w.model.name,
@@ -106,9 +106,23 @@ class Scenario:
             "plan": self.plan.text,
             "runtime": self.runtime.name,
             "headroom": self.headroom,
-            **measured,
+            **self._besides(),
             **({} if self.job is None else self.job.to_dict()),
         }
+
+    def _besides(self) -> dict[str, Any]:
+        """What changes an answer and few questions say."""
+        found: dict[str, Any] = {}
+        if options := changed_options(self.runtime):
+            found["runtime_options"] = options
+        if self.workload.data is not None:
+            found["data"] = asdict(self.workload.data)
+        if self.stragglers:
+            found["stragglers"] = self.stragglers
+        if self.measured is not None:
+            found["calibration"] = self.measured.name
+            found["calibration_sha256"] = self.measured.digest
+        return found
 
 
 _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

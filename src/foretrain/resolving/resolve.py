@@ -137,6 +137,7 @@ class _Resolver:
             found,
             job=self._job(found),
             id=self.request.id,
+            stragglers=self._stragglers(),
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
             is_runtime_known=is_known,
@@ -162,6 +163,13 @@ class _Resolver:
         from foretrain.cluster.stragglers import with_stragglers
 
         return with_stragglers(cluster, self.request.stragglers)
+
+    def _stragglers(self) -> str:
+        if self.request.stragglers is None:
+            return ""
+        from foretrain.cluster.stragglers import straggler_text
+
+        return straggler_text(self.request.stragglers)
 
     def _model(self) -> Model:
         asked = self.request.seq

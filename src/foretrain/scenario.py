@@ -16,6 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.device import Device
+from foretrain.cluster.node import Node
 from foretrain.errors import Bug
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
@@ -148,13 +150,13 @@ def _hashed(value: Any) -> str:
 _LABELS = {
     "Model": ("name", "source", "shape"),
     "Cluster": ("name",),
-    "Node": ("title", "source"),
-    "Device": ("title", "source"),
+    "Node": ("name", "title", "source", "measured_as"),
+    "Device": ("name", "title", "source", "measured_as"),
     "Network": ("source",),
     "Plan": ("text",),
     "Runtime": ("title", "source", "aliases"),
 }
-"""Fields that are for people: no answer depends on them."""
+"""Fields that are for people: no answer depends on them. Measurements know devices and nodes by their identity."""
 
 
 def plain(value: Any) -> Any:
@@ -173,6 +175,10 @@ def plain(value: Any) -> Any:
         named = {
             f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in labels
         }
+        if isinstance(value, Device | Node):
+            named["identity"] = value.identity
+        if isinstance(value, Cluster):
+            named["kinds"] = _kinds(value)
         return {"": kind, **named}
     if isinstance(value, Mapping):
         return sorted(([plain(k), plain(v)] for k, v in value.items()), key=json.dumps)
@@ -181,3 +187,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [plain(one) for one in value]
     raise Bug(f"{type(value).__qualname__} cannot be part of a scenario.")
+
+
+def _kinds(cluster: Cluster) -> list[list[Any]]:
+    """Which nodes and devices of a cluster are one kind: those under two names count as two, whatever the names are."""
+    nodes: dict[Node, int] = {}
+    devices: dict[Device, int] = {}
+    return [
+        [
+            nodes.setdefault(run.node, len(nodes)),
+            [devices.setdefault(device, len(devices)) for device in run.node.devices],
+        ]
+        for run in cluster.runs
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -16,10 +16,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.device import Device
+from foretrain.cluster.node import Node
 from foretrain.errors import Bug
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
-from foretrain.runtime import Runtime
+from foretrain.runtime import Runtime, changed_options
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTerms
@@ -60,6 +62,7 @@ class Scenario:
     headroom: float = 0.0  # share of a device's memory that is kept free
     job: JobTerms | None = None  # all the steps, where more than one is asked for
     id: str = ""
+    stragglers: str = ""  # as they were asked for; the cluster has them
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     is_runtime_known: bool = True  # else a preset stands in for it
@@ -87,7 +90,6 @@ class Scenario:
     def to_dict(self) -> dict[str, Any]:
         """What was asked, in the words of a prediction document."""
         w = self.workload
-        measured = {} if self.measured is None else {"calibration": self.measured.name}
         micro, trained = self.plan.schedule.micro_batch, w.model.trained_parameters
         return {
             "model": w.model.name,
@@ -106,9 +108,23 @@ class Scenario:
             "plan": self.plan.text,
             "runtime": self.runtime.name,
             "headroom": self.headroom,
-            **measured,
+            **self._besides(),
             **({} if self.job is None else self.job.to_dict()),
         }
+
+    def _besides(self) -> dict[str, Any]:
+        """What changes an answer and few questions say."""
+        found: dict[str, Any] = {}
+        if options := changed_options(self.runtime):
+            found["runtime_options"] = options
+        if self.workload.data is not None:
+            found["data"] = asdict(self.workload.data)
+        if self.stragglers:
+            found["stragglers"] = self.stragglers
+        if self.measured is not None:
+            found["calibration"] = self.measured.name
+            found["calibration_sha256"] = self.measured.digest
+        return found
 
 
 _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -134,13 +150,13 @@ def _hashed(value: Any) -> str:
 _LABELS = {
     "Model": ("name", "source", "shape"),
     "Cluster": ("name",),
-    "Node": ("title", "source"),
-    "Device": ("title", "source"),
+    "Node": ("name", "title", "source", "measured_as"),
+    "Device": ("name", "title", "source", "measured_as"),
     "Network": ("source",),
     "Plan": ("text",),
     "Runtime": ("title", "source", "aliases"),
 }
-"""Fields that are for people: no answer depends on them."""
+"""Fields that are for people: no answer depends on them. Measurements know devices and nodes by their identity."""
 
 
 def plain(value: Any) -> Any:
@@ -152,7 +168,8 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     names = _content(kind)  # type: ignore[arg-type]
     if names is not None:
-        return {"": kind.__qualname__, **{name: plain(getattr(value, name)) for name in names}}
+        named = {"": kind.__qualname__, **{name: plain(getattr(value, name)) for name in names}}
+        return named | {"kinds": _kinds(value)} if kind is Cluster else named
     return _uncommon(value)
 
 
@@ -165,7 +182,8 @@ def _content(kind: type) -> tuple[str, ...] | None:
     if not is_dataclass(kind):
         return None
     labels = _LABELS.get(kind.__qualname__, ())
-    return tuple(f.name for f in fields(kind) if f.name not in labels)
+    found = tuple(f.name for f in fields(kind) if f.name not in labels)
+    return (*found, "identity") if kind in (Device, Node) else found
 
 
 def _uncommon(value: Any) -> Any:
@@ -184,3 +202,16 @@ def _uncommon(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [plain(one) for one in value]
     raise Bug(f"{type(value).__qualname__} cannot be part of a scenario.")
+
+
+def _kinds(cluster: Cluster) -> list[list[Any]]:
+    """Which nodes and devices of a cluster are one kind: those under two names count as two, whatever the names are."""
+    nodes: dict[Node, int] = {}
+    devices: dict[Device, int] = {}
+    return [
+        [
+            nodes.setdefault(run.node, len(nodes)),
+            [devices.setdefault(device, len(devices)) for device in run.node.devices],
+        ]
+        for run in cluster.runs
+    ]

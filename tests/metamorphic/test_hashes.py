@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -41,6 +42,28 @@ def answered(scenario: Scenario) -> Any:
     return plain({**figures(found), "usd": found.cost.usd_per_hour, "job": job})
 
 
+def known_otherwise(case: Case) -> Iterator[tuple[Scenario, str]]:
+    """The same rates on devices and machines that measurements know by another name, or by none."""
+    for identity in ("a100-sxm4-80gb", "a10g", "nobody's"):
+        for told in ({"measured_as": identity}, {"name": identity, "measured_as": None}):
+            runs = []
+            for run in case.cluster.runs:
+                devices = tuple(replace(device, **told) for device in run.node.devices)
+                runs.append(replace(run, node=replace(run.node, devices=devices)))
+            yield replace(case.scenario, cluster=replace(case.cluster, runs=tuple(runs))), str(told)
+    nodes = (replace(run, node=replace(run.node, measured_as="box")) for run in case.cluster.runs)
+    yield replace(case.scenario, cluster=replace(case.cluster, runs=tuple(nodes))), "other machines"
+
+
+def known_apart(case: Case) -> Iterator[str]:
+    known = {case.scenario.sha256: (answered(case.scenario), "the question itself")}
+    for scenario, told in known_otherwise(case):
+        found = answered(scenario)
+        before = known.setdefault(scenario.sha256, (found, told))
+        if before[0] != found:
+            yield f"{told} has the hash of {before[1]}"
+
+
 def told_apart(case: Case) -> Iterator[str]:
     known = {case.scenario.sha256: (answered(case.scenario), "the question itself")}
     for words in mutations(case):
@@ -71,6 +94,10 @@ def shared(case: Case) -> Iterator[str]:
 
 def test_answers_that_differ_have_different_hashes(cases):
     hold(every(cases, 16, 0), told_apart)
+
+
+def test_what_measurements_know_it_by_is_part_of_the_hash(cases):
+    hold(every(cases, 32, 6), known_apart)
 
 
 def test_equal_scenarios_share_a_hash(cases):

@@ -164,3 +164,46 @@ def test_predictions_are_compared_as_they_are() -> None:
     a = foretrain.predict("gpt2", on="1 x dgx-h100", plan="dp8", batch=64)
     slower = replace(a, step_seconds=a.step_seconds + 1, stalls={**a.stalls, "host": a.stalls["host"] + 1})  # fmt: skip
     assert "host grew by 1.00 s" in foretrain.compare(a, slower).summary
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"runtime_options": {"attention": "unfused"}}, {"runtime attention": ("default", "unfused")}),
+        ({"runtime_options": {"host_seconds_per_kernel": 1e-4}}, {"runtime host_seconds_per_kernel": ("default", 1e-4)}),
+        ({"stragglers": {3: 1.5}}, {"stragglers": (None, "3:1.5")}),
+        ({"stragglers": "sigma=0.05,seed=2"}, {"stragglers": (None, "sigma=0.05,seed=2")}),
+        ({"headroom": 0.1}, {"headroom": (0.0, 0.1)}),
+        ({"usd_per_hour": 2.0}, {"USD per device-hour": (None, 2.0)}),
+        ({"data": foretrain.DataSource(1e5, 1e-3)}, {
+            "data bytes_per_sample": (None, 1e5), "data prep_seconds_per_sample": (None, 1e-3), "data workers": (None, 1),
+        }),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_the_question_is_named(
+    words: dict[str, Any], named: dict[str, tuple[Any, Any]]
+) -> None:
+    asked: dict[str, Any] = {"on": "1 x dgx-a100-80gb", "plan": "dp8", "batch": 64, "micro_batch": 8, "runtime": "ddp"}  # fmt: skip
+    a, b = foretrain.predict("gpt2", **asked), foretrain.predict("gpt2", **asked, **words)
+    found = compare(a.to_dict(), b.to_dict())
+    assert dict(found.changed) == named
+    assert not found.remarks
+    shown = render_page(page_of(found), "md").replace("\\_", "_")
+    assert all(name in shown for name in named)
+
+
+def test_stragglers_that_slow_nothing_are_not_named() -> None:
+    asked: dict[str, Any] = {"on": "1 x dgx-a100-80gb", "plan": "dp8", "batch": 8}
+    found = foretrain.predict("gpt2", **asked, stragglers="3:1.0,5:1.0")
+    assert "stragglers" not in found.question
+
+
+def test_inputs_that_differ_unseen_are_remarked_on() -> None:
+    """Two cluster files of one name."""
+    a = document({"compute": 10.0})
+    b = {
+        **document({"compute": 12.0}),
+        "provenance": {**a["provenance"], "inputs_sha256": "cd" * 32},
+    }
+    assert "The inputs differ in something that the documents do not list" in compare(a, b).remarks[0]  # fmt: skip
+    assert not compare(a, {**b, "question": {**ASKED, "plan": "tp8"}}).remarks

@@ -160,11 +160,7 @@ def test_nulls_follow_the_preset_and_say_so() -> None:
     assert warnings == ()
 
 
-def test_a_missing_runtime_is_generic_and_an_unknown_one_the_nearest() -> None:
-    chosen, assumptions, warnings = stack_of_run(None, {})
-    assert chosen.name == "generic"
-    assert any(line.startswith("runtime generic") for line in assumptions)
-    assert warnings == ()
+def test_an_unknown_runtime_is_the_nearest() -> None:
     chosen, _, warnings = stack_of_run("NeMo 25.04", {})
     assert chosen.name == "nemo"
     assert "'NeMo 25.04'" in warnings[0]

@@ -13,8 +13,15 @@ from foretrain.units import rounded_seconds, show_count
 
 WORK = ("model", "parameters", "global_batch", "seq_len", "precision", "optimizer")
 """What a step has to do; the rest of a question is how it is done."""
-_ASKED = (*WORK, "cluster", "devices", "plan", "micro_batch", "runtime", "calibration")
-_TITLES = {"global_batch": "batch", "seq_len": "sequence", "micro_batch": "micro-batch"}
+_ASKED = (*WORK, "trained_parameters", "cluster", "devices", "plan", "micro_batch", "runtime",
+          "headroom", "stragglers", "calibration", "calibration_sha256", "usd_per_device_hour", "pue")  # fmt: skip
+_TABLES = {"runtime_options": "default", "data": None}
+"""Parts of a question that have parts themselves, and what one that is not listed is."""
+_TITLES = {
+    "global_batch": "batch", "seq_len": "sequence", "micro_batch": "micro-batch",
+    "trained_parameters": "trained parameters", "calibration_sha256": "calibration hash",
+    "usd_per_device_hour": "USD per device-hour",
+}  # fmt: skip
 _SAME = 5e-4  # steps that differ by less take as long
 _MOST_NAMED = 3
 _WORTH_NAMING = 0.1  # of what the causes of one direction come to
@@ -104,17 +111,17 @@ def compare(
     """
     pair = _document(a, "A"), _document(b, "B")
     asked = [document.get("question") or {} for document in pair]
-    changed = {
-        _TITLES.get(key, key): (asked[0].get(key), asked[1].get(key))
-        for key in _ASKED
-        if asked[0].get(key) != asked[1].get(key)
-    }
+    changed = dict(_changed(asked))
     lengths = _lengths(pair)
     if lengths is not None:
         changed["job"] = lengths
     work = [_TITLES.get(key, key) for key in WORK if _TITLES.get(key, key) in changed]
     per, amounts = _common(pair, work)
-    remarks = (*_remarks(asked, changed, work, per), *_job_remarks(lengths))
+    remarks = (
+        *_remarks(asked, changed, work, per),
+        *_job_remarks(lengths),
+        *_unnamed(pair, changed),
+    )
     causes = () if amounts is None else tuple(_causes(pair, amounts))
     figures = tuple(_figures(pair, per, amounts))
     said = " ".join((*remarks, *_sentences(figures[0], causes, per, pair)))
@@ -123,6 +130,32 @@ def compare(
 
 def _document(value: Prediction | Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value.to_dict() if isinstance(value, Prediction) else expect_prediction(value, name)
+
+
+def _changed(asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """What was asked differently, by name."""
+    for key in _ASKED:
+        a, b = (question.get(key) for question in asked)
+        if a != b:
+            yield _TITLES.get(key, key), (a, b)
+    for key, usual in _TABLES.items():
+        tables = [question.get(key) or {} for question in asked]
+        for name in sorted({*tables[0], *tables[1]}):
+            a, b = (table.get(name, usual) for table in tables)
+            if a != b:
+                yield f"{key.split('_')[0]} {name}", (a, b)
+
+
+def _unnamed(
+    pair: Sequence[Mapping[str, Any]], changed: Mapping[str, tuple[Any, Any]]
+) -> Iterator[str]:
+    """Inputs that differ in what no document lists: files of one name, and rates that a what-if changed."""
+    hashes = {(document.get("provenance") or {}).get("inputs_sha256") for document in pair}
+    if len(hashes - {None}) == 2 and not changed:
+        yield (
+            "The inputs differ in something that the documents do not list, such as the content of "
+            "a cluster, model or plan file."
+        )
 
 
 def _common(

@@ -93,7 +93,20 @@ def _question() -> dict[str, Any]:
     """What was asked; only figures that others are divided by have bounds."""
     counts = ("global_batch", "micro_batch", "micro_batches", "devices", "nodes", "parameters")
     length = {"type": ["integer", "null"], "minimum": 1}
-    return {"type": "object", "properties": {**dict.fromkeys(counts, _SOME), "seq_len": length}}
+    source = _object(
+        dict.fromkeys(("bytes_per_sample", "prep_seconds_per_sample", "workers"), _AMOUNT)
+    )
+    besides = {
+        "runtime_options": {"type": "object"},
+        "data": source,
+        "stragglers": _TEXT,
+        **dict.fromkeys(("calibration", "calibration_sha256"), _TEXT),
+        **dict.fromkeys(("headroom", "usd_per_device_hour", "pue"), _AMOUNT),
+    }
+    return {
+        "type": "object",
+        "properties": {**dict.fromkeys(counts, _SOME), "seq_len": length, **besides},
+    }
 
 
 def _memory() -> dict[str, Any]:

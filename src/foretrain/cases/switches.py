@@ -7,7 +7,7 @@ own plan says stands; switches say what it leaves open or cannot say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -22,7 +22,7 @@ REPLICAS = ("dp_replicate", "data_parallel_replicate_degree", "hsdp_replicas")
 FULLY = ("megatron_fsdp", "use_megatron_fsdp", "fsdp", "use_fsdp")
 RESHARDS = ("reshard_after_forward", "fsdp_reshard_after_forward")
 CHECKPOINTING = ("activation_checkpointing", "activation_checkpoint", "activation_checkpoint_mode",
-                 "ac", "ac_mode", "selective_ac_option")  # fmt: skip
+                 "ac", "ac_mode", "recompute_granularity", "selective_ac_option")  # fmt: skip
 SHARE = ("selective_ac", "selective_checkpointing", "selective_ac_fraction")
 MODULES, LAYERS, ACCUMULATED = (
     "recompute_modules",
@@ -77,7 +77,7 @@ def split_from(
 ) -> Split:
     """`zero` is what the plan says, `replicas` hold the same weights. Stacks that keep gathered weights in pipelines
     (`keeps_gathered`) call it fully sharded all the same."""
-    chosen = _STRATEGIES.get(_folded(_first(options, STRATEGY)))
+    chosen = strategy_of(options)
     is_hybrid = options.get("hsdp") is True or (chosen is not None and chosen[1])
     if chosen is not None and zero in (None, 3):
         zero = chosen[0]
@@ -88,13 +88,27 @@ def split_from(
         zero = 1 if stages > 1 else 2
     if zero is None and stated is not None and not _reshards(stated, stages, keeps_gathered):
         zero = 1 if stages > 1 else 2
-    shard = _whole(options, SHARD_SIZE)
-    copies = _whole(options, REPLICAS)
+    shard, copies = shard_size(options), replica_groups(options)
     if shard is None and copies is not None and copies > 1 and replicas % copies == 0:
         shard = replicas // copies
     if shard is None and is_hybrid:
         shard = min(per_node, replicas)
     return Split(zero, shard if shard and zero != 0 and shard < replicas else None)
+
+
+def strategy_of(options: Options) -> tuple[int, bool] | None:
+    """ZeRO stage of a sharding strategy by name, and whether it is for one node only."""
+    return _STRATEGIES.get(_folded(_first(options, STRATEGY)))
+
+
+def shard_size(options: Options) -> int | None:
+    """Ranks that share the states of one copy."""
+    return _whole(options, SHARD_SIZE)
+
+
+def replica_groups(options: Options) -> int | None:
+    """Groups of ranks that hold whole copies each."""
+    return _whole(options, REPLICAS)
 
 
 def is_fully_sharded(options: Options) -> bool:
@@ -116,18 +130,32 @@ def recompute_from(
 ) -> str | None:
     """The plan's word for recomputation, or None where neither plan nor switches say one."""
     if stated in (None, "selective"):
-        if (modules := _modules(options, frozenset(ops))) is not None:
-            return modules
-        if (share := _share(options)) is not None:
-            return share_of_blocks(share)
-        if (listed := _of_stages(options)) is not None:
-            return listed
+        exact = (
+            word for key, word in recompute_words(options, ops, layers_per_chunk) if key != LAYERS
+        )
+        if (word := next(exact, None)) is not None:
+            return word
     if stated is None:
-        stated = _checkpointing(options)
+        stated = checkpointing(options)
     count = options.get(LAYERS)
     if stated in (None, "full") and _is_number(count) and layers_per_chunk:
         return share_of_blocks(min(1.0, count / layers_per_chunk))
     return stated
+
+
+def recompute_words(
+    options: Options, ops: Iterable[str], layers_per_chunk: float
+) -> Iterator[tuple[str, str]]:
+    """Switches that say what runs again in detail, and the plan's word for each; the first ones go before others."""
+    if (modules := _modules(options, frozenset(ops))) is not None:
+        yield MODULES, modules
+    if (share := _share(options)) is not None:
+        yield _stated(options, (*SHARE, "selective_ac_option")), share_of_blocks(share)
+    if (listed := _of_stages(options)) is not None:
+        yield AGAIN, listed
+    count = options.get(LAYERS)
+    if _is_number(count) and layers_per_chunk:
+        yield LAYERS, share_of_blocks(min(1.0, count / layers_per_chunk))
 
 
 def share_of_blocks(share: float) -> str:
@@ -143,11 +171,11 @@ def unknown_words(options: Options) -> list[str]:
     wrong = [(MODULES, ", ".join(modules))] if modules else []
     strategy = _first(options, STRATEGY)
     if strategy is not None and _folded(strategy) not in _STRATEGIES:
-        wrong.append((next(key for key in STRATEGY if options.get(key) is not None), strategy))
+        wrong.append((_stated(options, STRATEGY), strategy))
     mode = _first(options, CHECKPOINTING)
     is_counted = _is_number(mode) or str(mode).isdecimal()
-    if mode is not None and not is_counted and _checkpointing(options) is None:
-        wrong.append((next(key for key in CHECKPOINTING if options.get(key) is not None), mode))
+    if mode is not None and not is_counted and checkpointing(options) is None:
+        wrong.append((_stated(options, CHECKPOINTING), mode))
     return [f"runtime_options.{key} = {word}: unknown; ignored." for key, word in wrong]
 
 
@@ -214,7 +242,7 @@ def _share(options: Options) -> float | None:
     return 1.0 / int(every) if every.isdecimal() and int(every) > 0 else None
 
 
-def _checkpointing(options: Options) -> str | None:
+def checkpointing(options: Options) -> str | None:
     stated = _first(options, CHECKPOINTING)
     if stated is None:
         return None
@@ -230,7 +258,11 @@ def _listed(value: Any) -> list[str]:
 
 
 def _first(options: Options, keys: Iterable[str]) -> Any:
-    return next((options[key] for key in keys if options.get(key) is not None), None)
+    return options.get(_stated(options, keys))
+
+
+def _stated(options: Options, keys: Iterable[str]) -> str:
+    return next((key for key in keys if options.get(key) is not None), "")
 
 
 def _whole(options: Options, keys: Iterable[str]) -> int | None:

@@ -7,10 +7,11 @@ stays open, and the one resolver fills it in as it does for everybody.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import ceil
+from math import prod
 from typing import Any
 
 from foretrain.case_schema import case_faults
+from foretrain.cases import contradictions
 from foretrain.cases.switches import (
     LAYERS,
     MODULES,
@@ -70,34 +71,40 @@ class _Translation:
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         # a switch that stands beside the known keys counts as well
-        others = {key: case[key] for key in case if key not in _KEYS and _is_switch(key)}
-        self.options = {**others, **_mapping(case, "runtime_options")}
+        beside = {key: case[key] for key in case if key not in _KEYS and _is_switch(key)}
+        inside = _mapping(case, "runtime_options")
+        self.options = {**beside, **inside}
         self.plan = _mapping(case, "plan")
         self.batch = _mapping(case, "batch")
         self.assumptions: list[str] = []
-        self.warnings: list[str] = []
+        self.warnings = [*contradictions.said_twice(beside, inside)]
         self.unknown = 0
 
     def request(self) -> Request:
         case = self.case
         on = {**case["cluster"], **self._placed()}
-        words = self._words(used_devices(on))
-        batch, micro = self._batches(words["dp"], words["pp"])
+        devices, per_node = used_devices(on)
+        replicas = self._replicas(devices)
+        words = self._words(replicas, per_node)
+        batch, micro = self._batches(replicas, is_open=not words)
         for line in (*unknown_words(self.options), *self._unknown_keys()):
+            self._unknown(line)
+        against = contradictions.of_precision(self.options, case.get("precision"))
+        for line in against.values():
             self._unknown(line)
         rest = {
             key: value
             for key, value in self.options.items()
-            if key not in OF_PLANS and value is not None
+            if key not in (*OF_PLANS, *against) and value is not None
         }
         return Request(
             case["model"],
             on,
-            {name: value for name, value in words.items() if value is not None},
+            words or None,
             batch,
             micro,
             case.get("seq_len"),
-            case.get("precision"),
+            case.get("precision") or self.options.get("precision"),
             case.get("optimizer"),
             case.get("runtime"),
             rest,
@@ -136,37 +143,47 @@ class _Translation:
             raise CaseError(f"plan.{name}: {value!r} is not a whole number of at least 1.")
         return value
 
-    def _words(self, used: tuple[int, int]) -> dict[str, Any]:
-        """Said words; None for what is left open. `used`: devices in all, and on the first node."""
-        names = ("tp", "pp", "cp", "vpp", "ep")
-        degrees = {name: self._degree(name) or 1 for name in names}
-        tp, pp, cp, vpp = (degrees[name] for name in ("tp", "pp", "cp", "vpp"))
-        dp = self._degree("dp") or max(1, used[0] // (tp * pp * cp))
+    def _replicas(self, devices: int) -> int:
+        """Copies of the model: as many as are said, or as the other degrees leave room for."""
+        ranks = prod(self._degree(name) or 1 for name in ("tp", "pp", "cp"))
+        return self._degree("dp") or max(1, devices // ranks)
+
+    def _words(self, replicas: int, per_node: int) -> dict[str, Any]:
+        """The plan's words that the case says; none at all where it leaves the plan open."""
+        said = {name: self._degree(name) for name in ("tp", "pp", "cp", "vpp", "ep", "dp")}
+        tp, pp, cp, vpp = (said[name] or 1 for name in ("tp", "pp", "cp", "vpp"))
+        runtime = self.case.get("runtime")
         split = split_from(
             self.options,
             self.plan.get("zero"),
-            replicas=dp * cp,
-            per_node=used[1],
+            replicas=replicas * cp,
+            per_node=per_node,
             stages=pp,
-            keeps_gathered=preset_of(self.case.get("runtime")).keeps_gathered_in_pipelines,
+            # none of the stacks that are chosen by situation does
+            keeps_gathered=runtime is not None and preset_of(runtime).keeps_gathered_in_pipelines,
         )
         if self.plan.get("zero") is None and split.zero == 3 and is_fully_sharded(self.options):
             self.assumptions.append(
                 "ZeRO 3: an option requests full sharding (zero0 … zero3 in the plan)"
             )
-        return {
-            **degrees,
-            "dp": dp,
+        self.warnings += contradictions.of_sharding(
+            self.options, self.plan.get("zero"), split, replicas * cp
+        )
+        layers = layers_from(self.options)
+        self.warnings += contradictions.of_layers(self.options, layers)
+        words = {
+            **said,
             "etp": self.options.get("expert_tensor_parallel"),
             "zero": split.zero,
             "shard": split.shard,
             "sp": self._sequence_parallel(tp),
             "schedule": self._schedule(vpp),
             "recompute": self._recompute(pp * vpp),
-            "offload": ("optimizer",) if self.plan.get("optimizer_offload") else (),
-            "layers": layers_from(self.options),
+            "offload": ("optimizer",) if self.plan.get("optimizer_offload") else None,
+            "layers": layers,
             "tables": self._tables(),
         }
+        return {name: value for name, value in words.items() if value is not None}
 
     def _sequence_parallel(self, tp: int) -> bool | None:
         stated = self.plan.get("sequence_parallel")
@@ -179,15 +196,22 @@ class _Translation:
         return "rows" if "model-parallel" in str(stated) else "replicated"
 
     def _schedule(self, chunks: int) -> str | None:
-        stated = self.plan.get("schedule")
+        stated, named = self.plan.get("schedule"), self.options.get("schedule_name")
+        if stated and named and _letters(stated) != _letters(named):
+            self.warnings.append(
+                f"runtime_options.schedule_name = {named} contradicts plan.schedule = {stated}; "
+                f"{stated} is used: the plan is the first word."
+            )
+        path = "plan.schedule" if stated else "runtime_options.schedule_name"
+        stated = stated or named
         if not stated:
             return None
-        word = "".join(letter for letter in str(stated).lower() if letter.isalnum())
+        word = _letters(stated)
         found = _SCHEDULES.get(word)
         if found is not None and not (found == "zb-h1" and chunks > 1):
             return found
         near = "interleaved" if chunks > 1 else _STAND_INS.get(word, "1f1b")
-        self._unknown(f"plan.schedule: {stated!r} is unknown; falling back to {near}.")
+        self._unknown(f"{path}: {stated!r} is unknown; falling back to {near}.")
         return near
 
     def _recompute(self, chunks: int) -> str | None:
@@ -199,15 +223,17 @@ class _Translation:
             names = [op.name for _, op in model.ops()]
             layers = _layers(model) / chunks
         word = None if stated is None else str(stated).lower()
-        return recompute_from(self.options, word, names, layers)
+        taken = recompute_from(self.options, word, names, layers)
+        self.warnings += contradictions.of_recompute(self.options, word, taken, names, layers)
+        return taken
 
     def _model(self) -> Model:
         return load_model(self.case["model"], self.case.get("seq_len"))
 
     # --- batches ----------------------------------------------------------------------------------------
 
-    def _batches(self, replicas: int, stages: int) -> tuple[int | None, int | None]:
-        """Global batch, rounded up to what the replicas can share out, and micro-batch."""
+    def _batches(self, replicas: int, *, is_open: bool) -> tuple[int | None, int | None]:
+        """Global batch and micro-batch. Where the plan is open, every device counts as a replica."""
         total, micro = self.batch.get("global"), self.batch.get("micro")
         passes = accumulated(self.options)
         micro = None if micro is None else _whole("batch.micro", micro)
@@ -221,14 +247,14 @@ class _Translation:
         self._compare_per_device(total, micro, replicas)
         if micro is None and passes is not None and total % (replicas * passes) == 0:
             micro = total // (replicas * passes)
-        each = (micro or 1) * replicas
-        if total % each:
-            rounded = ceil(total / each) * each
-            self.warnings.append(
-                f"global batch {total} is not divisible by micro-batch {micro or 1} x "
-                f"{replicas} replicas; predicting {rounded} instead."
-            )
-            total = rounded
+            if is_open:
+                self.assumptions.append(
+                    f"micro-batch {micro:,}: {passes} per step, with a replica on each of the "
+                    f"{replicas} devices (batch.micro)"
+                )
+        self.warnings += contradictions.of_batch(
+            self.options, total, micro, replicas, is_open=is_open
+        )
         return total, micro
 
     def _of_devices(self, replicas: int) -> int | None:
@@ -260,6 +286,10 @@ class _Translation:
 
 def _is_switch(key: str) -> bool:
     return key in OF_PLANS or is_switch(key)
+
+
+def _letters(word: object) -> str:
+    return "".join(letter for letter in str(word).lower() if letter.isalnum())
 
 
 def _layers(model: Model) -> int:

@@ -17,7 +17,7 @@ from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError
 from foretrain.limits import SEEDS, SLOWNESS, Range, shown
 
-__all__ = ["Spread", "with_stragglers"]
+__all__ = ["Spread", "straggler_text", "with_stragglers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,14 @@ def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) 
         else:
             runs.append(NodeRun(node, 1, run.used))
     return replace(cluster, runs=tuple(runs))
+
+
+def straggler_text(slow: str | Mapping[int, float] | Spread) -> str:
+    """As one would write it, each the same way; empty where nothing is slower."""
+    found = _read(slow) if isinstance(slow, str) else slow
+    if isinstance(found, Spread):
+        return f"sigma={found.sigma:g},seed={found.seed}" if found.sigma else ""
+    return ",".join(f"{rank}:{factor:g}" for rank, factor in sorted(found.items()) if factor != 1)
 
 
 def _read(text: str) -> dict[int, float] | Spread:

@@ -178,6 +178,8 @@ def question_rows(prediction: Prediction) -> list[tuple[str, str]]:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{clean(name, 60)} {_value(one)}" for name, one in value.items())
     grouped = isinstance(value, int) and not isinstance(value, bool)
     return f"{value:,}" if grouped else clean(value)
 

@@ -72,10 +72,8 @@ def _compare(options: Options, notes: Notes) -> None:
         if str(stated).lower().replace("-", "_") not in words or stated is None:
             continue
         other = "peft" if key == "training" else "training"
-        told = f"{key} = {stated} and {other} = {options[other]} contradict each other"
-        if notes.strict:
-            raise RuntimePresetError(f"{told}. Specify only one of them.")
-        notes.warn(f"{told}; {options[other]} is used.")
+        one, used = f"{key} = {stated}", str(options[other])
+        notes.contradiction(one, f"{other} = {used}", used)
 
 
 def _expect_scale(options: Options) -> None:

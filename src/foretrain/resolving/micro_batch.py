@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 
 from foretrain.analysis.prediction import Memory
 from foretrain.errors import InputError
@@ -131,6 +132,19 @@ def samples_of(asked: int | str, model: Model, notes: Notes) -> int:
             f"If you meant tokens, write '{asked} tokens'."
         )
     return count
+
+
+def shared_batch(batch: int, micro: int | None, replicas: int) -> tuple[int, tuple[str, ...]]:
+    """The batch of a run, or the next larger one that its replicas can share out, with a word about it. A run may drop
+    or repeat samples at the end; a question must say what it means."""
+    each = (micro or 1) * replicas
+    if batch % each == 0:
+        return batch, ()
+    rounded = ceil(batch / each) * each
+    return rounded, (
+        f"global batch {batch} is not divisible by micro-batch {micro or 1} x {replicas} replicas; "
+        f"predicting {rounded} instead.",
+    )
 
 
 def _of_tokens(tokens: int, length: int, asked: int | str, notes: Notes) -> int:

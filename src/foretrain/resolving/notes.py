@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrain.errors import InputError
+from foretrain.errors import InputError, RuntimePresetError
 from foretrain.resolving.request import Request
 
 
@@ -28,3 +28,10 @@ class Notes:
             raise fault
         self.unknown += 1
         self.warnings.append(text)
+
+    def contradiction(self, one: str, other: str, used: str) -> None:
+        """Two switches that cannot both be: a mistake of the user, or a run of which one has to be believed."""
+        told = f"{one} and {other} contradict each other"
+        if self.strict:
+            raise RuntimePresetError(f"{told}. Specify only one of them.")
+        self.warnings.append(f"{told}; {used} is used.")

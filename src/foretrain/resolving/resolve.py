@@ -30,6 +30,7 @@ from foretrain.resolving.micro_batch import (
     default_batch,
     largest_that_fits,
     samples_of,
+    shared_batch,
 )
 from foretrain.resolving.notes import Notes
 from foretrain.resolving.request import AUTO, Request
@@ -51,13 +52,26 @@ def resolve(request: Request) -> Scenario:
     """The scenario of a request; every wrong word is an `InputError`."""
     first = _Resolver(request)
     found = first.scenario()
-    if not first.may_split or not first.is_stuck:
+    if first.is_stuck and first.may_split:
+        stack, name = str(defaults()["splitting_stack"]), found.runtime.name
+        why = f"no {name} plan fits this model, batch and cluster"
+        second = _Resolver(replace(request, runtime=stack), f"runtime {stack}: {why} (--runtime)")
+        other = second.scenario()
+        if not second.is_stuck:
+            return other
+    if first.is_stuck and not request.strict and request.batch is not None:
+        return _shared_out(request, found)
+    return found
+
+
+def _shared_out(request: Request, found: Scenario) -> Scenario:
+    """A run whose plan is not known, with the nearest batch that the replicas of its stack's own plan can share."""
+    whole, warned = shared_batch(
+        found.workload.global_batch, request.micro_batch, found.plan.replicas
+    )
+    if not warned:
         return found
-    stack, name = str(defaults()["splitting_stack"]), found.runtime.name
-    why = f"no {name} plan fits this model, batch and cluster"
-    second = _Resolver(replace(request, runtime=stack), f"runtime {stack}: {why} (--runtime)")
-    other = second.scenario()
-    return found if second.is_stuck else other
+    return resolve(replace(request, batch=whole, warnings=(*request.warnings, *warned)))
 
 
 def draft(request: Request) -> Draft:
@@ -104,9 +118,7 @@ class _Resolver:
         )
         model, number_format = tuned(model, number_format, stack.options, self.notes)
         self._expect_experts(words, model)
-        self.may_split = (
-            self.notes.strict and self.request.runtime is None and family_of(model) == "transformer"
-        )
+        self.may_split = self.request.runtime is None and family_of(model) == "transformer"
         draft = Draft(
             model,
             cluster,
@@ -126,6 +138,7 @@ class _Resolver:
             found,
             job=self._job(found),
             id=self.request.id,
+            stragglers=self._stragglers(),
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
             is_runtime_known=is_known,
@@ -151,6 +164,13 @@ class _Resolver:
         from foretrain.cluster.stragglers import with_stragglers
 
         return with_stragglers(cluster, self.request.stragglers)
+
+    def _stragglers(self) -> str:
+        if self.request.stragglers is None:
+            return ""
+        from foretrain.cluster.stragglers import straggler_text
+
+        return straggler_text(self.request.stragglers)
 
     def _model(self) -> Model:
         asked = self.request.seq
@@ -251,6 +271,9 @@ class _Resolver:
         plan = self._plan(draft, words)
         if micro is None and words is None and self._tree_has_micro():
             micro = plan.schedule.micro_batch
+        if batch is not None and not self.notes.strict:
+            batch, warned = shared_batch(batch, micro, plan.replicas)
+            self.notes.warnings += warned
         if micro is None:
             found = largest_that_fits(draft, plan, batch)
             self._assume_micro(found)

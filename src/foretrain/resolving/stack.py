@@ -49,6 +49,7 @@ def stack_of(
     notes: Notes,
 ) -> Stack:
     """`said`: the words of the plan; `precision`: the number format by name."""
+    _compare_spellings(request.runtime_options, notes)
     given = spelled(request.runtime_options)
     preset, is_known = _preset(request.runtime, model, cluster, said, notes)
     _expect_usable(given)
@@ -57,7 +58,7 @@ def stack_of(
         _expect_said_here(given)
     given = _understood(given, notes)
     preset = _told(preset, given)
-    chosen = preset.with_options(_changes(preset, given))
+    chosen = preset.with_options(_changes(preset, given, notes))
     chosen, why = _with_attention(chosen, given.get("attention"), cluster, precision)
     chosen = _as_released(chosen, given, cluster, model, notes)
     _assume(chosen, given, {"attention": why}, model, cluster, notes)
@@ -76,14 +77,29 @@ def on_devices(stack: Runtime, cluster: Cluster) -> Runtime:
 def spelled(options: Mapping[str, Any]) -> dict[str, Any]:
     """The switches under the names of the table, those that say nothing left out; one given under both names counts
     as the table spells it."""
-    names_of = {
-        spelling: key
-        for key, spellings in preset_file()["spellings"].items()
-        for spelling in spellings
-    }
+    names_of = _spellings()
     stated = {key: value for key, value in options.items() if value is not None}
     renamed = {names_of[key]: value for key, value in stated.items() if key in names_of}
     return {**renamed, **{key: value for key, value in stated.items() if key not in names_of}}
+
+
+def _spellings() -> dict[str, str]:
+    """The table's name of every other spelling."""
+    rows = preset_file()["spellings"].items()
+    return {spelling: key for key, spellings in rows for spelling in spellings}
+
+
+def _compare_spellings(options: Mapping[str, Any], notes: Notes) -> None:
+    """One switch under two names, with two values."""
+    taken = spelled(options)
+    for key, value in options.items():
+        name = _spellings().get(key)
+        if name is None or value is None or _word(value) == _word(taken[name]):
+            continue
+        same = [one for one in options if (_spellings().get(one) or one) == name]
+        other = next(one for one in same if options[one] is taken[name])
+        used = f"{other} = {shown(taken[name])}"
+        notes.contradiction(f"{key} = {shown(value)}", used, used)
 
 
 # --- which stack --------------------------------------------------------------------------------------
@@ -98,9 +114,6 @@ def _preset(
 ) -> tuple[Runtime, bool]:
     if isinstance(asked, Runtime):
         return asked, True
-    if asked is None and not notes.strict:
-        notes.assume(f"runtime {FALLBACK}", "the case does not name its software", "runtime")
-        return presets()[FALLBACK], False
     if asked is None:
         name, because = stack_for(model, cluster, said)
         notes.assume(f"runtime {name}", because, "--runtime")
@@ -117,9 +130,9 @@ def _preset(
     return presets()[taken], False
 
 
-def preset_of(name: str | None) -> Runtime:
+def preset_of(name: str) -> Runtime:
     """The preset that a run's software is, or the nearest."""
-    return presets()[nearest(name) if name else FALLBACK]
+    return presets()[nearest(name)]
 
 
 def nearest(name: str) -> str:
@@ -149,22 +162,35 @@ def _told(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
 # --- switches -----------------------------------------------------------------------------------------
 
 
-def _changes(preset: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the stated switches set. Fields may be named themselves, too."""
-    data, own = preset_file(), fields_of()
+def _changes(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    """The fields that the stated switches set. Fields may be named themselves, too, and are then the last word."""
     changes: dict[str, Any] = {}
-    for key, value in options.items():
-        if key in data["mebibytes"]:
-            changes |= _bucket(preset, float(value) * MIB)
-        elif key in data["milliseconds"]:
-            changes[data["milliseconds"][key]] = float(value) * 1e-3
-        elif key in data["options"]:
-            changes |= _kept(
-                preset, data["options"][key].get(_word(value, data["options"][key])) or {}
-            )
-        elif key in own:
-            changes[key] = value
-    return changes
+    setters: dict[str, str] = {}
+    for key in options:
+        for field, value in _set_by(preset, key, options[key]).items():
+            if field in changes and changes[field] != value:
+                one, other = (f"{k} = {shown(options[k])}" for k in (setters[field], key))
+                notes.contradiction(one, other, other)
+            changes[field], setters[field] = value, key
+    return changes | {key: options[key] for key in options if key in _named_fields()}
+
+
+def _set_by(preset: Runtime, key: str, value: Any) -> dict[str, Any]:
+    data = preset_file()
+    if key in data["mebibytes"]:
+        return _bucket(preset, float(value) * MIB)
+    if key in data["milliseconds"]:
+        return {data["milliseconds"][key]: float(value) * 1e-3}
+    if key in data["options"]:
+        return _kept(preset, data["options"][key].get(_word(value, data["options"][key])) or {})
+    return {}
+
+
+def _named_fields() -> frozenset[str]:
+    """Fields that are switches under their own names."""
+    data = preset_file()
+    tables = ("mebibytes", "milliseconds", "options")
+    return frozenset(fields_of()) - {key for table in tables for key in data[table]}
 
 
 def _kept(preset: Runtime, changes: Mapping[str, Any]) -> dict[str, Any]:

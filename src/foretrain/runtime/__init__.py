@@ -2,6 +2,7 @@
 
 from foretrain.runtime.runtime import (
     Runtime,
+    changed_options,
     fields_of,
     folded,
     names,
@@ -10,4 +11,13 @@ from foretrain.runtime.runtime import (
     runtime,
 )
 
-__all__ = ["Runtime", "fields_of", "folded", "names", "preset_file", "presets", "runtime"]
+__all__ = [
+    "Runtime",
+    "changed_options",
+    "fields_of",
+    "folded",
+    "names",
+    "preset_file",
+    "presets",
+    "runtime",
+]

@@ -224,6 +224,17 @@ def fields_of() -> tuple[str, ...]:
     return tuple(field.name for field in fields(Runtime) if field.name not in _IDENTITY)
 
 
+def changed_options(stack: Runtime) -> dict[str, Any]:
+    """Fields that are not as the preset of its name has them; of a stack without a preset, all that are not usual."""
+    base = presets().get(stack.name) or Runtime(name=stack.name)
+    both = ((name, getattr(base, name), getattr(stack, name)) for name in fields_of())
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, usual, value in both
+        if value != usual
+    }
+
+
 _IDENTITY = ("name", "title", "source", "aliases", "defaults", "headroom", "headroom_reason")
 """What no option changes; headroom is asked for by a question of its own."""
 

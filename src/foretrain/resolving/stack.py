@@ -50,7 +50,7 @@ def stack_of(
 ) -> Stack:
     """`said`: the words of the plan; `precision`: the number format by name."""
     given = spelled(request.runtime_options)
-    preset, is_known = _preset(request.runtime, model, cluster, said, notes)
+    preset, is_known = _preset(request, model, cluster, said, notes)
     _expect_usable(given)
     _expect_modelled(given)
     if notes.strict:
@@ -90,19 +90,20 @@ def spelled(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preset(
-    asked: str | Runtime | None,
+    request: Request,
     model: Model,
     cluster: Cluster,
     said: Mapping[str, object],
     notes: Notes,
 ) -> tuple[Runtime, bool]:
+    asked = request.runtime
     if isinstance(asked, Runtime):
         return asked, True
     if asked is None and not notes.strict:
         notes.assume(f"runtime {FALLBACK}", "the case does not name its software", "runtime")
         return presets()[FALLBACK], False
     if asked is None:
-        name, because = stack_for(model, cluster, said)
+        name, because = stack_for(model, cluster, said, request.target)
         notes.assume(f"runtime {name}", because, "--runtime")
         return presets()[name], True
     row = preset_file()["work_words"]["rollout"]

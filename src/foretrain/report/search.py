@@ -36,14 +36,14 @@ def search_page(
     sections = (
         Section("Why not " + _asked(asked), lines=(asked.sentence,) if asked else ()),
         best_section(found),
+        command_section(found),
         Section("What would fit", lines=tuple(remedies(found))),
         front_section(found, front, "Step time vs. memory (estimated)"),
         pruned_section(found),
         Section(why, lines=tuple(o.sentence for o in first), detail=0 if found.best else 1),
         Section("… and other values", lines=_rest(told, first), detail=1),
         *(_launch_sections(launch) if launch else ()),
-        Section("Assumptions", lines=assumed(found.task.assumptions)),
-        Section("Notes", lines=found.notes),
+        *closing(found),
     )
     more: dict[str, Callable[[], str]] = {
         "html": partial(_html, found, launch),
@@ -60,6 +60,16 @@ def search_page(
     )
 
 
+def closing(found: Found) -> tuple[Section, ...]:
+    """What a reader should know besides."""
+    task = found.task
+    return (
+        Section("Warnings", lines=assumed(task.warnings)),
+        Section("Assumptions", lines=assumed(task.assumptions)),
+        Section("Notes", lines=found.notes),
+    )
+
+
 def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tuple[str, ...]:
     """Plans and files that sentences speak of."""
     q, larger = question(found), found.with_more_nodes
@@ -68,6 +78,7 @@ def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tu
         *(row.plan for row in (*found.pareto, found.nearest) if row is not None),
         *(one.plan for one in (*found.explanations, asked) if one is not None),
         None if larger is None else larger.best.plan,
+        found.command,
         *((f"{launch['folder']}/{name}" for name in launch["files"]) if launch else ()),
     ]
     return tuple(dict.fromkeys(name for name in (*spoken_of, q["model"], q["cluster"]) if name))
@@ -86,6 +97,7 @@ def _launch_sections(launch: Launch) -> tuple[Section, ...]:
     files = [f"{launch['folder']}/{name}" for name in launch["files"]]
     return (
         Section(f"Launch files for the best plan: {launch['target']}", lines=tuple(files)),
+        Section("Warnings about these files", lines=tuple(launch["warnings"])),
         Section("Not expressible in these files", lines=tuple(launch["cannot"])),
     )
 
@@ -152,6 +164,12 @@ def best_section(found: Found) -> Section:
         title += f"; {words.usable(found.best[0].prediction.memory)}"
     letters = "rn" + "r" * (4 + has_price)
     return Section(title, (*head, *(("per step",) if has_price else ())), rows, columns=letters)
+
+
+def command_section(found: Found) -> Section:
+    """How to ask for the best plan alone."""
+    command = found.command
+    return Section("Best plan in detail", lines=() if command is None else (command,))
 
 
 def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:

@@ -10,7 +10,14 @@ from foretrain.planning.survey import TOO_LARGE
 from foretrain.report import words
 from foretrain.report.front import drawing
 from foretrain.report.page import Section
-from foretrain.report.search import asked_line, best_section, headline, pruned_section, remedies
+from foretrain.report.search import (
+    asked_line,
+    best_section,
+    closing,
+    headline,
+    pruned_section,
+    remedies,
+)
 from foretrain.report.templates import template
 from foretrain.searching import Found
 from foretrain.units import show_bytes
@@ -29,8 +36,8 @@ def render(found: Found, launch: tuple[Section, ...] = ()) -> str:
         chart=drawing(found),
         pruned=pruned_section(found),
         groups=_groups(found.explanations),
-        notes=found.notes,
-        launch=launch,
+        command=found.command,
+        sections=[section for section in (*launch, *closing(found)) if section.lines],
     )
 
 

@@ -94,7 +94,8 @@ class _Resolver:
         number_format = self._precision(cluster)
         said = words or {}
         if self.request.is_searched:
-            said = {"tree": True}
+            # one device leaves nothing to split: there the stack is as for any other question
+            said = {"searched": cluster.device_count > 1}
         elif words is None and not self._is_open:
             said = self._said_by_tree(cluster)
         stack = stack_of(self.request, model, cluster, said, number_format.name, self.notes)

@@ -20,7 +20,7 @@ from foretrain.scenario import Measured
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
 
-__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StepOptions", "command_line"]  # fmt: skip
+__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StepOptions", "command_line", "word_of"]  # fmt: skip
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | Model
 ClusterLike: TypeAlias = str | Path | Mapping[str, Any] | Cluster
@@ -86,4 +86,9 @@ def _arguments(words: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
             yield str(value)
     for name, value in options.items():
         yield "--set"
-        yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        yield f"{name}={word_of(value)}"
+
+
+def word_of(value: object) -> str:
+    """A value as it is written on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from foretrain.analysis.answer import Table
 from foretrain.analysis.prediction import Prediction
-from foretrain.asked import ClusterLike, ModelLike, Options
+from foretrain.asked import ClusterLike, ModelLike, Options, word_of
 from foretrain.errors import InputError
 from foretrain.followups import changed, expect_changes
 from foretrain.keywords import keywords
@@ -33,7 +33,7 @@ class Point:
     @property
     def name(self) -> str:
         """`batch=64 plan=tp8`."""
-        return " ".join(f"{key}={value}" for key, value in self.values.items())
+        return " ".join(f"{key}={word_of(value)}" for key, value in self.values.items())
 
     def to_dict(self) -> dict[str, Any]:
         if self.prediction is None:
@@ -101,8 +101,8 @@ def sweep(
 
     Args:
         model: as for `predict`; may be omitted if it is varied.
-        vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) or factors of the
-            hardware as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
+        vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) factors of the
+            hardware or options of the runtime as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
         on: as for `predict`; may be omitted if it is varied.
         progress: called with the number of points done.
         **question: the other keywords of `predict`.
@@ -115,7 +115,8 @@ def sweep(
     >>> [row["batch"] for row in found.rows()], found.best.values
     ([64, 128], {'batch': 128})
     """
-    _expect(vary, {**question, "model": model, "on": on})
+    options = question.get("runtime_options") or {}
+    _expect(vary, {**options, **question, "model": model, "on": on})
     points = []
     for combination in itertools.product(*vary.values()):
         points.append(_point(model, on, question, dict(zip(vary, combination, strict=True))))

@@ -218,7 +218,7 @@ class ChangedQuestion(Question):
         typer.Option(
             "--runtime-option",
             metavar="KEY=VALUE",
-            help="Change a runtime option. Repeatable.",
+            help="Runtime option, before and after the change. Repeatable.",
         ),
     ] = None
 

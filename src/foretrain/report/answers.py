@@ -8,6 +8,7 @@ from typing import Any
 from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
 from foretrain.analysis.explain import Explanation
 from foretrain.analysis.prediction import STALLS, Prediction
+from foretrain.asked import word_of
 from foretrain.report import words
 from foretrain.report.comparison import signed
 from foretrain.report.page import Late, Page, Section, assumed
@@ -126,7 +127,7 @@ def _cell(name: str, value: Any) -> str:
 def whatif_page(answer: WhatIf) -> Page:
     """Before and after, cause by cause."""
     base, changed, ratio = answer.base, answer.changed, answer.speedup
-    asked = ", ".join(f"{key}={value}" for key, value in answer.changes.items())
+    asked = ", ".join(f"{key}={word_of(value)}" for key, value in answer.changes.items())
     headline = (
         f"{words.seconds(changed.step_seconds)} per step instead of {words.seconds(base.step_seconds)} "
         f"({_faster(ratio, answer.unit)}) with {asked}"

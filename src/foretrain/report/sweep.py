@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foretrain.asked import word_of
 from foretrain.report import words
 from foretrain.report.page import Late, Page, Section, assumed
 from foretrain.report.rates import RATES, rates
@@ -31,7 +32,7 @@ def sweep_page(found: Sweep) -> Page:
         Section("Invalid combinations", ("", "why"), failed, left=2),
         Section("Assumptions", lines=assumed(_common(found))),
     )
-    whole = tuple(str(value) for point in found.points for value in point.values.values())
+    whole = tuple(word_of(value) for point in found.points for value in point.values.values())
     return Page(
         headline,
         Late(found.to_dict),
@@ -71,4 +72,4 @@ def _row(point: Point, chosen: tuple[str, ...]) -> tuple[str, ...]:
     shown = (*point.values.values(), *(prediction.question[name] for name in chosen))
     speeds = (text for _, text in rates(prediction))
     step = words.seconds(prediction.step_seconds)
-    return (*map(str, shown), step, mfu, *speeds, fits.replace(" usable", ""))
+    return (*map(word_of, shown), step, mfu, *speeds, fits.replace(" usable", ""))

@@ -269,7 +269,6 @@ def known_options() -> frozenset[str]:
         "mebibytes",
         "milliseconds",
         "unmodelled",
-        "tells",
         "no_effect",
         "work",
         "elsewhere",

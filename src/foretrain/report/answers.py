@@ -11,7 +11,7 @@ from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.asked import word_of
 from foretrain.report import words
 from foretrain.report.comparison import signed
-from foretrain.report.page import Late, Page, Section, assumed
+from foretrain.report.page import Late, Page, Section, listed
 from foretrain.report.rates import rates
 from foretrain.units import show_bytes
 
@@ -29,7 +29,7 @@ def fit_page(answer: FitAnswer) -> Page:
         (
             *_memory_sections(prediction),
             _changes(changes),
-            Section("Assumptions", lines=assumed(prediction.assumptions)),
+            listed("Assumptions", prediction.assumptions),
         ),
         not answer.fits,
         asked=words.asked(prediction),
@@ -182,6 +182,6 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
         ),
         Section("Memory", ("", "before", "after"), memory, columns="lrr"),
         Section("Warnings", lines=new),
-        Section("Assumptions", lines=assumed(base.assumptions)),
-        Section("Assumptions after the change", lines=assumed(other)),
+        listed("Assumptions", base.assumptions),
+        listed("Assumptions after the change", other),
     )

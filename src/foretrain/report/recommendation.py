@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from foretrain.report import words
-from foretrain.report.page import Page, Section
+from foretrain.report.page import Page, Section, listed
 from foretrain.units import counted, show_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def recommendation_page(found: Recommendation) -> Page:
             left=2,
             detail=0 if not found.offers else 1,
         ),
-        Section("Assumptions", lines=found.notes),
+        listed("Assumptions", found.notes),
     )
     names = tuple(name for one in found.offers for name in (one.name, one.plan))
     page = Page(headline(found), document, sections, not found.offers, whole=names)

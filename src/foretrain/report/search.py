@@ -12,7 +12,7 @@ from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section, assumed
+from foretrain.report.page import Late, Page, Section, listed
 from foretrain.searching import Found, spread
 from foretrain.units import counted, show_bytes
 
@@ -64,8 +64,8 @@ def closing(found: Found) -> tuple[Section, ...]:
     """What a reader should know besides."""
     task = found.task
     return (
-        Section("Warnings", lines=assumed(task.warnings)),
-        Section("Assumptions", lines=assumed(task.assumptions)),
+        listed("Warnings", task.warnings),
+        listed("Assumptions", task.assumptions),
         Section("Notes", lines=found.notes),
     )
 

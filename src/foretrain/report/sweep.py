@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrain.asked import word_of
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section, assumed
+from foretrain.report.page import Late, Page, Section, listed
 from foretrain.report.rates import RATES, rates
 from foretrain.sweeps import Point, Sweep
 
@@ -30,7 +30,7 @@ def sweep_page(found: Sweep) -> Page:
             columns="".join("n" if c < named else "r" for c in kept),
         ),
         Section("Invalid combinations", ("", "why"), failed, left=2),
-        Section("Assumptions", lines=assumed(_common(found))),
+        listed("Assumptions", _common(found)),
     )
     whole = tuple(word_of(value) for point in found.points for value in point.values.values())
     return Page(

@@ -155,8 +155,8 @@ def best_section(found: Found) -> Section:
     head = ("#", "plan", "step", each, "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
     rows = tuple(
-        (str(number), described(row.plan), *_cells(row, has_price))
-        for number, row in enumerate(found.best, 1)
+        (str(number), described(row.plan), step, *_cells(row, has_price))
+        for number, (row, step) in enumerate(zip(found.best, best_steps(found), strict=True), 1)
     )
     front = "Pareto-optimal plans (step time and memory)"
     title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
@@ -164,6 +164,11 @@ def best_section(found: Found) -> Section:
         title += f"; {words.usable(found.best[0].prediction.memory)}"
     letters = "rn" + "r" * (4 + has_price)
     return Section(title, (*head, *(("per step",) if has_price else ())), rows, columns=letters)
+
+
+def best_steps(found: Found) -> tuple[str, ...]:
+    """Step times of the best plans."""
+    return words.seconds_alike(row.prediction.step_seconds for row in found.best)
 
 
 def command_section(found: Found) -> Section:
@@ -177,7 +182,7 @@ def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
     mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
     rate = words.rate(prediction).rpartition(" ")[0]
     peak = show_bytes(prediction.memory.peak_bytes)
-    cells = (words.seconds(prediction.step_seconds), rate, mfu, peak)
+    cells = (rate, mfu, peak)
     if not has_price:
         return cells
     usd = prediction.cost.usd_per_step
@@ -214,10 +219,10 @@ def front_section(found: Found, rows: list[Seen], title: str) -> Section:
         (
             row.plan,
             "█" * max(1, round(BAR * row.memory / most)),
-            words.seconds(row.seconds),
+            step,
             show_bytes(row.memory),
         )
-        for row in rows
+        for row, step in zip(rows, words.seconds_alike(row.seconds for row in rows), strict=True)
     )
     if len(found.pareto) > len(rows):
         title = f"{title}: {len(rows)} of {len(found.pareto)} Pareto-optimal plans"

@@ -13,6 +13,7 @@ from foretrain.report.page import Section
 from foretrain.report.search import (
     asked_line,
     best_section,
+    best_steps,
     closing,
     headline,
     pruned_section,
@@ -82,7 +83,7 @@ def _stalls(found: Found) -> list[dict[str, Any]]:
         {
             "number": number,
             "plan": described(row.plan),
-            "step": words.seconds(row.prediction.step_seconds),
+            "step": step,
             "parts": [
                 {
                     "name": name,
@@ -92,7 +93,7 @@ def _stalls(found: Found) -> list[dict[str, Any]]:
                 for name, value, share in words.stall_rows(row.prediction)
             ],
         }
-        for number, row in enumerate(found.best, 1)
+        for number, (row, step) in enumerate(zip(found.best, best_steps(found), strict=True), 1)
     ]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack
 
+from foretrain.analysis.answer import Answer
 from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
 from foretrain.asked import OF_JOBS, Asked, AskedStep, ModelLike
 from foretrain.cluster.cluster import Cluster
@@ -23,8 +24,18 @@ from foretrain.simulation import answer, compile_scenario
 from foretrain.units import parse_count
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Compiled(Answer, ExecutionGraph):
+    """The compiled program of a step, and of which."""
+
+    asked: Scenario
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._told()
+
+
 @keywords(AskedStep, of_jobs=OF_JOBS)
-def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> ExecutionGraph:
+def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> Compiled:
     """Return the compiled program of a step: rank classes, streams, tasks and their dependencies.
 
     Args:
@@ -36,7 +47,10 @@ def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> ExecutionG
     >>> len(graph.stages), len(graph.task_kind) > 0
     (1, True)
     """
-    return compile_scenario(ask(model, **question))
+    asked = ask(model, **question)
+    graph = compile_scenario(asked)
+    own = {field.name: getattr(graph, field.name) for field in fields(ExecutionGraph)}
+    return Compiled(**own, asked=asked)
 
 
 @keywords(AskedStep, of_jobs=OF_JOBS)

@@ -15,6 +15,7 @@ from foretrain.errors import InputError
 from foretrain.followups import changed, expect_changes
 from foretrain.keywords import keywords
 from foretrain.simulation import answer
+from foretrain.units import rounded_seconds
 
 __all__ = ["Point", "Sweep", "sweep"]
 
@@ -29,6 +30,16 @@ class Point:
     values: Mapping[str, Any]
     prediction: Prediction | None = None
     error: Mapping[str, str] | None = None  # kind, message
+
+    def __repr__(self) -> str:
+        found = self.prediction
+        if found is None:
+            return f"<Point {self.name}: {(self.error or {}).get('message', '')}>"
+        fits = "fits" if found.fits else "does not fit"
+        return f"<Point {self.name}: {rounded_seconds(found.step_seconds)} per step, {fits}>"
+
+    def _repr_html_(self) -> str | None:
+        return None if self.prediction is None else self.prediction._repr_html_()
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Literal
 
 from foretrain.errors import ClusterError, did_you_mean
+from foretrain.units import show_bandwidth, show_bytes
 
 __all__ = ["Device", "faults_of"]
 
@@ -69,6 +70,10 @@ class Device:
                 faults.append(f"peak_flops.{dtype}: {rate!r} must be a positive finite number.")
         if faults:
             raise ClusterError(f"Device {self.name!r} is invalid:", faults=faults)
+
+    def __repr__(self) -> str:
+        memory = f"{show_bytes(self.memory_bytes)} at {show_bandwidth(self.memory_bandwidth)}"
+        return f"<Device {self.name}: {self.title}, {memory}>"
 
     @property
     def identity(self) -> str:

@@ -49,6 +49,10 @@ class Task:
             scenario.unknown_switches,
         )
 
+    def __repr__(self) -> str:
+        what = f"{self.workload.model.name} on {self.cluster.name}"
+        return f"<Task: {what}, batch {self.workload.global_batch:,}, {self.runtime.name}>"
+
     @cached_property
     def defaults(self) -> PlanDefaults:
         """What a plan's text leaves open is as the stack has it."""

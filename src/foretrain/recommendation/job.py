@@ -115,6 +115,9 @@ class Job:
     state_bytes: float = 0.0  # of a checkpoint
     assumptions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Job: {self.model.name}, {self.asked}>"
+
     def batch_on(self, devices: int) -> int:
         return self.batch if self.batch is not None else (self.batch_per_device or 1) * devices
 

@@ -19,6 +19,7 @@ from foretrain.compile.execution import (
     Item,
     Work,
 )
+from foretrain.followups import Compiled
 from foretrain.report import words
 from foretrain.report.page import Page, Section, listed
 from foretrain.scenario import Scenario
@@ -45,6 +46,10 @@ def graph_page(graph: ExecutionGraph, asked: Scenario, dump: bool = False) -> Pa
     told = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
     line = words.asked_line(asked.to_dict())
     return Page(headline, {**told, **_document(graph, dump)}, tuple(sections), asked=line)
+
+
+def compiled_page(graph: Compiled) -> Page:
+    return graph_page(graph, graph.asked)
 
 
 def communicator_name(communicator: Communicator) -> str:

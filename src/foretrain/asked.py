@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
@@ -19,7 +20,7 @@ from foretrain.scenario import Measured
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
 
-__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StepOptions"]
+__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StepOptions", "command_line", "word_of"]  # fmt: skip
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | Model
 ClusterLike: TypeAlias = str | Path | Mapping[str, Any] | Cluster
@@ -59,3 +60,35 @@ class AskedStep(StepOptions):
 
 
 OF_JOBS = tuple(JobWords.__annotations__)
+
+
+def command_line(question: Mapping[str, Any]) -> str | None:
+    """The `foretrain predict` command that asks the same; None where a value has no words, such as a `Cluster`."""
+    words = {name: value for name, value in question.items() if value is not None}
+    options: Mapping[str, Any] = words.pop("runtime_options", {})
+    slow = words.get("stragglers")
+    if isinstance(slow, Mapping):
+        words["stragglers"] = ",".join(f"{rank}:{factor!r}" for rank, factor in slow.items())
+    if not all(isinstance(value, _WORDS) for value in (*words.values(), *options.values())):
+        return None
+    return shlex.join(["foretrain", "predict", *_arguments(words, options)])
+
+
+_WORDS = (str, Path, bool, int, float)
+"""Kinds of values that a command line can hold."""
+
+
+def _arguments(words: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    yield str(words["model"])
+    for name, value in words.items():
+        if name != "model":
+            yield f"--{name.replace('_', '-')}"
+            yield str(value)
+    for name, value in options.items():
+        yield "--set"
+        yield f"{name}={word_of(value)}"
+
+
+def word_of(value: object) -> str:
+    """A value as it is written on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
-from foretrain.adapters.write import Exported
+from foretrain.adapters.write import Exported, expect_target
 from foretrain.adapters.write import export as export_question
 from foretrain.asked import OF_JOBS, AskedStep, ModelLike
 from foretrain.keywords import keywords
-from foretrain.resolving import ask
+from foretrain.resolving import request_of, resolve
 
 __all__ = ["export"]
 
@@ -21,16 +21,19 @@ def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Expor
     Args:
         model: as for `predict`.
         to: `megatron`, `deepspeed`, `torchrun`, `accelerate` or `nanotron`.
-        **question: the keywords of `predict` but those of a job.
+        **question: the keywords of `predict` but those of a job. Default of `runtime`: the target's.
 
     Returns:
-        Files by name (`files`), what they cannot express (`cannot`), and `save(folder)`.
+        Files by name (`files`), what they cannot express (`cannot`), `warnings`, and `save(folder)`.
 
     >>> from foretrain import export
     >>> made = export("gpt2", to="torchrun", on="1 x dgx-h100", plan="dp8", batch=64)
     >>> "launch.sh" in made.files
     True
     """
-    asked = ask(model, **question)
+    request = request_of(model, question)
+    asked = resolve(replace(request, target=expect_target(to)))
     plan = f"{asked.plan.text} micro={asked.plan.schedule.micro_batch}"
-    return replace(export_question(asked, to), plan=plan, assumptions=asked.assumptions)
+    made = export_question(asked, to)
+    warnings = (*asked.warnings, *made.warnings)
+    return replace(made, plan=plan, assumptions=asked.assumptions, warnings=warnings)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack
 
+from foretrain.analysis.answer import Answer
 from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
 from foretrain.asked import OF_JOBS, Asked, AskedStep, ModelLike
 from foretrain.cluster.cluster import Cluster
@@ -17,13 +18,24 @@ from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.resolving import ask
+from foretrain.resolving.stack import is_switch, known_options, spelled
 from foretrain.scenario import Scenario
 from foretrain.simulation import answer, compile_scenario
 from foretrain.units import parse_count
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Compiled(Answer, ExecutionGraph):
+    """The compiled program of a step, and of which."""
+
+    asked: Scenario
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._told()
+
+
 @keywords(AskedStep, of_jobs=OF_JOBS)
-def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> ExecutionGraph:
+def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> Compiled:
     """Return the compiled program of a step: rank classes, streams, tasks and their dependencies.
 
     Args:
@@ -35,7 +47,10 @@ def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> ExecutionG
     >>> len(graph.stages), len(graph.task_kind) > 0
     (1, True)
     """
-    return compile_scenario(ask(model, **question))
+    asked = ask(model, **question)
+    graph = compile_scenario(asked)
+    own = {field.name: getattr(graph, field.name) for field in fields(ExecutionGraph)}
+    return Compiled(**own, asked=asked)
 
 
 @keywords(AskedStep, of_jobs=OF_JOBS)
@@ -143,7 +158,7 @@ _COUNTS = ("micro_batch", "seq")
 
 
 CHANGES = (*_SCALES, "host", *_ASKED)
-"""What a what-if can change and a sweep can vary."""
+"""What a what-if can change and a sweep can vary, beside the options of the runtime."""
 
 
 @keywords(Asked)
@@ -152,8 +167,8 @@ def whatif(model: ModelLike, *, changes: Mapping[str, Any], **question: Unpack[A
 
     Args:
         model: as for `predict`.
-        changes: hardware factors (`{"network.bandwidth": "2x", "device.compute": 1.5, "host": 0}`) or other
-            arguments (`{"plan": "tp4 pp4", "batch": 512}`).
+        changes: hardware factors (`{"network.bandwidth": "2x", "device.compute": 1.5, "host": 0}`), other
+            arguments (`{"plan": "tp4 pp4", "batch": 512}`) or options of the runtime (`{"cuda_graphs": True}`).
         **question: the keywords of `predict`.
 
     >>> from foretrain import whatif
@@ -168,10 +183,15 @@ def whatif(model: ModelLike, *, changes: Mapping[str, Any], **question: Unpack[A
 
 def expect_changes(names: Iterable[str]) -> None:
     """Refuse what cannot be changed, all of it at once."""
-    unknown = [name for name in names if name not in CHANGES]
+    unknown = [name for name in names if name not in CHANGES and not is_switch(name)]
     if unknown:
-        faults = [f"{name}: cannot be changed.{did_you_mean(name, CHANGES)}" for name in unknown]
-        raise InputError(f"unknown change; known: {', '.join(CHANGES)}:", faults=faults)
+        known = (*CHANGES, *known_options())
+        faults = [f"{name}: cannot be changed.{did_you_mean(name, known)}" for name in unknown]
+        raise InputError(
+            f"unknown change; known: {', '.join(CHANGES)} and options of the runtime such as "
+            "cuda_graphs:",
+            faults=faults,
+        )
 
 
 def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str, Any]) -> Scenario:
@@ -180,6 +200,12 @@ def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str,
     for key in _ASKED:
         if key in changes:
             renamed[key] = parse_count(changes[key], key) if key in _COUNTS else changes[key]
+    switches = {key: changes[key] for key in changes if key not in CHANGES}
+    if switches:
+        renamed["runtime_options"] = {
+            **spelled(renamed.get("runtime_options") or {}),
+            **spelled(switches),
+        }
     scales = {_SCALES[key]: _factor(key, changes[key]) for key in changes if key in _SCALES}
     memory = scales.pop("memory", None)
     if memory is not None:  # first, since it decides what fits: plan, micro-batch, headroom

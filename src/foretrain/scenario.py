@@ -71,6 +71,11 @@ class Scenario:
         default=False, compare=False
     )  # no plan was given, only a stack's own
 
+    def __repr__(self) -> str:
+        plan = self.plan.text or "strategy tree"
+        asked = f"{self.workload.model.name} on {self.cluster.name}, {plan}, {self.runtime.name}"
+        return f"<Scenario {self.sha256[:8]}: {asked}>"
+
     @cached_property
     def sha256(self) -> str:
         """Of the content: scenarios whose answers can differ have different ones."""

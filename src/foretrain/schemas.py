@@ -174,6 +174,7 @@ def _search() -> dict[str, Any]:
         "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
         "seconds": _NUMBER,
         "best": _list(_object(ranked, tuple(ranked))),
+        "command": _nullable("string"),
         "pareto": _list(_estimated_plan()),
         "explanations": _list(_explanation()),
         "nearest": {"anyOf": [_estimated_plan(), {"type": "null"}]},
@@ -181,9 +182,11 @@ def _search() -> dict[str, Any]:
             "anyOf": [_estimated_plan(factor=_WHOLE, nodes=_WHOLE), {"type": "null"}]
         },
         "assumptions": _list(_TEXT),
+        "warnings": _list(_TEXT),
         "notes": _list(_TEXT),
     }
-    files = {"target": _TEXT, "folder": _TEXT, "files": _list(_TEXT), "cannot": _list(_TEXT)}
+    lists = dict.fromkeys(("files", "cannot", "warnings"), _list(_TEXT))
+    files = {"target": _TEXT, "folder": _TEXT, **lists}
     asked = {"why": _explanation(), "exported": _object(files, tuple(files))}
     plan = _plan()
     definitions = {**plan.pop("$defs"), "plan": plan, "prediction": prediction_schema()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from foretrain.adapters.write import expect_target
 from foretrain.analysis.answer import Table
-from foretrain.asked import OF_JOBS
+from foretrain.asked import OF_JOBS, command_line
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
 from foretrain.keywords import keywords
@@ -42,6 +43,19 @@ class Found(Table, SearchResult):
     """A search's result and what can be asked of it."""
 
     where: tuple[str, ...] = ()
+    said: Mapping[str, Any] = field(default_factory=dict)  # keywords that the search was asked with
+
+    def words(self, rank: int = 1) -> dict[str, Any]:
+        """Keywords with which `predict` gives the same answer as for the plan of this rank, bit for bit."""
+        plan = self.best[rank - 1].plan
+        said = {name: value for name, value in self.said.items() if name != "micro_batch"}
+        own = {"plan": plan.text or plan, "runtime": said.get("runtime") or self.task.runtime.name}
+        return {**said, **own}
+
+    @property
+    def command(self) -> str | None:
+        """The `foretrain predict` command of the best plan; None without one, or where no words say the same."""
+        return command_line(self.words()) if self.best else None
 
     @cached_property
     def explanations(self) -> tuple[Explanation, ...]:
@@ -60,7 +74,7 @@ class Found(Table, SearchResult):
         return larger(self.task, self.nearest, self.where)
 
     def to_dict(self) -> dict[str, Any]:
-        return document(self, self.explanations, self.with_more_nodes)
+        return document(self, self.explanations, self.with_more_nodes, self.command)
 
     def rows(self) -> list[dict[str, Any]]:
         """The best plans, simulated, then the front of time against memory, estimated."""
@@ -79,6 +93,7 @@ def search(
     optimizer: str | Optimizer | None = None,
     runtime: str | Runtime | None = None,
     runtime_options: Mapping[str, Any] | None = None,
+    to: str | None = None,
     data: DataSource | None = None,
     stragglers: str | Mapping[int, float] | Spread | None = None,
     measured: Measured | None = None,
@@ -100,6 +115,7 @@ def search(
 
     Args:
         model: as for `predict`.
+        to: target of `export` that the plan is for: its stack is taken where `runtime` is left out.
         headroom: device memory to keep free: a fraction or a size.
         objective: `time`, `cost`, `memory`, or `pareto` for plans that are Pareto-optimal in time and memory.
         top: number of plans to simulate and return.
@@ -122,25 +138,24 @@ def search(
     pinned = (where,) if isinstance(where, str) else tuple(where)
     if micro_batch is not None:
         pinned = (*pinned, f"micro={micro_batch}")
-    asked = resolve(
-        Request(
-            model,
-            on,
-            None,
-            batch,
-            micro_batch,
-            seq,
-            precision,
-            optimizer,
-            runtime,
-            runtime_options or {},
-            data=data,
-            stragglers=_seeded(stragglers, seed),
-            measured=measured,
-            headroom=headroom,
-            is_searched=True,
-        )
-    )
+    said: dict[str, Any] = {
+        "model": model,
+        "on": on,
+        "batch": batch,
+        "micro_batch": micro_batch,
+        "seq": seq,
+        "precision": precision,
+        "optimizer": optimizer,
+        "runtime": runtime,
+        "runtime_options": runtime_options,
+        "data": data,
+        "stragglers": _seeded(stragglers, seed),
+        "measured": measured,
+        "headroom": headroom,
+    }
+    said = {name: value for name, value in said.items() if value is not None}
+    target = "" if to is None else expect_target(to)
+    asked = resolve(Request(**said, target=target, is_searched=True))
     task = Task.of(asked)
     wanted = _Wanted(task, pinned, objective, top, progress)
     result = wanted.searched(executor_of(workers, ray), state, restart)
@@ -149,7 +164,7 @@ def search(
     if objective == "pareto":
         result = replace(result, objective=objective, best=wanted.front(result))
     own = {field.name: getattr(result, field.name) for field in fields(SearchResult)}
-    return Found(**own, where=pinned)
+    return Found(**own, where=pinned, said=said)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from foretrain.engine import Run, engine_name
 from foretrain.model.flops import training_flops
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
+from foretrain.units import rounded_seconds
 
 
 def network_for(scenario: Scenario) -> Network:
@@ -122,6 +123,9 @@ class Simulation:
     compute: ComputeModel | None = (
         None  # that kernels were timed by, where not as the scenario says
     )
+
+    def __repr__(self) -> str:
+        return f"<Simulation: {rounded_seconds(self.step_seconds)} per step; {self.scenario!r}>"
 
     @cached_property
     def step_seconds(self) -> float:

@@ -10,11 +10,12 @@ from typing import Any, Unpack
 
 from foretrain.analysis.answer import Table
 from foretrain.analysis.prediction import Prediction
-from foretrain.asked import ClusterLike, ModelLike, Options
+from foretrain.asked import ClusterLike, ModelLike, Options, word_of
 from foretrain.errors import InputError
 from foretrain.followups import changed, expect_changes
 from foretrain.keywords import keywords
 from foretrain.simulation import answer
+from foretrain.units import rounded_seconds
 
 __all__ = ["Point", "Sweep", "sweep"]
 
@@ -30,10 +31,20 @@ class Point:
     prediction: Prediction | None = None
     error: Mapping[str, str] | None = None  # kind, message
 
+    def __repr__(self) -> str:
+        found = self.prediction
+        if found is None:
+            return f"<Point {self.name}: {(self.error or {}).get('message', '')}>"
+        fits = "fits" if found.fits else "does not fit"
+        return f"<Point {self.name}: {rounded_seconds(found.step_seconds)} per step, {fits}>"
+
+    def _repr_html_(self) -> str | None:
+        return None if self.prediction is None else self.prediction._repr_html_()
+
     @property
     def name(self) -> str:
         """`batch=64 plan=tp8`."""
-        return " ".join(f"{key}={value}" for key, value in self.values.items())
+        return " ".join(f"{key}={word_of(value)}" for key, value in self.values.items())
 
     def to_dict(self) -> dict[str, Any]:
         if self.prediction is None:
@@ -101,8 +112,8 @@ def sweep(
 
     Args:
         model: as for `predict`; may be omitted if it is varied.
-        vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) or factors of the
-            hardware as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
+        vary: values by name: keywords of `predict` (`{"batch": [64, 128], "plan": ["tp8", "dp8"]}`) factors of the
+            hardware or options of the runtime as in `whatif` (`{"network.bandwidth": ["1x", "2x"]}`).
         on: as for `predict`; may be omitted if it is varied.
         progress: called with the number of points done.
         **question: the other keywords of `predict`.
@@ -115,7 +126,8 @@ def sweep(
     >>> [row["batch"] for row in found.rows()], found.best.values
     ([64, 128], {'batch': 128})
     """
-    _expect(vary, {**question, "model": model, "on": on})
+    options = question.get("runtime_options") or {}
+    _expect(vary, {**options, **question, "model": model, "on": on})
     points = []
     for combination in itertools.product(*vary.values()):
         points.append(_point(model, on, question, dict(zip(vary, combination, strict=True))))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from foretrain.errors import InputError
@@ -168,6 +170,48 @@ def rounded_seconds(seconds: float) -> str:
     number = float(shown.replace(",", ""))
     digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
     return f"{number:,.{digits}f} {unit}"
+
+
+TIMES: Mapping[str, float] = MappingProxyType(
+    {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+)
+_MOST_DECIMALS = 6
+
+
+def alike(
+    values: Iterable[float],
+    shown: Callable[[float], str] = rounded_seconds,
+    scales: Mapping[str, float] = TIMES,
+    unit: str | None = None,
+) -> tuple[str, ...]:
+    """Figures that are compared with each other, all in one unit, that of the largest: `20.90 s`, `0.41 s`.
+
+    Three digits of the largest and two of the smallest. `shown` is how one alone looks, with a unit of `scales`.
+    """
+    figures = tuple(values)
+    sizes = [abs(value) for value in figures if value and math.isfinite(value)]
+    if not sizes:
+        return tuple(map(shown, figures))
+    unit = unit or shown(max(sizes)).rpartition(" ")[2]
+    scale = scales[unit]
+    own = _decimals(max(sizes) / scale, 3)
+    # one that is far smaller than the others has more of them alone
+    needed = (_decimals(size / scale, 2) for size in sizes)
+    usual = max((count for count in needed if own < count <= own + 2), default=own)
+
+    def text(value: float) -> str:
+        if not math.isfinite(value):
+            return shown(value)
+        number = round(value / scale, _MOST_DECIMALS)
+        decimals = max(usual, _decimals(abs(number), 2)) if number else 0
+        return f"{number:,.{min(decimals, _MOST_DECIMALS)}f} {unit}"
+
+    return tuple(map(text, figures))
+
+
+def _decimals(value: float, digits: int) -> int:
+    """So many that a value shows so many significant digits."""
+    return max(0, digits - 1 - math.floor(math.log10(value)))
 
 
 def show_bytes(size: float, unit: str | None = None) -> str:

@@ -354,7 +354,7 @@ def test_compare_and_explain_read_documents(
     b.save(tmp_path / "b.json")
     assert run(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
     out = capsys.readouterr().out
-    assert "−500 ms" in out
+    assert "−0.500 s" in out
     assert "compute shrank by 500 ms" in " ".join(out.split())
     assert run(["explain", str(tmp_path / "a.json"), "-o", str(tmp_path / "why.md")]) == 0
     assert "layer 0" in (tmp_path / "why.md").read_text()

@@ -35,7 +35,7 @@ def test_json_is_one_document(target: str, capsys: pytest.CaptureFixture[str]) -
     assert run([*ASKED, "--to", target, "--json"]) == 0
     said = capsys.readouterr()
     document = json.loads(said.out)
-    assert set(document) == {"target", "plan", "files", "cannot", "assumptions"}
+    assert set(document) == {"target", "plan", "files", "cannot", "assumptions", "warnings"}
     assert document["target"] == target
     assert "launch.sh" in document["files"]
     assert any("zb-h1" in line for line in document["cannot"])

@@ -44,6 +44,7 @@ def answers() -> dict[str, Answer]:
         "Explanation": foretrain.explain(a),
         "Sweep": foretrain.sweep("gpt2", on=ON, vary={"batch": [64, 128], "plan": ["dp8", "tp5"]}),
         "Found": foretrain.search("gpt2", on=ON, batch=32, where=WHERE, top=2),
+        "Compiled": foretrain.compile_graph("gpt2", on=ON, plan="tp2 dp4", batch=64),
         "Recommendation": foretrain.recommend(
             "gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8
         ),

@@ -109,4 +109,5 @@ def test_files_cannot_be_changed_under_way() -> None:
         "cannot": ["pp2: no"],
         "plan": "",
         "assumptions": [],
+        "warnings": [],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -277,3 +278,32 @@ def test_progress_is_told() -> None:
     )  # fmt: skip
     assert seen
     assert all(0 < done <= total for done, total in seen)
+
+
+@pytest.mark.parametrize("buying", ["on-demand", "spot"])
+def test_every_assumption_names_the_option_that_changes_it(buying: str) -> None:
+    from foretrain.cli.app import app_with
+
+    found = recommend("gpt2", tokens=1e9, instances=["aws:p4d*"], buying=buying)
+    words = [re.search(r" \((--[a-z-]+(?:, --[a-z-]+)*)\)$", line) for line in found.notes]
+    assert all(words), found.notes
+    named = {flag for word in words if word for flag in word[1].split(", ")}
+    assert named >= {"--seq", "--batch", "--runtime", "--precision", "--optimizer", "--deadline",
+                     "--max-devices", "--prices", "--mtbf", "--restart", "--checkpoint-rate"}  # fmt: skip
+    assert ("--spot-rate" in named) == (buying == "spot")
+    import typer
+
+    command = typer.main.get_command(app_with(["recommend"]))
+    options = {flag for one in command.commands["recommend"].params for flag in one.opts}  # type: ignore[attr-defined]
+    assert named <= options
+
+
+def test_what_is_said_is_not_assumed() -> None:
+    from foretrain.analysis.goodput import Risk
+
+    risk = Risk(machine_mtbf_hours=1000.0, checkpoint_rate=1e9, restart_seconds=60.0)
+    found = recommend(
+        "gpt2", tokens=1e9, instances=["aws:p4d*"], batch=64, seq=1024, runtime="ddp", max_devices=8,
+        precision="bf16", optimizer="adam", headroom=0.0, deadline="30d", risk=risk,
+    )  # fmt: skip
+    assert found.notes == ("on-demand prices: list prices of the catalog (--prices)",)

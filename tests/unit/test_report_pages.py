@@ -25,7 +25,7 @@ from foretrain.errors import InputError
 from foretrain.model.ops.base import Kernel
 from foretrain.report import catalog, plain
 from foretrain.report.graph import communicator_name, folded, graph_page, stream_tasks, task_name
-from foretrain.report.page import Page, Section, page_format, render_page, sheet
+from foretrain.report.page import Page, Section, listed, page_format, render_page, sheet
 from foretrain.report.validation import validation_page
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
@@ -211,3 +211,11 @@ def test_one_thing_is_shown_with_its_source(name: str, kind: str) -> None:
 def test_a_near_miss_is_suggested() -> None:
     with pytest.raises(InputError, match="Did you mean 'llama3-8b'"):
         catalog.show_page_of("lama3-8b")
+
+
+def test_only_plain_text_marks_the_lines_of_a_list() -> None:
+    page = Page("answer", {}, (listed("Assumptions", ["runtime ddp: single device (--runtime)"]),))
+    line = "runtime ddp: single device (--runtime)"
+    assert f"  - {line}" in render_page(page, "txt")
+    assert f"<li>{line}</li>" in render_page(page, "html")
+    assert f"\n- {line}\n" in render_page(page, "md")

@@ -148,3 +148,34 @@ def test_no_quantity_is_beyond_numbers(parse, value):
 def test_a_month_has_thirty_days() -> None:
     assert units.parse_seconds("1 month") == units.parse_seconds("30d")
     assert units.parse_seconds("2 months") == units.parse_seconds("60 days")
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((19.5, 0.526, 0.0407), ("19.500 s", "0.526 s", "0.041 s")),
+        ((0.0384, 0.0200), ("38.4 ms", "20.0 ms")),
+        ((68.34, 4.43, 0.44), ("68.34 s", "4.43 s", "0.44 s")),
+        ((4000.0, 0.9), ("4,000.00 s", "0.90 s")),
+        ((3.3437, 0.0342, 5e-6), ("3.344 s", "0.034 s", "0.000005 s")),
+        ((1.0, 0.0, 1e-12), ("1.00 s", "0 s", "0 s")),
+        ((200_000.0, 7200.0), ("2.315 d", "0.083 d")),
+        ((2.5, float("inf")), ("2.50 s", "unknown")),
+        ((0.0,), ("0 s",)),
+        ((), ()),
+    ],
+    ids=str,
+)
+def test_figures_of_a_column_have_one_unit(
+    values: tuple[float, ...], shown: tuple[str, ...]
+) -> None:
+    assert units.alike(values) == shown
+
+
+@given(st.lists(st.floats(1e-6, 1e7), min_size=1, max_size=8))
+def test_a_column_shows_two_digits_of_what_is_not_far_smaller(values: list[float]) -> None:
+    for value, text in zip(values, units.alike(values), strict=True):
+        number, unit = text.split()
+        told = float(number.replace(",", "")) * units.TIMES[unit]
+        if value > 1e-4 * max(values):
+            assert told == pytest.approx(value, rel=0.051)

@@ -17,6 +17,12 @@ class Answer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The document: plain values that JSON can hold, in SI units."""
 
+    def _told(self) -> dict[str, Any]:
+        """The document of its page, for an answer that has no other."""
+        from foretrain.report import page_of
+
+        return dict(page_of(self).document)
+
     def save(self, path: str | Path) -> None:
         """Write a report in the format the extension names: `.html`, `.json`, `.md`, `.csv`, `.txt`."""
         from foretrain.report import save

@@ -18,6 +18,7 @@ from foretrain.cluster.node import Node
 from foretrain.errors import InputError
 from foretrain.loading import load_own_yaml
 from foretrain.model.workload import Workload
+from foretrain.units import show_bandwidth
 
 HOUR = 3600.0
 _MONTH_HOURS = 730.0
@@ -176,6 +177,33 @@ class Risk:
             checkpoint=state_bytes / written,
             restart=wait if self.restart_seconds is None else self.restart_seconds,
         )
+
+    def assumptions(self, *, is_spot: bool) -> tuple[str, ...]:
+        """The figures that are taken, each with the word that changes it."""
+        known, lines = figures(), []
+        if self.machine_mtbf_hours is None:
+            days, size = figure("failures", "machine_days"), figure("failures", "devices")
+            lines.append(
+                f"a failure every {days:g} days of a node with {size:g} devices: "
+                f"{known['failures']['source']} (--mtbf)"
+            )
+        if is_spot and self.spot_rate is None:
+            share = 100 * figure("spot", "monthly_share")
+            lines.append(
+                f"{share:g} % of spot nodes preempted per month: {known['spot']['source']} (--spot-rate)"
+            )
+        if self.restart_seconds is None:
+            wait = f"{figure('restart', 'seconds'):g} s"
+            if is_spot:
+                wait += f", {figure('spot', 'restart_seconds'):g} s after a preemption"
+            lines.append(f"restart {wait}: {known['restart']['source']} (--restart)")
+        if self.checkpoint_rate is None:
+            rate = show_bandwidth(figure("checkpoint", "bytes_per_second"))
+            lines.append(
+                f"checkpoints at the rate of the node's disk, {rate} if unknown: "
+                f"{known['checkpoint']['source']} (--checkpoint-rate)"
+            )
+        return tuple(lines)
 
     def failures_per_hour(self, node: Node) -> float:
         if self.machine_mtbf_hours is None:

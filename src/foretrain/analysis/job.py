@@ -16,7 +16,7 @@ from foretrain.cluster.node import Node
 from foretrain.errors import InputError
 from foretrain.limits import shown
 from foretrain.model.workload import Workload
-from foretrain.units import parse_amount, show_bandwidth, show_count
+from foretrain.units import counted, parse_amount, rounded_seconds, show_bandwidth, show_count
 
 AMOUNTS = ("tokens", "samples", "steps", "epochs")
 MOST = 1e21
@@ -234,6 +234,11 @@ class JobTotals:
     board_watts: float | None  # of all devices
     pue: float | None
     notes: tuple[str, ...] = ()  # what the totals rest on besides the step
+
+    def __repr__(self) -> str:
+        cost = "" if self.usd is None else f", ${self.usd:,.0f}"
+        takes = f"{rounded_seconds(self.expected_seconds)} on {counted(self.devices, 'device')}"
+        return f"<JobTotals: {self.asked}, {counted(self.steps, 'step')} in {takes}{cost}>"
 
     @property
     def goodput(self) -> float:

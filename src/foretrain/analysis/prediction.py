@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.analysis.answer import Answer
+from foretrain.analysis.memory_words import memory_verdict
 from foretrain.cluster.headroom import usable_bytes
+from foretrain.units import counted, rounded_seconds, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTotals
@@ -20,6 +22,8 @@ SCHEMA_VERSION = 1
 Z80 = 1.2815515655446004
 """Half of a two-sided 80 % interval, in standard deviations of a normal distribution."""
 T = TypeVar("T")
+_SHOWN = 5
+"""Items of a long list that a console shows."""
 
 STALLS = (
     "compute",
@@ -45,6 +49,9 @@ class StageMemory:
     moment: str  # what was running at the peak
     allocated_bytes: float = 0.0  # what tensors take of it (max_memory_allocated)
 
+    def __repr__(self) -> str:
+        return f"<StageMemory of stage {self.stage}: peak {show_bytes(self.peak_bytes)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -60,6 +67,9 @@ class Memory:
     context_bytes: float = 0.0  # outside the allocator: driver context, libraries, communicators
     headroom: float = 0.0  # share of the device that is kept free
     spread: float = 0.0  # standard deviation of the logarithm of the peak
+
+    def __repr__(self) -> str:
+        return f"<Memory: {memory_verdict(self)}>"
 
     @property
     def total_bytes(self) -> float:
@@ -159,6 +169,10 @@ class LinkUse:
     to_stages: tuple[int, ...] = ()  # … and receive it
     flows: LinkFlows | None = field(default=None, repr=False, compare=False)  # of the busiest
 
+    def __repr__(self) -> str:
+        busy = f"busy {100 * self.share:.1f} % of the step"
+        return f"<LinkUse {self.name}: {show_bytes(self.bytes)}, {busy}>"
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "link": self.name,
@@ -213,6 +227,10 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.start)
 
+    def __repr__(self) -> str:
+        size = f"{counted(len(self), 'task')} in {counted(len(self.lanes), 'lane')}"
+        return f"<Timeline: {size}, {rounded_seconds(float(self.end.max(initial=0.0)))}>"
+
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
@@ -250,6 +268,11 @@ class Late(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._items())
+
+    def __repr__(self) -> str:
+        first = [repr(one) for one in self[:_SHOWN]]
+        more = [f"… {len(self) - _SHOWN:,} more"] if len(self) > _SHOWN else []
+        return f"[{', '.join((*first, *more))}]"
 
 
 @dataclass(frozen=True, repr=False)

@@ -21,9 +21,8 @@ def compile_command(
 
     expect_page(output)
     asked = question.asked()
+    import foretrain
     from foretrain.report.graph import graph_page
-    from foretrain.resolving import ask
-    from foretrain.simulation import compile_scenario
 
-    scenario = ask(**asked)
-    return give_page(graph_page(compile_scenario(scenario), scenario, dump), output)
+    graph = foretrain.compile_graph(**asked)
+    return give_page(graph_page(graph, graph.asked, dump), output)

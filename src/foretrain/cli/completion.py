@@ -71,9 +71,10 @@ def _gathered() -> dict[str, list[str]]:
     from foretrain.model.optimizer import optimizers
     from foretrain.model.precision import precisions
     from foretrain.plan.short_form import vocabulary
-    from foretrain.runtime import Runtime, presets
+    from foretrain.runtime import Runtime, preset_file, presets
     from foretrain.searching import GOALS
 
+    options = (*preset_file()["options"], *(field.name for field in fields(Runtime)))
     found: dict[str, Iterable[str]] = {
         "models": zoo.names(),
         "devices": catalog.devices(),
@@ -81,12 +82,12 @@ def _gathered() -> dict[str, list[str]]:
         "links": catalog.links(),
         "topologies": NETWORKS,
         "runtimes": presets(),
-        "options": (field.name for field in fields(Runtime)),
+        "options": options,
         "precisions": precisions(),
         "optimizers": optimizers(),
         "plan": vocabulary(),
         "targets": TARGETS,
-        "changes": CHANGES,
+        "changes": (*CHANGES, *options),
         "goals": GOALS,
     }
     return {kind: list(words) for kind, words in found.items()}

@@ -76,5 +76,7 @@ def _give(exported: Exported, launch: Launch) -> None:
         note(f"plan: {exported.plan}")
         for line in exported.assumptions:
             note(f"assumed: {line}")
+    for line in exported.warnings:
+        note(f"warning: {line}")
     for line in exported.cannot:
         note(f"not expressible: {line}")

@@ -183,16 +183,27 @@ class Question:
         asked.update(self._measured())
         return {name: value for name, value in asked.items() if value is not None}
 
+    def written(self) -> dict[str, Any]:
+        """What `asked` puts values in place of, as it was written: a calibration and the machine at hand."""
+        if self.calibration is None and not self._is_local:
+            return {}
+        options = assignments(self.options, "--set") or None
+        files = {"calibration": self.calibration, "measured": None}
+        return {"on": self.on, "runtime_options": options, **files}
+
+    @property
+    def _is_local(self) -> bool:
+        return self.on is not None and LOCAL_PROCESSES.fullmatch(self.on) is not None
+
     def _measured(self) -> dict[str, Any]:
         """What a calibration, or this machine, changes in the question."""
-        is_local = self.on is not None and LOCAL_PROCESSES.fullmatch(self.on) is not None
-        if self.on is None or (self.calibration is None and not is_local):
+        if self.on is None or (self.calibration is None and not self._is_local):
             return {}
         from foretrain.measurement.local import resolved
 
         on, calibration = resolved(self.on, self.calibration)
         found: dict[str, Any] = {"on": on, "measured": calibration}
-        if is_local and calibration.host_seconds_per_kernel is not None:
+        if self._is_local and calibration.host_seconds_per_kernel is not None:
             measured = {"host_seconds_per_kernel": calibration.host_seconds_per_kernel}
             found["runtime_options"] = {**measured, **assignments(self.options, "--set")}
         return found
@@ -207,7 +218,7 @@ class ChangedQuestion(Question):
         typer.Option(
             "--runtime-option",
             metavar="KEY=VALUE",
-            help="Change a runtime option. Repeatable.",
+            help="Runtime option, before and after the change. Repeatable.",
         ),
     ] = None
 

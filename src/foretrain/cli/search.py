@@ -123,10 +123,11 @@ def search(
     shown = SearchProgress(quiet=output.quiet)
     try:
         with shown:
-            found = find(**asked, progress=shown)
+            found = find(**asked, to=launch.to, progress=shown)
             answer = found.why(why) if why is not None else None
     except KeyboardInterrupt:
         return _interrupted(shown, workforce.state)
+    found = dataclasses.replace(found, said={**found.said, **question.written()})
     return give_page(search_page(found, answer, _exported(found, launch)), output)
 
 
@@ -188,4 +189,5 @@ def _exported(found: Found, launch: Launch) -> dict[str, Any] | None:
         "folder": str(launch.export),
         "files": list(made.files),
         "cannot": list(made.cannot),
+        "warnings": list(made.warnings),
     }

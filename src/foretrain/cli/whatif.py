@@ -21,7 +21,8 @@ def whatif(
             "--set",
             metavar="KEY=VALUE",
             help="What to change: network.bandwidth=2x, interconnect.bandwidth=2x, device.compute=1.5x, "
-            "device.memory_bandwidth=2x, host=0x, plan='…', batch=512. Repeatable.",
+            "device.memory_bandwidth=2x, host=0x, plan='…', batch=512, runtime=fsdp2; or a runtime "
+            "option: cuda_graphs=true, attention=flash … Repeatable.",
         ),
     ] = None,
 ) -> int:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from foretrain.errors import ClusterError, did_you_mean
 from foretrain.limits import is_finite, shown
+from foretrain.units import show_bandwidth, show_bytes
 
 __all__ = ["Device", "faults_of"]
 
@@ -71,6 +72,10 @@ class Device:
                 )
         if faults:
             raise ClusterError(f"Device {self.name!r} is invalid:", faults=faults)
+
+    def __repr__(self) -> str:
+        memory = f"{show_bytes(self.memory_bytes)} at {show_bandwidth(self.memory_bandwidth)}"
+        return f"<Device {self.name}: {self.title}, {memory}>"
 
     @property
     def identity(self) -> str:

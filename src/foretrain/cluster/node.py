@@ -68,6 +68,9 @@ class Node:
         if not self.devices:
             raise ClusterError(f"Node {self.name!r} has no devices; specify at least one.")
 
+    def __repr__(self) -> str:
+        return f"<Node {self.name}: {self.device_count} x {self.devices[0].name}>"
+
     @property
     def identity(self) -> str:
         """What measurements of whole machines are looked up by: it outlives new names and other parts."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from foretrain.model.ops.base import Kernel
 from foretrain.model.ops.embedding import parts
+from foretrain.units import counted
 
 if TYPE_CHECKING:
     from foretrain.compile.passes.fold import Fold
@@ -179,6 +180,12 @@ class ExecutionGraph:
     streams: tuple[tuple[int, str], ...]
     stages: tuple[Stage, ...]
     fold: Fold
+
+    def __repr__(self) -> str:
+        ranks = f"{counted(int(self.fold.counts.sum()), 'rank')} in "
+        ranks += counted(self.fold.classes, "class", "classes")
+        size = f"{counted(self.tasks, 'task')} on {counted(len(self.streams), 'stream')}"
+        return f"<{type(self).__name__}: {size}; {ranks}>"
 
     @property
     def tasks(self) -> int:

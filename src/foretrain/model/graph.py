@@ -113,6 +113,10 @@ class Block:
     repeat: int = 1
     sizes: tuple[tuple[str, int], ...] = field(default=())  # sizes of dims of carried tensors
 
+    def __repr__(self) -> str:
+        size = f"{counted(len(self.ops), 'op')}, {show_count(self.parameters)} parameters"
+        return f"<Block {self.name} x {self.repeat}: {size}>"
+
     @property
     def parameters(self) -> int:
         """Parameters of one repetition."""

@@ -13,7 +13,10 @@ from foretrain.planning.survey import Seen
 
 
 def document(
-    result: SearchResult, told: Sequence[Explanation], with_more: Larger | None
+    result: SearchResult,
+    told: Sequence[Explanation],
+    with_more: Larger | None,
+    command: str | None,
 ) -> dict[str, Any]:
     """What `foretrain search --json` gives."""
     return {
@@ -24,6 +27,7 @@ def document(
         "plans_pruned": pruned(result.plans_pruned),
         "seconds": result.seconds,
         "best": ranked_rows(result.best),
+        "command": command,
         "pareto": [seen_row(row) for row in result.pareto],
         "explanations": [one.to_dict() for one in told],
         "nearest": None if result.nearest is None else seen_row(result.nearest),
@@ -35,6 +39,7 @@ def document(
             **seen_row(with_more.best),
         },
         "assumptions": list(result.task.assumptions),
+        "warnings": list(result.task.warnings),
         "notes": list(result.notes),
     }
 

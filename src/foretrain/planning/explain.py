@@ -54,6 +54,9 @@ class Explanation:
     lacks_bytes: float = 0.0
     grew: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.sentence}>"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

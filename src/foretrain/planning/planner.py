@@ -18,7 +18,7 @@ from foretrain.planning.space import Part, Space, space
 from foretrain.planning.survey import OBJECTIVES, Seen, Survey, Told, merged, survey
 from foretrain.planning.task import Task
 from foretrain.simulation import Simulation, simulate_scenario
-from foretrain.units import counted
+from foretrain.units import counted, rounded_seconds, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.planning.journal import Journal
@@ -47,6 +47,15 @@ class Ranked:
     plan: Plan
     simulation: Simulation
     estimated_seconds: float
+
+    def __repr__(self) -> str:
+        score = self.score
+        peak = f"peak {show_bytes(score.peak_bytes)}"
+        plan = self.plan.text or "strategies per layer"
+        return f"<Ranked {plan}: {rounded_seconds(score.step_seconds)}, {peak}>"
+
+    def _repr_html_(self) -> str:
+        return self.prediction._repr_html_()
 
     @property
     def prediction(self) -> Prediction:

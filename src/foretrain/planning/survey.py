@@ -16,6 +16,7 @@ from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
 from foretrain.planning.space import Part, Space
 from foretrain.planning.task import Task
+from foretrain.units import counted, rounded_seconds, show_bytes
 
 Ints = NDArray[np.int64]
 
@@ -39,6 +40,10 @@ class Seen:
     data: float
     update: float
 
+    def __repr__(self) -> str:
+        figures = f"{rounded_seconds(self.seconds)}, peak {show_bytes(self.memory)}"
+        return f"<Seen {self.plan}: {figures}, estimated>"
+
     @property
     def lacks(self) -> float:
         """Bytes too few."""
@@ -54,6 +59,10 @@ class Told:
     seen: int
     fitting: int
     best: Seen | None  # … or, where none fits, the one that lacks least
+
+    def __repr__(self) -> str:
+        counts = f"{self.fitting:,} of {counted(self.seen, 'plan')} fit"
+        return f"<Told {self.choice}={self.value}: {counts}, best {self.best!r}>"
 
 
 @dataclass(frozen=True, slots=True)

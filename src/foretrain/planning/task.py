@@ -31,6 +31,9 @@ class Task:
     measured: Measured | None = None
     headroom: float = 0.0  # share of a device's memory that is kept free
     assumptions: tuple[str, ...] = field(default=(), compare=False)  # how the rest was filled in
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    is_runtime_known: bool = True
+    unknown_switches: int = 0
 
     @classmethod
     def of(cls, scenario: Scenario) -> Task:
@@ -41,7 +44,14 @@ class Task:
             scenario.measured,
             scenario.headroom,
             scenario.assumptions,
+            scenario.warnings,
+            scenario.is_runtime_known,
+            scenario.unknown_switches,
         )
+
+    def __repr__(self) -> str:
+        what = f"{self.workload.model.name} on {self.cluster.name}"
+        return f"<Task: {what}, batch {self.workload.global_batch:,}, {self.runtime.name}>"
 
     @cached_property
     def defaults(self) -> PlanDefaults:
@@ -86,4 +96,7 @@ class Task:
             measured=self.measured,
             headroom=self.headroom,
             assumptions=self.assumptions,
+            warnings=self.warnings,
+            is_runtime_known=self.is_runtime_known,
+            unknown_switches=self.unknown_switches,
         )

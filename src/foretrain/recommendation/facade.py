@@ -183,7 +183,14 @@ def recommend(
     ):  # what even the largest device cannot keep free is a fault of the question
         every = [device for node, _ in market.values() for device in node.devices]
         headroom_share(headroom, [max(every, key=lambda device: device.memory_bytes)])
-    return _Round(job, terms, Look(job, terms, stacks), progress).run(market, simulated)
+    assumed = []
+    if max_devices is None:
+        size = f"clusters of up to {most:,} devices and {machines:,} nodes"
+        assumed.append(f"{size}: limits of the ranking (--max-devices, --quota)")
+    if not own:
+        assumed.append(f"{buying} prices: list prices of the catalog (--prices)")
+    look = Look(job, terms, stacks)
+    return _Round(job, terms, look, tuple(assumed), progress).run(market, simulated)
 
 
 def _expect_partners(storage: object, data: object, risk: Risk | None, buying: str) -> None:
@@ -201,9 +208,15 @@ class _Round:
     """The catalog once through, then the best again in full."""
 
     def __init__(
-        self, job: Job, terms: Terms, look: Look, progress: Callable[[int, int], None] | None
+        self,
+        job: Job,
+        terms: Terms,
+        look: Look,
+        assumed: tuple[str, ...],
+        progress: Callable[[int, int], None] | None,
     ) -> None:
         self.job, self.terms, self.look, self.progress = job, terms, look, progress
+        self.assumed = assumed
         self.offers: dict[str, Offer] = {}
         self.misses: dict[str, list[Miss]] = {}
         self.unpriced: dict[str, str] = {}
@@ -292,9 +305,10 @@ class _Round:
         notes = [*self.job.assumptions, *self.look.stacks.notes()]
         if self.job.deadline is None:
             notes.append(
-                f"no deadline specified: showing offers of up to {days(self.look.most_hours)}."
+                f"offers of up to {days(self.look.most_hours)}: no deadline specified (--deadline)"
             )
-        return tuple(notes)
+        risk = self.terms.risk.assumptions(is_spot=self.terms.buying == "spot")
+        return (*notes, *self.assumed, *risk)
 
     def _nearest(self, misses: Sequence[Miss]) -> str:
         """What comes closest, and where memory is what lacks, how many machines would do."""

@@ -115,6 +115,9 @@ class Job:
     state_bytes: float = 0.0  # of a checkpoint
     assumptions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Job: {self.model.name}, {self.asked}>"
+
     def batch_on(self, devices: int) -> int:
         return self.batch if self.batch is not None else (self.batch_per_device or 1) * devices
 
@@ -156,22 +159,22 @@ def job(
     budget_usd: float | None = None,
 ) -> Job:
     """Resolve what is asked; everything that is wrong with it is told at once."""
-    built = load_model(model, seq)
+    notes = Notes()
+    built = load_model(model, seq, notes.assumptions)
+    if seq is None and built.seq_len is not None and not isinstance(model, Model):
+        notes.assume(f"sequence length {built.seq_len:,}", "model default", "--seq")
     # checkpoints hold the same whatever 16-bit format is trained in
     one = Workload.of(built, 1, None, precision or "bf16", optimizer or optimizer_for(built))
     described = dataset(data)
     faults: list[str] = []
     if batch is not None and batch_per_device is not None:
         faults.append("batch: specify the global batch or the batch per device, not both.")
-    notes = Notes()
     whole = None if batch is None else _whole_batch(batch, built, notes, faults)
     for name, value in (("batch", whole), ("batch_per_device", batch_per_device)):
         if value is not None and not Limit(MOST_BATCH, "samples").allows(value):
             faults.append(f"{name}: {shown(value)} is not a whole number from 1 to {MOST_BATCH:,}.")
-    assumed = [*notes.assumptions, *notes.warnings]
     if batch is None and batch_per_device is None:
-        whole, told = _usual_batch(built)
-        assumed.append(told)
+        whole = _usual_batch(built, notes)
     amounts = {"tokens": tokens, "samples": samples, "steps": steps, "epochs": epochs}
     known = None if described is None else described.samples
     remedy = "specify a dataset, such as imagenet-1k"
@@ -183,7 +186,7 @@ def job(
         raise InputError("invalid job:", faults=faults)
     return Job(
         built, length.samples, whole, batch_per_device, precision, optimizer, described, until, money, length.asked,
-        checkpoint_bytes(one), tuple(assumed),
+        checkpoint_bytes(one), (*notes.assumptions, *notes.warnings),
     )  # fmt: skip
 
 
@@ -203,12 +206,8 @@ def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
     return value
 
 
-def _usual_batch(model: Model) -> tuple[int, str]:
-    if model.seq_len is None:
-        batch = int(figure("batch", "samples"))
-        return batch, (
-            f"global batch not specified: {batch} ({figures()['batch']['samples_source']})."
-        )
-    batch = max(1, int(figure("batch", "tokens") // model.seq_len))
-    told = f"global batch not specified: {batch} sequences of {model.seq_len:,} tokens"
-    return batch, f"{told} ({figures()['batch']['tokens_source']})."
+def _usual_batch(model: Model, notes: Notes) -> int:
+    kind = "samples" if model.seq_len is None else "tokens"
+    batch = max(1, int(figure("batch", kind) // (model.seq_len or 1)))
+    notes.assume(f"global batch {batch:,}", str(figures()["batch"][f"{kind}_source"]), "--batch")
+    return batch

@@ -15,6 +15,7 @@ from foretrain.recommendation.data import Epochs, Feeding, epochs, feeding, with
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.prices import Quota, Tariff, matches
 from foretrain.resolving.defaults import precision_for
+from foretrain.units import rounded_seconds
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Candidate:
     usd_per_hour: float  # of all machines
     price_date: str
     is_spot: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self.count} x {self.instance}: ${self.usd_per_hour:,.2f} per hour>"
 
     @property
     def devices(self) -> int:
@@ -98,6 +102,10 @@ class Offer:
     step_interval: tuple[float, float]  # seconds of a step that waits for no sample
     why: str = ""
     is_best: bool = False  # nothing is both faster and cheaper
+
+    def __repr__(self) -> str:
+        takes = f"{rounded_seconds(HOUR * self.hours)}, ${self.usd:,.2f}"
+        return f"<Offer {self.name}: {takes}, {self.plan}>"
 
     @property
     def name(self) -> str:

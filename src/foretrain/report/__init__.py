@@ -32,6 +32,7 @@ RENDERERS: dict[str, str] = {
 # Class of another answer -> "module:function" that makes its page.
 PAGES: dict[str, str] = {
     "Comparison": "comparison:compare_page",
+    "Compiled": "graph:compiled_page",
     "DataReport": "measured:data_page",
     "Explanation": "answers:explain_page",
     "FitAnswer": "answers:fit_page",

@@ -8,10 +8,11 @@ from typing import Any
 from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
 from foretrain.analysis.explain import Explanation
 from foretrain.analysis.prediction import STALLS, Prediction
+from foretrain.asked import word_of
 from foretrain.report import words
-from foretrain.report.comparison import signed
-from foretrain.report.page import Late, Page, Section, assumed
-from foretrain.report.rates import rates
+from foretrain.report.comparison import times
+from foretrain.report.page import Late, Page, Section, listed
+from foretrain.report.rates import RATES, rates
 from foretrain.units import show_bytes
 
 
@@ -28,7 +29,7 @@ def fit_page(answer: FitAnswer) -> Page:
         (
             *_memory_sections(prediction),
             _changes(changes),
-            Section("Assumptions", lines=assumed(prediction.assumptions)),
+            listed("Assumptions", prediction.assumptions),
         ),
         not answer.fits,
         asked=words.asked(prediction),
@@ -44,14 +45,15 @@ def _smallest(changes: Sequence[FitChange]) -> str:
 
 
 def _changes(changes: Sequence[FitChange]) -> Section:
+    steps = words.seconds_alike(change.step_seconds for change in changes)
     rows = tuple(
         (
             change.change,
             "yes" if change.fits else "no",
             show_bytes(change.peak_bytes),
-            words.seconds(change.step_seconds),
+            step,
         )
-        for change in changes
+        for change, step in zip(changes, steps, strict=True)
     )
     return Section("Changes tried", ("change", "fits", "peak", "step"), rows, columns="nlrr")
 
@@ -126,7 +128,7 @@ def _cell(name: str, value: Any) -> str:
 def whatif_page(answer: WhatIf) -> Page:
     """Before and after, cause by cause."""
     base, changed, ratio = answer.base, answer.changed, answer.speedup
-    asked = ", ".join(f"{key}={value}" for key, value in answer.changes.items())
+    asked = ", ".join(f"{key}={word_of(value)}" for key, value in answer.changes.items())
     headline = (
         f"{words.seconds(changed.step_seconds)} per step instead of {words.seconds(base.step_seconds)} "
         f"({_faster(ratio, answer.unit)}) with {asked}"
@@ -152,13 +154,8 @@ def _faster(ratio: float, unit: str) -> str:
 
 
 def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
-    causes = tuple(
-        (name, words.seconds(a), words.seconds(b), signed(b - a))
-        for name, a, b in (
-            (name, base.stalls.get(name, 0.0), changed.stalls.get(name, 0.0)) for name in STALLS
-        )
-        if a > 0 or b > 0
-    )
+    both = ((name, base.stalls.get(name, 0.0), changed.stalls.get(name, 0.0)) for name in STALLS)
+    causes = times([(name, a, b) for name, a, b in both if a > 0 or b > 0])
     memory = tuple(
         (name, show_bytes(a), show_bytes(b))
         for name, a, b in (
@@ -166,7 +163,7 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
             ("usable", base.memory.usable_bytes, changed.memory.usable_bytes),
         )
     )
-    both = zip(rates(base), rates(changed), strict=True)
+    speeds = zip(RATES, *rates((base, changed)), strict=True)
     new = tuple(line for line in changed.warnings if line not in base.warnings)
     other = tuple(line for line in changed.assumptions if line not in base.assumptions)
     return (
@@ -176,11 +173,11 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
         Section(
             "Speed and cost",
             ("", "before", "after"),
-            tuple((name, a, b) for (name, a), (_, b) in both if a or b),
+            tuple((name, a, b) for name, a, b in speeds if a or b),
             columns="lrr",
         ),
         Section("Memory", ("", "before", "after"), memory, columns="lrr"),
         Section("Warnings", lines=new),
-        Section("Assumptions", lines=assumed(base.assumptions)),
-        Section("Assumptions after the change", lines=assumed(other)),
+        listed("Assumptions", base.assumptions),
+        listed("Assumptions after the change", other),
     )

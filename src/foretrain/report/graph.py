@@ -19,8 +19,9 @@ from foretrain.compile.execution import (
     Item,
     Work,
 )
+from foretrain.followups import Compiled
 from foretrain.report import words
-from foretrain.report.page import Page, Section, assumed
+from foretrain.report.page import Page, Section, listed
 from foretrain.scenario import Scenario
 from foretrain.units import counted, show_bytes, show_count
 
@@ -41,10 +42,14 @@ def graph_page(graph: ExecutionGraph, asked: Scenario, dump: bool = False) -> Pa
     sections = [_classes(graph), _communicators(graph), _stages(graph), _streams(graph)]
     if dump:
         sections += [*_shapes(graph), _tasks(graph)]
-    sections.append(Section("Assumptions", lines=assumed(asked.assumptions)))
+    sections.append(listed("Assumptions", asked.assumptions))
     told = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
     line = words.asked_line(asked.to_dict())
     return Page(headline, {**told, **_document(graph, dump)}, tuple(sections), asked=line)
+
+
+def compiled_page(graph: Compiled) -> Page:
+    return graph_page(graph, graph.asked)
 
 
 def communicator_name(communicator: Communicator) -> str:

@@ -142,11 +142,11 @@ def _remedies(prediction: Prediction) -> list[dict[str, Any]]:
     return [
         {
             "change": words.clean(remedy.change),
-            "step": words.seconds(remedy.step_seconds),
+            "step": step,
             "speedup": f"{remedy.speedup:.2f}×",
             "width": f"{100 * gain / most:.1f}",
         }
-        for remedy, gain in zip(prediction.what_would_help, gains, strict=True)
+        for (remedy, step), gain in zip(words.remedy_rows(prediction), gains, strict=True)
     ]
 
 

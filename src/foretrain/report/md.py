@@ -116,7 +116,7 @@ def _links(prediction: Prediction) -> str:
 
 def _remedies(prediction: Prediction) -> str:
     rows = [
-        (remedy.change, words.seconds(remedy.step_seconds), f"{remedy.speedup:.2f}×")
-        for remedy in prediction.what_would_help
+        (remedy.change, step, f"{remedy.speedup:.2f}×")
+        for remedy, step in words.remedy_rows(prediction)
     ]
     return table(("change", "step", "speed-up"), rows)

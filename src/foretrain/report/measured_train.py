@@ -103,10 +103,11 @@ def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
     rows += [(f"disk {x['factor']:g} times as fast", x) for x in found["disk"]]
     if found["communication_seconds_alone"] > 0:
         rows += [(f"network {x['factor']:g} times as fast", x) for x in found["network"]]
+    rows = [(name, x) for name, x in rows if x["step_seconds"] > 0]
+    steps = words.seconds_alike(x["step_seconds"] for _, x in rows)
     table = tuple(
-        (name, words.seconds(x["step_seconds"]), f"{now / x['step_seconds']:.2f}×", x["bottleneck"])
-        for name, x in rows
-        if x["step_seconds"] > 0
+        (name, step, f"{now / x['step_seconds']:.2f}×", x["bottleneck"])
+        for (name, x), step in zip(rows, steps, strict=True)
     )
     head = ("change", "step", "speed-up", "bottleneck")
     return [

@@ -193,8 +193,8 @@ def _links(prediction: Prediction, width: int) -> Grid:
 
 def _remedies(prediction: Prediction) -> Grid:
     rows = [
-        (words.clean(remedy.change), words.seconds(remedy.step_seconds), f"{remedy.speedup:.2f}×")
-        for remedy in prediction.what_would_help
+        (words.clean(remedy.change), step, f"{remedy.speedup:.2f}×")
+        for remedy, step in words.remedy_rows(prediction)
     ]
     return Grid("wrr", tuple(tuple((text, "") for text in row) for row in rows), gap=2)
 

@@ -29,6 +29,9 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
     lines: tuple[str, ...] = ()
     left: int = 1
+    has_bullets: bool = (
+        False  # lines that stand for themselves: marked in plain text, as lists are elsewhere
+    )
     detail: int = 0  # shown from this level of detail on: 1 is with -v
     columns: str = (
         ""  # letters of `Grid`; left out, the first column is a name and other words wrap
@@ -57,9 +60,9 @@ class Page:
     whole: tuple[str, ...] = ()  # names in its sentences that no line may break
 
 
-def assumed(lines: Sequence[str]) -> tuple[str, ...]:
-    """Assumptions as a section lists them."""
-    return tuple(f"- {line}" for line in lines)
+def listed(title: str, lines: Sequence[str]) -> Section:
+    """Assumptions, warnings and the like."""
+    return Section(title, lines=tuple(lines), has_bullets=True)
 
 
 class Late(Mapping[str, Any]):
@@ -127,7 +130,8 @@ def sheet(page: Page, detail: int = 0) -> Sheet:
 
 
 def _parts(section: Section) -> list[Part]:
-    parts: list[Part] = [(clean(line, 4000), "") for line in section.lines]
+    mark = "- " if section.has_bullets else ""
+    parts: list[Part] = [(mark + clean(line, 4000), "") for line in section.lines]
     if section.rows:
         rows = tuple(tuple((clean(cell, 20_000), "") for cell in row) for row in section.rows)
         head = tuple(map(clean, section.head)) if any(section.head) else ()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from foretrain.report import words
-from foretrain.report.page import Page, Section
-from foretrain.units import counted, show_bytes
+from foretrain.report.page import Page, Section, listed
+from foretrain.units import alike, counted, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.recommendation.facade import Recommendation
     from foretrain.recommendation.offers import Offer
 
 MOST_ROWS = 12
+HOURS = {"d": 24.0, "h": 1.0, "min": 1.0 / 60.0}
 HEAD = ("offer", "time", "80 % interval", "cost", "prices as of")
 
 
@@ -22,15 +24,15 @@ def recommendation_page(found: Recommendation) -> Page:
     """Best offers first; with -v all of them, and every instance that is none."""
     document = found.to_dict()
     sections = (
-        Section("Offers", HEAD, tuple(map(_row, found.offers[:MOST_ROWS])), _more(found)),
+        Section("Offers", HEAD, _rows(found.offers[:MOST_ROWS]), _more(found)),
         Section("Plans and reasons", lines=tuple(map(_reason, found.offers[:MOST_ROWS]))),
         Section(
             "Pareto-optimal offers: none is both cheaper and faster",
             HEAD,
-            tuple(map(_row, found.pareto)),
+            _rows(found.pareto),
         ),
         _offer_sections(found),
-        Section("Other offers", HEAD, tuple(map(_row, found.offers[MOST_ROWS:])), detail=1),
+        Section("Other offers", HEAD, _rows(found.offers[MOST_ROWS:]), detail=1),
         Section(
             "Infeasible",
             ("instance", "why"),
@@ -38,7 +40,7 @@ def recommendation_page(found: Recommendation) -> Page:
             left=2,
             detail=0 if not found.offers else 1,
         ),
-        Section("Assumptions", lines=found.notes),
+        listed("Assumptions", found.notes),
     )
     names = tuple(name for one in found.offers for name in (one.name, one.plan))
     page = Page(headline(found), document, sections, not found.offers, whole=names)
@@ -66,14 +68,26 @@ def hours(value: float) -> str:
 
 
 def _interval(one: Offer) -> str:
-    low, high = (hours(value) for value in one.interval_hours)
+    return _between(*map(hours, one.interval_hours))
+
+
+def _between(low: str, high: str) -> str:
     number, _, unit = low.partition(" ")
     return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
 
 
-def _row(one: Offer) -> tuple[str, ...]:
-    date = one.candidate.price_date
-    return (one.name, hours(one.hours), _interval(one), words.usd(one.usd), date)
+def _rows(offers: Sequence[Offer]) -> tuple[tuple[str, ...], ...]:
+    """Times in one unit, so that rows compare."""
+    ends = alike((value for one in offers for value in one.interval_hours), hours, HOURS)
+    takes = alike((one.hours for one in offers), hours, HOURS, _unit(ends))
+    return tuple(
+        (one.name, time, _between(low, high), words.usd(one.usd), one.candidate.price_date)
+        for one, time, low, high in zip(offers, takes, ends[::2], ends[1::2], strict=True)
+    )
+
+
+def _unit(texts: Sequence[str]) -> str | None:
+    return texts[0].rpartition(" ")[2] if texts else None
 
 
 def _reason(one: Offer) -> str:

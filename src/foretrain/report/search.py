@@ -12,7 +12,7 @@ from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section, assumed
+from foretrain.report.page import Late, Page, Section, listed
 from foretrain.searching import Found, spread
 from foretrain.units import counted, show_bytes
 
@@ -36,14 +36,14 @@ def search_page(
     sections = (
         Section("Why not " + _asked(asked), lines=(asked.sentence,) if asked else ()),
         best_section(found),
+        command_section(found),
         Section("What would fit", lines=tuple(remedies(found))),
         front_section(found, front, "Step time vs. memory (estimated)"),
         pruned_section(found),
         Section(why, lines=tuple(o.sentence for o in first), detail=0 if found.best else 1),
         Section("… and other values", lines=_rest(told, first), detail=1),
         *(_launch_sections(launch) if launch else ()),
-        Section("Assumptions", lines=assumed(found.task.assumptions)),
-        Section("Notes", lines=found.notes),
+        *closing(found),
     )
     more: dict[str, Callable[[], str]] = {
         "html": partial(_html, found, launch),
@@ -60,6 +60,16 @@ def search_page(
     )
 
 
+def closing(found: Found) -> tuple[Section, ...]:
+    """What a reader should know besides."""
+    task = found.task
+    return (
+        listed("Warnings", task.warnings),
+        listed("Assumptions", task.assumptions),
+        Section("Notes", lines=found.notes),
+    )
+
+
 def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tuple[str, ...]:
     """Plans and files that sentences speak of."""
     q, larger = question(found), found.with_more_nodes
@@ -68,6 +78,7 @@ def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tu
         *(row.plan for row in (*found.pareto, found.nearest) if row is not None),
         *(one.plan for one in (*found.explanations, asked) if one is not None),
         None if larger is None else larger.best.plan,
+        found.command,
         *((f"{launch['folder']}/{name}" for name in launch["files"]) if launch else ()),
     ]
     return tuple(dict.fromkeys(name for name in (*spoken_of, q["model"], q["cluster"]) if name))
@@ -86,6 +97,7 @@ def _launch_sections(launch: Launch) -> tuple[Section, ...]:
     files = [f"{launch['folder']}/{name}" for name in launch["files"]]
     return (
         Section(f"Launch files for the best plan: {launch['target']}", lines=tuple(files)),
+        Section("Warnings about these files", lines=tuple(launch["warnings"])),
         Section("Not expressible in these files", lines=tuple(launch["cannot"])),
     )
 
@@ -143,8 +155,8 @@ def best_section(found: Found) -> Section:
     head = ("#", "plan", "step", each, "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
     rows = tuple(
-        (str(number), described(row.plan), *_cells(row, has_price))
-        for number, row in enumerate(found.best, 1)
+        (str(number), described(row.plan), step, *_cells(row, has_price))
+        for number, (row, step) in enumerate(zip(found.best, best_steps(found), strict=True), 1)
     )
     front = "Pareto-optimal plans (step time and memory)"
     title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
@@ -154,12 +166,23 @@ def best_section(found: Found) -> Section:
     return Section(title, (*head, *(("per step",) if has_price else ())), rows, columns=letters)
 
 
+def best_steps(found: Found) -> tuple[str, ...]:
+    """Step times of the best plans."""
+    return words.seconds_alike(row.prediction.step_seconds for row in found.best)
+
+
+def command_section(found: Found) -> Section:
+    """How to ask for the best plan alone."""
+    command = found.command
+    return Section("Best plan in detail", lines=() if command is None else (command,))
+
+
 def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
     prediction = row.prediction
     mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
     rate = words.rate(prediction).rpartition(" ")[0]
     peak = show_bytes(prediction.memory.peak_bytes)
-    cells = (words.seconds(prediction.step_seconds), rate, mfu, peak)
+    cells = (rate, mfu, peak)
     if not has_price:
         return cells
     usd = prediction.cost.usd_per_step
@@ -196,10 +219,10 @@ def front_section(found: Found, rows: list[Seen], title: str) -> Section:
         (
             row.plan,
             "█" * max(1, round(BAR * row.memory / most)),
-            words.seconds(row.seconds),
+            step,
             show_bytes(row.memory),
         )
-        for row in rows
+        for row, step in zip(rows, words.seconds_alike(row.seconds for row in rows), strict=True)
     )
     if len(found.pareto) > len(rows):
         title = f"{title}: {len(rows)} of {len(found.pareto)} Pareto-optimal plans"

@@ -10,7 +10,15 @@ from foretrain.planning.survey import TOO_LARGE
 from foretrain.report import words
 from foretrain.report.front import drawing
 from foretrain.report.page import Section
-from foretrain.report.search import asked_line, best_section, headline, pruned_section, remedies
+from foretrain.report.search import (
+    asked_line,
+    best_section,
+    best_steps,
+    closing,
+    headline,
+    pruned_section,
+    remedies,
+)
 from foretrain.report.templates import template
 from foretrain.searching import Found
 from foretrain.units import show_bytes
@@ -29,8 +37,8 @@ def render(found: Found, launch: tuple[Section, ...] = ()) -> str:
         chart=drawing(found),
         pruned=pruned_section(found),
         groups=_groups(found.explanations),
-        notes=found.notes,
-        launch=launch,
+        command=found.command,
+        sections=[section for section in (*launch, *closing(found)) if section.lines],
     )
 
 
@@ -75,7 +83,7 @@ def _stalls(found: Found) -> list[dict[str, Any]]:
         {
             "number": number,
             "plan": described(row.plan),
-            "step": words.seconds(row.prediction.step_seconds),
+            "step": step,
             "parts": [
                 {
                     "name": name,
@@ -85,7 +93,7 @@ def _stalls(found: Found) -> list[dict[str, Any]]:
                 for name, value, share in words.stall_rows(row.prediction)
             ],
         }
-        for number, row in enumerate(found.best, 1)
+        for number, (row, step) in enumerate(zip(found.best, best_steps(found), strict=True), 1)
     ]
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from foretrain.analysis.prediction import Prediction
+from foretrain.asked import word_of
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section, assumed
+from foretrain.report.page import Late, Page, Section, listed
 from foretrain.report.rates import RATES, rates
-from foretrain.sweeps import Point, Sweep
+from foretrain.sweeps import Sweep
 
 
 def sweep_page(found: Sweep) -> Page:
     count, best = len(found.points), found.best
     headline = f"Best of {count:,}: {best.name}" if best else f"None of {count:,} fits"
     chosen = _chosen(found)
-    table = [_row(point, chosen) for point in found.points if point.prediction is not None]
+    answered = [(point.values, p) for point in found.points if (p := point.prediction) is not None]
+    predictions = [prediction for _, prediction in answered]
+    steps = words.seconds_alike(prediction.step_seconds for prediction in predictions)
+    table = [
+        (*map(word_of, values.values()), *_cells(prediction, chosen, step, speeds))
+        for (values, prediction), step, speeds in zip(
+            answered, steps, rates(predictions), strict=True
+        )
+    ]
     named = len(found.varied) + len(chosen)
     head = (*found.varied, *chosen, "step", "MFU", *RATES, "peak of usable")
     kept = [c for c in range(len(head)) if c < named or any(row[c] for row in table)]
@@ -29,9 +39,9 @@ def sweep_page(found: Sweep) -> Page:
             columns="".join("n" if c < named else "r" for c in kept),
         ),
         Section("Invalid combinations", ("", "why"), failed, left=2),
-        Section("Assumptions", lines=assumed(_common(found))),
+        listed("Assumptions", _common(found)),
     )
-    whole = tuple(str(value) for point in found.points for value in point.values.values())
+    whole = tuple(word_of(value) for point in found.points for value in point.values.values())
     return Page(
         headline,
         Late(found.to_dict),
@@ -63,12 +73,10 @@ def _common(found: Sweep) -> tuple[str, ...]:
     return tuple(line for line in told[0] if all(line in one for one in told)) if told else ()
 
 
-def _row(point: Point, chosen: tuple[str, ...]) -> tuple[str, ...]:
-    prediction = point.prediction
-    assert prediction is not None
+def _cells(
+    prediction: Prediction, chosen: tuple[str, ...], step: str, speeds: tuple[str, ...]
+) -> tuple[str, ...]:
     fits = words.of_memory(prediction) + ("" if prediction.fits else " DOES NOT FIT")
     mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
-    shown = (*point.values.values(), *(prediction.question[name] for name in chosen))
-    speeds = (text for _, text in rates(prediction))
-    step = words.seconds(prediction.step_seconds)
-    return (*map(str, shown), step, mfu, *speeds, fits.replace(" usable", ""))
+    filled_in = (str(prediction.question[name]) for name in chosen)
+    return (*filled_in, step, mfu, *speeds, fits.replace(" usable", ""))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from foretrain.analysis.memory_words import memory_interval, memory_verdict, probability
 from foretrain.analysis.memory_words import usable as usable
-from foretrain.analysis.prediction import MEMORY_KINDS, STALLS, Memory, Prediction
-from foretrain.units import rounded_seconds, show_bytes, show_count
+from foretrain.analysis.prediction import MEMORY_KINDS, STALLS, Memory, Prediction, Remedy
+from foretrain.units import alike, rounded_seconds, show_bytes, show_count
 
 STALL_MEANING = {
     "compute": "kernels running",
@@ -29,6 +29,7 @@ _ASKED = (
     "model", "cluster", "plan", "global_batch", "micro_batch", "seq_len", "precision", "optimizer", "runtime",
 )  # fmt: skip
 seconds = rounded_seconds
+seconds_alike = alike
 _SHORT = {"global_batch": "batch", "micro_batch": "micro-batch", "seq_len": "seq"}
 
 
@@ -192,6 +193,12 @@ def stall_rows(prediction: Prediction) -> list[tuple[str, float, float]]:
     return [(name, value, value / whole) for name, value in found if value > whole * 5e-5]
 
 
+def remedy_rows(prediction: Prediction) -> list[tuple[Remedy, str]]:
+    """What would help, each with its step."""
+    steps = alike(remedy.step_seconds for remedy in prediction.what_would_help)
+    return list(zip(prediction.what_would_help, steps, strict=True))
+
+
 def path_rows(prediction: Prediction, limit: int = 20) -> list[tuple[str, int, int, float]]:
     """(what, stage, how often, seconds in all) along the critical path, greatest first."""
     found: dict[tuple[str, int], tuple[int, float]] = {}
@@ -235,6 +242,11 @@ def money(prediction: Prediction) -> str | None:
 def duration(value: float) -> str:
     """As `seconds`, for a whole job; one that failures never let end says so."""
     return seconds(value) if math.isfinite(value) else "never completes"
+
+
+def durations(values: Iterable[float]) -> tuple[str, ...]:
+    """The same of jobs that are compared, in one unit."""
+    return alike(values, duration)
 
 
 def job_rows(prediction: Prediction) -> list[tuple[str, str]]:

@@ -2,6 +2,6 @@
 
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.request import AUTO, Request
-from foretrain.resolving.resolve import ask, draft, resolve
+from foretrain.resolving.resolve import ask, draft, request_of, resolve
 
-__all__ = ["AUTO", "Draft", "Request", "ask", "draft", "resolve"]
+__all__ = ["AUTO", "Draft", "Request", "ask", "draft", "request_of", "resolve"]

@@ -29,21 +29,23 @@ def family_of(model: Model) -> str:
     return next((name for kind, name in FAMILIES.items() if kind in kinds), "other")
 
 
-def stack_for(model: Model, cluster: Cluster, said: Mapping[str, object]) -> tuple[str, str]:
-    """The software that a practitioner would take, and why."""
+def stack_for(
+    model: Model, cluster: Cluster, said: Mapping[str, object], target: str = ""
+) -> tuple[str, str]:
+    """The software that a practitioner would take, or that the launch files of a target run, and why."""
     facts = {
         "family": family_of(model),
         "devices": cluster.device_count,
         "nodes": cluster.node_count,
         "device": cluster.devices[0].kind,
     }
-    for row in defaults()["stacks"]:
+    for row in defaults()["targets"][target] if target else defaults()["stacks"]:
         when = row["when"]
         if "plan" in when and not any(_is_said(word, said) for word in when["plan"]):
             continue
         if all(facts[name] == value for name, value in when.items() if name != "plan"):
-            return row["stack"], row["because"]
-    raise AssertionError("the last row of stacks has no condition")
+            return row["stack"], f"--to {target}" if target else row["because"]
+    raise AssertionError("the last row has no condition")
 
 
 def _is_said(word: str, said: Mapping[str, object]) -> bool:

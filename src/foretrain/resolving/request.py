@@ -49,6 +49,7 @@ class Request:
     is_searched: bool = (
         False  # the plan is what is looked for: only a stack that can split models will do
     )
+    target: str = ""  # launch files that are asked for, which name a stack
     id: str = ""
     strict: bool = True
     assumptions: tuple[str, ...] = ()

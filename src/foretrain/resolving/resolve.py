@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from foretrain.analysis.job_words import JobWords
 from foretrain.asked import Asked, ModelLike
@@ -81,9 +81,14 @@ def draft(request: Request) -> Draft:
 
 def ask(model: ModelLike, **words: Unpack[Asked]) -> Scenario:
     """The scenario of a question in keywords, as `predict` takes them."""
+    return resolve(request_of(model, words))
+
+
+def request_of(model: ModelLike, words: Mapping[str, Any]) -> Request:
+    """The request of a question in keywords; what is None was not said."""
     said = {name: value for name, value in words.items() if value is not None}
     job = {name: said.pop(name) for name in JobWords.__annotations__ if name in said}
-    return resolve(Request(model, **said, job=job))  # type: ignore[arg-type]
+    return Request(model, **said, job=job)  # type: ignore[arg-type]
 
 
 class _Resolver:
@@ -104,7 +109,8 @@ class _Resolver:
         number_format = self._precision(cluster)
         said = words or {}
         if self.request.is_searched:
-            said = {"tree": True}
+            # one device leaves nothing to split: there the stack is as for any other question
+            said = {"searched": cluster.device_count > 1}
         elif words is None and not self._is_open:
             said = self._said_by_tree(cluster)
         stack = stack_of(self.request, model, cluster, said, number_format.name, self.notes)
@@ -118,7 +124,8 @@ class _Resolver:
         )
         model, number_format = tuned(model, number_format, stack.options, self.notes)
         self._expect_experts(words, model)
-        self.may_split = self.request.runtime is None and family_of(model) == "transformer"
+        is_named = self.request.runtime is not None or bool(self.request.target)
+        self.may_split = not is_named and family_of(model) == "transformer"
         draft = Draft(
             model,
             cluster,

@@ -51,7 +51,7 @@ def stack_of(
     """`said`: the words of the plan; `precision`: the number format by name."""
     _compare_spellings(request.runtime_options, notes)
     given = spelled(request.runtime_options)
-    preset, is_known = _preset(request.runtime, model, cluster, said, notes)
+    preset, is_known = _preset(request, model, cluster, said, notes)
     _expect_usable(given)
     _expect_modelled(given)
     if notes.strict:
@@ -106,16 +106,17 @@ def _compare_spellings(options: Mapping[str, Any], notes: Notes) -> None:
 
 
 def _preset(
-    asked: str | Runtime | None,
+    request: Request,
     model: Model,
     cluster: Cluster,
     said: Mapping[str, object],
     notes: Notes,
 ) -> tuple[Runtime, bool]:
+    asked = request.runtime
     if isinstance(asked, Runtime):
         return asked, True
     if asked is None:
-        name, because = stack_for(model, cluster, said)
+        name, because = stack_for(model, cluster, said, request.target)
         notes.assume(f"runtime {name}", because, "--runtime")
         return presets()[name], True
     row = preset_file()["work_words"]["rollout"]
@@ -294,7 +295,6 @@ def known_options() -> frozenset[str]:
         "mebibytes",
         "milliseconds",
         "unmodelled",
-        "tells",
         "no_effect",
         "work",
         "elsewhere",

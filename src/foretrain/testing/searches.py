@@ -12,6 +12,7 @@ from foretrain.planning.executors import Executor, Work
 from foretrain.planning.planner import SearchResult
 from foretrain.planning.space import Part
 from foretrain.planning.task import Task
+from foretrain.scenario import plain
 from foretrain.testing.asking import ask
 from foretrain.testing.executors import die
 
@@ -32,9 +33,9 @@ def substance(result: SearchResult) -> dict[str, Any]:
             [row.plan.text, row.estimated_seconds.hex(), row.prediction.to_dict(in_full=False)]
             for row in result.best
         ],
-        "pareto": [repr(row) for row in result.pareto],
-        "told": [repr(row) for row in result.told],
-        "nearest": repr(result.nearest),
+        "pareto": plain(result.pareto),
+        "told": plain(result.told),
+        "nearest": plain(result.nearest),
     }
 
 

@@ -15,7 +15,7 @@ from foretrain.errors import InputError, ModelError, hint
 from foretrain.scenario import Scenario
 from foretrain.simulation import compile_scenario
 
-__all__ = ["TARGETS", "Exported", "export"]
+__all__ = ["TARGETS", "Exported", "expect_target", "export"]
 
 # Names, not modules, so that one target does not load the others.
 TARGETS: dict[str, str] = {
@@ -52,12 +52,13 @@ def export(question: Scenario, target: str) -> Exported:
     job = Job.of(question)
     account = Account(job)
     files: dict[str, str] = module.write(job, account)
-    own = module.runtimes(job)
-    if question.runtime.name not in own:
-        account.note(
-            f"runtime {question.runtime.name}: the prediction is for that runtime; "
-            f"{module.TITLE} differs in overlap, fusion and memory use (predict it with "
-            f"--runtime {own[0]})"
+    own, name = module.runtimes(job), question.runtime.name
+    warnings: tuple[str, ...] = ()
+    if name not in own:
+        warnings = (
+            f"--runtime {name} with --to {target}: the plan is for {name}; {module.TITLE} differs in "
+            f"overlap, fusion and memory use. Use --runtime {own[0]}, or leave --runtime out.",
         )
     cannot = account.close(target)
-    return Exported(target, files | {SCRIPT: remarked(files[SCRIPT], cannot)}, cannot)
+    script = remarked(files[SCRIPT], cannot, warnings)
+    return Exported(target, files | {SCRIPT: script}, cannot, warnings=warnings)

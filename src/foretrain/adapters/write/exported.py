@@ -25,6 +25,7 @@ class Exported:
     cannot: tuple[str, ...] = ()
     plan: str = ""  # the plan that is exported
     assumptions: tuple[str, ...] = ()  # what the question left open
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
@@ -40,6 +41,7 @@ class Exported:
             "files": dict(self.files),
             "cannot": list(self.cannot),
             "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
         }
 
     def save(self, folder: str | Path) -> tuple[Path, ...]:

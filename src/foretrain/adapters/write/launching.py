@@ -11,11 +11,12 @@ from foretrain.adapters.write.written import one_line
 SCRIPT = "launch.sh"  # every target has one
 
 
-def remarked(script: str, cannot: Iterable[str]) -> str:
+def remarked(script: str, cannot: Iterable[str], warnings: Iterable[str]) -> str:
     """The script with what it does not say, so that the files tell it wherever they go."""
     first, title, rest = script.split("\n", 2)
     lines = [f"#   {one_line(line)}" for line in cannot]
-    told = ["# Not expressible in these files:", *lines] if lines else []
+    told = [f"# Warning: {one_line(line)}" for line in warnings]
+    told += ["# Not expressible in these files:", *lines] if lines else []
     return "\n".join([first, title, *told, rest])
 
 

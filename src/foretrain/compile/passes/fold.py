@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from foretrain.compile.columns import count_distinct
 from foretrain.compile.execution import Communicator
 from foretrain.plan.mesh import Mesh
+from foretrain.units import counted
 
 Ints = NDArray[np.int64]
 Colors = NDArray[np.uint64]
@@ -110,6 +111,10 @@ class Fold:
         Communicator, NDArray[np.bool_]
     ]  # group class → its links carry other ranks' traffic
     parties: Mapping[Use, PartyFold]  # of collectives whose groups do not move as one
+
+    def __repr__(self) -> str:
+        ranks = counted(int(self.counts.sum()), "rank")
+        return f"<Fold: {ranks} in {counted(self.classes, 'class', 'classes')}>"
 
     @property
     def classes(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 from foretrain import predict
 from foretrain.compile.execution import CHAIN, Communication, Compute, ExecutionGraph
 from foretrain.cost.collectives.selector import reported_latency
+from foretrain.model.graph import Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
@@ -132,6 +133,37 @@ def test_composed_rms_norms_move_more_and_compiling_fuses_them() -> None:
 
     assert passes() > 8 * passes(fuses_norms=True)
     assert passes(fuses_elementwise=True) == passes(fuses_norms=True)
+
+
+def llama_op(name: str) -> Op:
+    blocks = ask("llama2-7b", on="dgx-h100", plan="dp8", batch=8, seq=64).workload.model.blocks
+    return next(op for block in blocks for op in block.ops if op.name == name)
+
+
+def bytes_per_element(op: Op, **choices: Any) -> tuple[float, float]:
+    """What the kernels of an op move in bf16, forward and backward, per element of what comes out of it."""
+    made = sum(op.elements(tensor) for tensor in op.outputs)
+    said, chosen = precision("bf16"), Choices(**choices)
+    passes = (family(op).forward(op, said, chosen), family(op).backward(op, said, chosen))
+    forward, backward = (sum(kernel.bytes for kernel in kernels) / made for kernels in passes)
+    return forward, backward
+
+
+def test_composed_norms_move_what_autograd_dispatches() -> None:
+    """Bytes of aten's kernels, counted by a dispatch mode over LlamaRMSNorm and its backward pass."""
+    norm = llama_op("ln1")
+    assert bytes_per_element(norm, fuses_elementwise=False, fuses_norms=False) == (36, 92)
+
+
+@pytest.mark.parametrize(
+    ("form", "moved"), [("halves", (20, 30)), ("complex", (20, 20)), ("matrices", (36, 36)), ("copies", (18, 18))]
+)  # fmt: skip
+def test_rotary_positions_move_what_their_form_dispatches(
+    form: str, moved: tuple[float, float]
+) -> None:
+    rope = llama_op("rope")
+    assert bytes_per_element(rope, fuses_elementwise=False, rotary=form) == pytest.approx(moved)
+    assert bytes_per_element(rope, fuses_elementwise=True, rotary=form) == (4, 4)
 
 
 def test_layer_norm_is_one_kernel_everywhere() -> None:

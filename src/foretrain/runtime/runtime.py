@@ -31,6 +31,8 @@ class Runtime:
     attention_since_hopper: str = ""  # what a case that names none gets on devices with fp8
     fuses_elementwise: bool = True
     fuses_norms: bool = True  # RMS norms are one kernel even where element-wise work is not fused
+    # rotary positions where element-wise work is not fused: halves | complex | matrices | copies
+    rotary: str = "halves"
     fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before them
     fuses_score_dropout: bool = False  # attention's softmax drops out in its own pass
     aligned_to: int = 1  # 16-bit products whose dims are no multiples of it miss the matrix units

@@ -14,9 +14,11 @@ from foretrain.model.graph import Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
+from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario, cost_scenario
+from foretrain.simulation import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
+from foretrain.testing.estimates import gaps
 
 PLAIN = {
     "kernel_pace": 1.0,
@@ -253,3 +255,40 @@ def test_a_host_that_lists_parts_is_slower_the_more_ranks_there_are() -> None:
     few, many = (step(ranks, 3.0) - step(ranks, 1.0) for ranks in (16, 64))
     assert few > 0
     assert many / few == pytest.approx(4.0, rel=0.1)
+
+
+def mixture(schedule: str, batch: int, overlap: float) -> Scenario:
+    return ask(
+        "deepseek-v2-lite", on="2 x dgx-h100", plan=f"pp4 dp4 ep4 {schedule} recompute=full", batch=batch,
+        micro_batch=1, seq=2048, runtime="megatron",
+        runtime_options={"expert_overlap": overlap, "clips_gradients": False},
+    )  # fmt: skip
+
+
+def test_exchanges_of_experts_hide_under_a_pass_that_goes_the_other_way() -> None:
+    def seconds(schedule: str, batch: int, overlap: float) -> float:
+        return answer(mixture(schedule, batch, overlap)).step_seconds
+
+    assert seconds("gpipe", 32, 1.0) == pytest.approx(seconds("gpipe", 32, 0.0))  # there is none
+    free = answer(mixture("1f1b", 32, 1.0)).stalls
+    waited = free["network"] + free["interconnect"]
+    shorter = answer(mixture("1f1b", 16, 1.0)).stalls
+    assert waited > 0  # while the pipeline fills and drains …
+    assert shorter["network"] + shorter["interconnect"] == pytest.approx(waited, rel=0.05)  # … only
+    assert seconds("1f1b", 32, 1.0) < seconds("1f1b", 32, 0.0)
+
+
+def test_searches_estimate_such_exchanges_as_they_are_simulated() -> None:
+    where = [
+        "micro=1",
+        "cp=1",
+        "tp=1",
+        "pp=2|4",
+        "ep=4|8",
+        "zero=0|1",
+        "order=default",
+        "offload=none",
+    ]
+    found = gaps(Task.of(mixture("1f1b", 64, 1.0)), where, 8, seed=0)
+    assert len(found) == 8
+    assert max(abs(gap.time) for gap in found) < 0.05

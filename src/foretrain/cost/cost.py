@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
+    BACKWARD,
     CHAIN,
     COLLECTIVE,
     COPY,
+    FORWARD,
     KIND_NAMES,
     LAUNCH,
     LAUNCH_REST,
@@ -83,9 +85,9 @@ def cost_graph(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Rows:
-    """Tasks of one rank class, shape and kind that all have company or none."""
+    """Tasks of one rank class, shape and kind that all have company or none, and a partner or none."""
 
-    pair: Ints  # rank class · shapes + shape
+    pair: Ints  # (rank class · shapes + shape) · 2 + whether it runs without a partner
     kind: Ints
     is_accompanied: NDArray[np.bool_]
 
@@ -132,7 +134,7 @@ class _Costing(ItemCosts):
         rows, alike = self._alike()
         pairs, pair = distinct(rows.pair)
         shapes = len(self.graph.shape_ptr) - 1
-        table = self._pairs(pairs // shapes, pairs % shapes, items, parts)
+        table = self._pairs(pairs, items, parts)
         table = {name: column[pair] for name, column in table.items()}
         kind, seconds = rows.kind, table["seconds"]
         seconds = np.where(kind == LAUNCH, table["lead"], seconds)
@@ -152,7 +154,7 @@ class _Costing(ItemCosts):
             breakdown=np.where(chains[:, None], table["parts"], 0.0),
             moved=np.where(flows, table["moved"], 0.0),
             first_launch=np.where(chains, table["first_launch"], 0.0),
-            activity=factors.number(self.devices[rows.pair // shapes], activity)[alike],
+            activity=factors.number(self.devices[rows.pair // 2 // shapes], activity)[alike],
             sensitivity=np.where(chains, table["compute_share"], 1.0)[alike],
             slowdown=factors.table,
             routes=self.routes.with_ceilings(tuple(self._ceilings)),
@@ -173,11 +175,30 @@ class _Costing(ItemCosts):
         """Tasks that cost the same as rows, and which of them each task is."""
         graph = self.graph
         key = graph.task_class.astype(np.int64) * (len(graph.shape_ptr) - 1) + graph.task_shape
+        key = key * 2 + self._without_partner()
         key = (key * len(KIND_NAMES) + graph.task_kind) * 2 + graph.task_accompanied
         keys, alike = distinct(key)
         left, accompanied = np.divmod(keys, 2)
         pair, kind = np.divmod(left, len(KIND_NAMES))
         return _Rows(pair, kind, accompanied > 0), alike
+
+    def _without_partner(self) -> NDArray[np.bool_]:
+        """[tasks] passes beside which none goes the other way: forward before the first backward pass of a device,
+        backward after its last forward pass. Exchanges of experts hide under a partner (DeepSeek-V3, arXiv 2412.19437,
+        section 3.2.1; Megatron Core, overlap_moe_expert_parallel_comm), so these wait for theirs."""
+        graph = self.graph
+        if not self.runtime.expert_overlap:
+            return np.zeros(graph.tasks, dtype=np.bool_)
+        number, owner = np.arange(graph.tasks), graph.task_class
+        works = (graph.task_kind == CHAIN) | (graph.task_kind == COLLECTIVE)
+        ahead = works & (graph.task_phase == FORWARD)
+        back = works & (graph.task_phase == BACKWARD)
+        first = np.full(graph.fold.classes, graph.tasks)
+        last = np.full(graph.fold.classes, -1)
+        np.minimum.at(first, owner[back], number[back])
+        np.maximum.at(last, owner[ahead], number[ahead])
+        found = (ahead & (number < first[owner])) | (back & (number > last[owner]))
+        return np.asarray(found, dtype=np.bool_)
 
     def _activity(self, rows: _Rows, is_spanning: NDArray[np.bool_]) -> Ints:
         """What each row does to its device, as far as something may run beside it."""
@@ -189,16 +210,17 @@ class _Costing(ItemCosts):
         # small messages of a pipeline are left out: they are short, and many
         activity[kind == TRANSFER] = interference.NOTHING
         for row in np.flatnonzero(kind == COPY).tolist():
-            work = graph.shape(int(rows.pair[row]) % (len(graph.shape_ptr) - 1))[0].work
+            work = graph.shape(int(rows.pair[row]) // 2 % (len(graph.shape_ptr) - 1))[0].work
             if isinstance(work, Copy):
                 activity[row] = _COPY_ACTIVITY.get(work.direction, interference.NOTHING)
         return np.where(rows.is_accompanied, activity, interference.NOTHING)
 
-    def _pairs(
-        self, classes: Ints, shapes: Ints, items: Floats, parts: Floats
-    ) -> dict[str, NDArray[np.float64]]:
-        """Sums over the items of each distinct (rank class, shape)."""
+    def _pairs(self, pairs: Ints, items: Floats, parts: Floats) -> dict[str, NDArray[np.float64]]:
+        """Sums over the items of each distinct (rank class, shape, whether it has no partner)."""
         graph = self.graph
+        classes, shapes = np.divmod(pairs // 2, len(graph.shape_ptr) - 1)
+        hidden = [self.hidden_of(rank_class) for rank_class in range(len(parts))]
+        parts = np.stack([parts, parts + np.stack(hidden)])
         low, high = graph.shape_ptr[shapes], graph.shape_ptr[shapes + 1]
         lengths = (high - low).astype(np.int64)
         ptr = np.concatenate([[0], np.cumsum(lengths)])
@@ -210,7 +232,11 @@ class _Costing(ItemCosts):
         item = graph.shape_items[where].astype(np.int64)
         owner = np.repeat(np.arange(len(shapes)), lengths)
         rank_class = np.repeat(classes, lengths)
+        lone = np.repeat(pairs % 2, lengths)
         device = items[rank_class, item]
+        device = device + (parts[lone, rank_class, :, item] - parts[0, rank_class, :, item]).sum(
+            axis=1
+        )
         host = host_seconds(graph.items, graph.fold, self.cluster, self.runtime)
         chains = chain_summaries(ptr, device, host[item])
         table: dict[str, NDArray[np.float64]] = {
@@ -219,14 +245,17 @@ class _Costing(ItemCosts):
             "lead": chains.lead,
             "first_launch": host[graph.shape_items[low]],
             "parts": np.stack(
-                [_summed(owner, parts[rank_class, p, item], len(shapes)) for p in range(3)], axis=1
+                [_summed(owner, parts[lone, rank_class, p, item], len(shapes)) for p in range(3)],
+                axis=1,
             ),
         }
         whole = np.where(chains.device > 0.0, chains.device, 1.0)
         table["compute_share"] = np.minimum(1.0, table["parts"][:, COMPUTE] / whole)
-        return table | self._flow_columns(classes, shapes)
+        return table | self._flow_columns(classes, shapes, pairs % 2 > 0)
 
-    def _flow_columns(self, classes: Ints, shapes: Ints) -> dict[str, NDArray[np.float64]]:
+    def _flow_columns(
+        self, classes: Ints, shapes: Ints, is_lone: NDArray[np.bool_]
+    ) -> dict[str, NDArray[np.float64]]:
         """Latency, volume and route of shapes that are a single collective."""
         graph, count = self.graph, len(shapes)
         latency, volume, moved = np.zeros(count), np.zeros(count), np.zeros(count)
@@ -238,7 +267,7 @@ class _Costing(ItemCosts):
             if not isinstance(item.work, Communication):
                 continue
             cost = self.charge_of(item.work, int(classes[pair]))
-            exposed = self.exposed(item.work)
+            exposed = 1.0 if is_lone[pair] else self.exposed(item.work)
             latency[pair] = cost.choice.latency * exposed
             priority = self.priorities.get(item.work.purpose, 1.0)
             volume[pair] = cost.choice.volume * exposed / priority

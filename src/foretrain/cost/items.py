@@ -210,6 +210,18 @@ class ItemCosts:
             return 1.0 - self.runtime.expert_overlap
         return 1.0
 
+    def hidden_of(self, rank_class: int) -> Floats:
+        """[parts, items] seconds of exchanges of experts that hide under a partner, in a pass that has one."""
+        found = np.zeros((3, len(self.items)))
+        for index in self.other_ids if self.runtime.expert_overlap else ():
+            item = self.items[index]
+            work = item.work
+            if isinstance(work, Communication) and self.takes_part(item, rank_class):
+                cost = self.charge_of(work, rank_class)
+                way = NETWORK if cost.is_network else INTERCONNECT
+                found[way, index] = cost.seconds * (1.0 - self.exposed(work))
+        return found
+
     def _host_side(self, item: Item, rank_class: int) -> float:
         device = self.cluster.devices[int(self.devices[rank_class])]
         node = self.cluster.node(int(self.cluster.node_of[self.fold.examples[rank_class]]))

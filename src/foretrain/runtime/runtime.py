@@ -116,7 +116,7 @@ class Runtime:
     # of tables split by rows, samples are sent the vectors with something in them; else all are reduced
     sends_looked_up: bool = False
     replicates_from: float = 0.0  # draws in a step from which a row is kept on all ranks, its gradients reduced; 0: no row
-    expert_overlap: float = 0.0  # share of expert all-to-all hidden under other work
+    expert_overlap: float = 0.0  # share of expert all-to-all hidden under a pass in the other direction, where there is one
     # a background thread that fuses tensors by time, and the agreement of ranks it asks for
     cycle_seconds: float = 0.0  # how often it looks; 0: none, buckets fill up
     fusion_copies: float = 1.0  # times a tensor stands in the buffer, with what it receives

@@ -70,6 +70,27 @@ def test_the_answer_is_what_a_practitioner_would_run(
     assert found.memory.fits == (asked != ("llama3-70b", "1 x dgx-h100"))
 
 
+# of the runs whose figures are public: as published, in the unit of `tools/questions.py`
+PUBLISHED = (
+    ("llama3.1-405b", 0.38, 0.43),
+    ("llama2-7b", 0.57, 0.57),
+    ("llama2-7b", 0.68, 0.68),
+    ("gpt3-175b", 0.514, 0.514),
+)
+
+
+@pytest.mark.parametrize("row", range(len(PUBLISHED)), ids=lambda row: PUBLISHED[row][0])
+def test_public_runs_are_in_their_intervals(row: int, tool: ModuleType) -> None:
+    runs = [run for run in tool.PUBLIC if run[1] == "MFU"]
+    assert [run[2] for run in runs] == [model for model, *_ in PUBLISHED]
+    found = predict(runs[row][2], **runs[row][3])
+    assert found.mfu is not None
+    low, high = (found.mfu * found.step_seconds / end for end in reversed(found.interval))
+    _, least, most = PUBLISHED[row]
+    assert low < most
+    assert least < high
+
+
 def test_the_page_asks_them(tool: ModuleType) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for model, on, batch in tool.QUESTIONS:

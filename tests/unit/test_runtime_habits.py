@@ -10,12 +10,15 @@ import pytest
 from foretrain import predict
 from foretrain.compile.execution import CHAIN, Communication, Compute, ExecutionGraph
 from foretrain.cost.collectives.selector import reported_latency
+from foretrain.model.graph import Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
+from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario, cost_scenario
+from foretrain.simulation import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
+from foretrain.testing.estimates import gaps
 
 PLAIN = {
     "kernel_pace": 1.0,
@@ -134,6 +137,37 @@ def test_composed_rms_norms_move_more_and_compiling_fuses_them() -> None:
     assert passes(fuses_elementwise=True) == passes(fuses_norms=True)
 
 
+def llama_op(name: str) -> Op:
+    blocks = ask("llama2-7b", on="dgx-h100", plan="dp8", batch=8, seq=64).workload.model.blocks
+    return next(op for block in blocks for op in block.ops if op.name == name)
+
+
+def bytes_per_element(op: Op, **choices: Any) -> tuple[float, float]:
+    """What the kernels of an op move in bf16, forward and backward, per element of what comes out of it."""
+    made = sum(op.elements(tensor) for tensor in op.outputs)
+    said, chosen = precision("bf16"), Choices(**choices)
+    passes = (family(op).forward(op, said, chosen), family(op).backward(op, said, chosen))
+    forward, backward = (sum(kernel.bytes for kernel in kernels) / made for kernels in passes)
+    return forward, backward
+
+
+def test_composed_norms_move_what_autograd_dispatches() -> None:
+    """Bytes of aten's kernels, counted by a dispatch mode over LlamaRMSNorm and its backward pass."""
+    norm = llama_op("ln1")
+    assert bytes_per_element(norm, fuses_elementwise=False, fuses_norms=False) == (36, 92)
+
+
+@pytest.mark.parametrize(
+    ("form", "moved"), [("halves", (20, 30)), ("complex", (20, 20)), ("matrices", (36, 36)), ("copies", (18, 18))]
+)  # fmt: skip
+def test_rotary_positions_move_what_their_form_dispatches(
+    form: str, moved: tuple[float, float]
+) -> None:
+    rope = llama_op("rope")
+    assert bytes_per_element(rope, fuses_elementwise=False, rotary=form) == pytest.approx(moved)
+    assert bytes_per_element(rope, fuses_elementwise=True, rotary=form) == (4, 4)
+
+
 def test_layer_norm_is_one_kernel_everywhere() -> None:
     model = ask("gpt2", on="dgx-h100", plan="dp8", batch=8, seq=1024).workload.model
     norm = next(op for block in model.blocks for op in block.ops if op.kind == "norm")
@@ -221,3 +255,40 @@ def test_a_host_that_lists_parts_is_slower_the_more_ranks_there_are() -> None:
     few, many = (step(ranks, 3.0) - step(ranks, 1.0) for ranks in (16, 64))
     assert few > 0
     assert many / few == pytest.approx(4.0, rel=0.1)
+
+
+def mixture(schedule: str, batch: int, overlap: float) -> Scenario:
+    return ask(
+        "deepseek-v2-lite", on="2 x dgx-h100", plan=f"pp4 dp4 ep4 {schedule} recompute=full", batch=batch,
+        micro_batch=1, seq=2048, runtime="megatron",
+        runtime_options={"expert_overlap": overlap, "clips_gradients": False},
+    )  # fmt: skip
+
+
+def test_exchanges_of_experts_hide_under_a_pass_that_goes_the_other_way() -> None:
+    def seconds(schedule: str, batch: int, overlap: float) -> float:
+        return answer(mixture(schedule, batch, overlap)).step_seconds
+
+    assert seconds("gpipe", 32, 1.0) == pytest.approx(seconds("gpipe", 32, 0.0))  # there is none
+    free = answer(mixture("1f1b", 32, 1.0)).stalls
+    waited = free["network"] + free["interconnect"]
+    shorter = answer(mixture("1f1b", 16, 1.0)).stalls
+    assert waited > 0  # while the pipeline fills and drains …
+    assert shorter["network"] + shorter["interconnect"] == pytest.approx(waited, rel=0.05)  # … only
+    assert seconds("1f1b", 32, 1.0) < seconds("1f1b", 32, 0.0)
+
+
+def test_searches_estimate_such_exchanges_as_they_are_simulated() -> None:
+    where = [
+        "micro=1",
+        "cp=1",
+        "tp=1",
+        "pp=2|4",
+        "ep=4|8",
+        "zero=0|1",
+        "order=default",
+        "offload=none",
+    ]
+    found = gaps(Task.of(mixture("1f1b", 64, 1.0)), where, 8, seed=0)
+    assert len(found) == 8
+    assert max(abs(gap.time) for gap in found) < 0.05

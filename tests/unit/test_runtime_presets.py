@@ -17,7 +17,7 @@ from foretrain.runtime.runtime import names, preset_file
 MIB = 1 << 20
 NAMES = [
     "megatron", "megatron-deepspeed", "nemo", "nanotron", "fsdp", "fsdp2",
-    "torchtitan", "composer", "fms-fsdp", "ddp", "horovod", "horovod-mxnet",
+    "torchtitan", "composer", "fms-fsdp", "fms-fsdp-eager", "ddp", "horovod", "horovod-mxnet",
     "horovod-tf", "bluefog", "hugectr", "pytorch-dlrm", "deepspeed", "alpa",
     "mist", "aceso", "libai", "oneflow", "paddle", "hf-eager",
     "accelerate-megatron", "maxtext", "hai-llm", "megatron-bridge", "generic", "cpu-gloo",

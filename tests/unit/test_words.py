@@ -71,6 +71,21 @@ def test_a_network_behind_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "kind", "ports"), [("4x100GbE", "ethernet", 4), ("2X100G-RoCE", "roce", 2)]
+)
+def test_a_network_of_several_ports(word: str, kind: str, ports: int) -> None:
+    nics = Cluster.of(f"4 x dgx-h100 on {word}").runs[0].node.nics
+    assert nics is not None
+    assert (nics.kind, nics.count, nics.bandwidth) == (kind, ports, 100 * GBPS)
+
+
+@pytest.mark.parametrize("word", ["0x100GbE", "4xfoo", "4x", "400x100GbE"])
+def test_ports_that_are_none_are_refused(word: str) -> None:
+    with pytest.raises(InputError, match="Unknown topology"):
+        Cluster.of(f"4 x dgx-h100 on {word}")
+
+
+@pytest.mark.parametrize(
     ("text", "gbps", "kind"),
     [
         ("infinband", None, "infiniband"),

@@ -98,11 +98,13 @@ def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluste
     return joined(Cluster(spec, tuple(carded), network), shown(spec, 80))
 
 
+_PORTS = re.compile(r"(?:([1-9]\d?)x)?(\S+)", re.ASCII | re.IGNORECASE)
 _ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
-    """`"8 x dgx-h100 on torus(dims=3)"`, `"8 x dgx-h100 on 100GbE"`: the machines and what is said of their network."""
+    """`"8 x dgx-h100 on torus(dims=3)"`, `"8 x dgx-h100 on 100GbE"` or `… on 4x100GbE` with as many ports a node: the
+    machines and what is said of their network."""
     found = _ON.fullmatch(spec)
     if found is None:
         return spec, None
@@ -111,9 +113,11 @@ def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
     routing = given.pop("routing", None)
     if routing is not None and not isinstance(routing, str):
         raise ClusterError(f"routing: {routing!r} is not a name.")
-    word = None if inner else network_word(topology)
-    if word is not None:
-        return machines, {"kind": word.kind, "bandwidth": word.bandwidth}
+    ports = _PORTS.fullmatch(topology)
+    word = None if inner or ports is None else network_word(ports[2])
+    if word is not None and ports is not None:
+        cards = None if ports[1] is None else int(ports[1])
+        return machines, {"kind": word.kind, "bandwidth": word.bandwidth, "cards": cards}
     return machines, {"topology": topology, "routing": routing, "parameters": given}
 
 

@@ -101,6 +101,7 @@ def choices_of(runtime: Runtime) -> Choices:
         fuses_elementwise=runtime.fuses_elementwise,
         keeps_quantised=runtime.keeps_quantised,
         fuses_norms=runtime.fuses_elementwise or runtime.fuses_norms,
+        rotary=runtime.rotary,
         fuses_behind_norms=runtime.fuses_behind_norms,
         fuses_score_dropout=runtime.fuses_score_dropout,
         aligned_to=runtime.aligned_to,

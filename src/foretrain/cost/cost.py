@@ -87,7 +87,9 @@ class _Costing(ItemCosts):
     ) -> None:
         super().__init__(graph.items, graph.fold, around, known)
         self.graph = graph
-        self.rows = rows_of(graph) if known is None or known.rows is None else known.rows
+        has_partners = around.runtime.expert_overlap > 0.0
+        known_rows = None if known is None else known.rows
+        self.rows = rows_of(graph, has_partners) if known_rows is None else known_rows
         self._ceilings: dict[
             tuple[int, float, float], int
         ] = {}  # (route, rate ceiling, priority) → route for the engine
@@ -170,9 +172,13 @@ class _Costing(ItemCosts):
         return np.where(rows.is_accompanied, activity, interference.NOTHING)
 
     def _entries(self, items: Floats, parts: Floats) -> dict[str, NDArray[np.float64]]:
-        """Sums over the items of each distinct (rank class, shape)."""
+        """Sums over the items of each distinct (rank class, shape, whether it has no partner)."""
         graph, rows, count = self.graph, self.rows, len(self.rows.shapes)
-        device = items[rows.rank_class, rows.item]
+        device, shares = items[rows.rank_class, rows.item], parts[rows.rank_class, :, rows.item]
+        if rows.is_lone.any():
+            hidden = np.stack([self.hidden_of(rank_class) for rank_class in range(len(parts))])
+            more = hidden[rows.rank_class, :, rows.item] * rows.is_lone[rows.owner][:, None]
+            device, shares = device + more.sum(axis=1), shares + more
         host = host_seconds(graph.items, graph.fold, self.cluster, self.runtime)
         chains = chain_summaries(rows.ptr, device, host[rows.item])
         table: dict[str, NDArray[np.float64]] = {
@@ -180,13 +186,7 @@ class _Costing(ItemCosts):
             "host": chains.host,
             "lead": chains.lead,
             "first_launch": host[rows.item[rows.ptr[:-1]]],
-            "parts": np.stack(
-                [
-                    _summed(rows.owner, parts[rows.rank_class, p, rows.item], count)
-                    for p in range(3)
-                ],
-                axis=1,
-            ),
+            "parts": np.stack([_summed(rows.owner, part, count) for part in shares.T], axis=1),
         }
         whole = np.where(chains.device > 0.0, chains.device, 1.0)
         table["compute_share"] = np.minimum(1.0, table["parts"][:, COMPUTE] / whole)
@@ -199,7 +199,7 @@ class _Costing(ItemCosts):
         holds = np.zeros(count, dtype=np.bool_)
         for entry, work, rank_class in self.rows.single:
             cost = self.charge_of(work, rank_class)
-            exposed = self.exposed(work)
+            exposed = 1.0 if self.rows.is_lone[entry] else self.exposed(work)
             latency[entry] = cost.choice.latency * exposed
             priority = self.priorities.get(work.purpose, 1.0)
             volume[entry] = cost.choice.volume * exposed / priority

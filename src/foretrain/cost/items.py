@@ -240,6 +240,16 @@ class ItemCosts:
             return 1.0 - self.runtime.expert_overlap
         return 1.0
 
+    def hidden_of(self, rank_class: int) -> Floats:
+        """[parts, items] seconds of exchanges of experts that hide under a partner, in a pass that has one."""
+        found = np.zeros((3, len(self.items)))
+        for other in self.roles.others[rank_class] if self.runtime.expert_overlap else ():
+            cost, work = self.charge(other), other.item.work
+            if cost is not None and isinstance(work, Communication):
+                way = NETWORK if cost.is_network else INTERCONNECT
+                found[way, other.index] = cost.seconds * (1.0 - self.exposed(work))
+        return found
+
     def _host_side(self, item: Item, rank_class: int) -> float:
         device = self.cluster.devices[int(self.devices[rank_class])]
         node = self.cluster.node(int(self.cluster.node_of[self.fold.examples[rank_class]]))

@@ -104,6 +104,9 @@ class Layers:
     copied: Floats  # [states, kinds of devices, blocks, 2] seconds of copies of weights and of gradients, if split
     wire_forward: Floats  # [states, blocks, 2] seconds in which collectives in it load links, inside a domain and beyond
     wire_backward: Floats
+    hidden: (
+        Floats  # [states, blocks] seconds of its exchanges of experts under a partner, both ways
+    )
     weights: Ints  # [states] equal where weights and what is done with them are
     is_timed: Bools  # [states] whether seconds are known yet
 
@@ -215,12 +218,14 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
     lates = np.zeros((5, rows, blocks))
     leads = np.zeros((rows, blocks))
     wires = np.zeros((5, rows, blocks, 2))
+    hides = np.zeros((5, rows, blocks))
     for mesh, mine in _by_mesh(compiled).items():
         chains = [chain for row in mine for p in compiled[row].passes for chain in _chains(p)]
-        device, host, lead, wire = chain_seconds(task, mesh, chains)
+        device, host, lead, wire, hidden = chain_seconds(task, mesh, chains)
         shape = (len(mine), blocks, 5)
         for kind in range(kinds):
             seconds[:, mine, kind] = np.moveaxis(device[kind].reshape(shape), 2, 0)
+        hides[:, mine] = np.moveaxis(hidden.reshape(shape), 2, 0)
         hosts[:, mine] = np.moveaxis(host.reshape(shape), 2, 0)
         late = np.array([sum(map(_is_tensor, chain)) for chain in chains], dtype=np.float64)
         lates[:, mine] = np.moveaxis(late.reshape(shape), 2, 0)
@@ -271,6 +276,7 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         copied=np.moveaxis(seconds[3:], 0, 3),
         wire_forward=wires[0],
         wire_backward=wires[1],
+        hidden=hides[0] + hides[1],
         weights=_alike(shaped, tensors, large, squares, oversize, tied),
         is_timed=np.ones(rows, dtype=np.bool_),
     )
@@ -350,9 +356,9 @@ def _by_mesh(compiled: Sequence[CompiledState]) -> dict[Mesh, list[int]]:
 
 def chain_seconds(
     task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]]
-) -> tuple[list[Floats], Floats, Floats, Floats]:
-    """Seconds of every chain on each kind of device, of its host, the host's lead, and [chains, 2] in which its
-    collectives load links, inside a domain and beyond."""
+) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
+    """Seconds of every chain on each kind of device, of its host, the host's lead, [chains, 2] in which its
+    collectives load links, inside a domain and beyond, and of what hides under a partner."""
     numbers: dict[Item, int] = {}
     members = [[numbers.setdefault(item, len(numbers)) for item in chain] for chain in chains]
     items = tuple(numbers)
@@ -378,14 +384,16 @@ def chain_seconds(
     wire = np.stack([np.bincount(owner, way[item], len(chains)) for way in moving], axis=1).astype(
         np.float64
     )
+    under = np.max([costs.hidden_of(c).sum(axis=0) for c in range(where.classes)], axis=0)
+    hidden = np.bincount(owner, under[item], len(chains)).astype(np.float64)
     none = np.zeros(len(chains))
     if task.runtime.uses_cuda_graphs:
-        return device, none, none, wire
+        return device, none, none, wire, hidden
     each = host_seconds(items, where, task.cluster, task.runtime)
     if not each.any():
-        return device, none, none, wire
+        return device, none, none, wire, hidden
     summary = chain_summaries(ptr, seconds.max(axis=0)[item], each[item])
-    return device, summary.host, summary.lead, wire
+    return device, summary.host, summary.lead, wire, hidden
 
 
 def _latencies(costs: ItemCosts, rank_class: int) -> Floats:

@@ -182,7 +182,7 @@ class _Walker:
                 chains += [one.forward, one.backward]
                 shapes.append(one)
             layouts = outgoing
-        device, _, _, _ = chain_seconds(self.task, self.mesh, chains)
+        device, *_ = chain_seconds(self.task, self.mesh, chains)
         size = (len(self.model.blocks), len(self.tps), len(self.states))
         return _Table(
             seconds=np.stack([d.reshape(-1, 2).sum(axis=1).reshape(size) for d in device]),

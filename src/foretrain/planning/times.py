@@ -41,7 +41,7 @@ class Times:
         parts, wait = t.sends.blocking(steps(t, lone))
         work = _work(f, parts)
         together = self._together(lone, work)
-        seconds = self._pipelined(parts, wait) + together - work
+        seconds = self._pipelined(parts, wait) + together - work + self._without_partner()
         seconds = np.maximum(seconds, t.sends.turns(parts, wait))
         host = running_ahead(f, t.sends)
         busy = f.counts * host.max(axis=1)
@@ -88,6 +88,22 @@ class Times:
             name = c.palette.schedule[number] if f.stages > 1 else "1f1b"
             seconds[rows] = pipelines.seconds(name, columns)
         return seconds
+
+    def _without_partner(self) -> Floats:
+        """[plans] exchanges of experts in passes beside which none goes the other way, which hide under nothing: a
+        pipeline fills with the first forward passes and drains with the last backward ones, on its way through all
+        parts. The first stage of an interleaved one has (chunks + 1) · stages - 1 of either; GPipe has no others."""
+        f, c = self.f, self.f.choices
+        if not f.layers.hidden.any():
+            return np.zeros(len(c))
+        hidden = f.by_part(f.layers.hidden)
+        once = hidden.sum(axis=1)
+        found = (
+            once * ((f.chunks + 1) * f.stages - 1) / (f.chunks * f.stages) if f.chunks > 1 else once
+        )
+        is_gpipe = np.array([c.palette.schedule[n] == "gpipe" for n in c.schedule.tolist()])
+        every = once + (f.counts - 1) * f.summed(hidden).max(axis=1)
+        return np.asarray(np.where(is_gpipe & (f.stages > 1), every, found))
 
     def _ended(self, tail: Floats, gathers: Floats) -> tuple[Floats, Floats]:
         """[plans of the whole fleet] by how much reductions outlast the last backward step, and updates those.

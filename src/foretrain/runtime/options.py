@@ -26,6 +26,7 @@ WORDS = {
     "attention": ("flash", "flash3", "triton", "flash1", "cudnn", "unfused"),
     "attention_since_hopper": ("", "flash", "flash3", "cudnn"),
     "library": ("nccl", "nccl-pods", "gloo", "mpi"),
+    "rotary": ("halves", "complex", "matrices", "copies"),
     "selective": ("attention", "products", "blocks"),
     "synchronises_at": ("gradient", "forward", "adapted"),
 }

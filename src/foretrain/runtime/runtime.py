@@ -31,6 +31,8 @@ class Runtime:
     attention_since_hopper: str = ""  # what a case that names none gets on devices with fp8
     fuses_elementwise: bool = True
     fuses_norms: bool = True  # RMS norms are one kernel even where element-wise work is not fused
+    # rotary positions where element-wise work is not fused: halves | complex | matrices | copies
+    rotary: str = "halves"
     fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before them
     fuses_score_dropout: bool = False  # attention's softmax drops out in its own pass
     aligned_to: int = 1  # 16-bit products whose dims are no multiples of it miss the matrix units
@@ -114,7 +116,7 @@ class Runtime:
     # of tables split by rows, samples are sent the vectors with something in them; else all are reduced
     sends_looked_up: bool = False
     replicates_from: float = 0.0  # draws in a step from which a row is kept on all ranks, its gradients reduced; 0: no row
-    expert_overlap: float = 0.0  # share of expert all-to-all hidden under other work
+    expert_overlap: float = 0.0  # share of expert all-to-all hidden under a pass in the other direction, where there is one
     # a background thread that fuses tensors by time, and the agreement of ranks it asks for
     cycle_seconds: float = 0.0  # how often it looks; 0: none, buckets fill up
     fusion_copies: float = 1.0  # times a tensor stands in the buffer, with what it receives

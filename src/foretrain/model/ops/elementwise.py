@@ -61,8 +61,7 @@ ELEMENTWISE: dict[str, Row] = {
     "dropout": Row(1, "mask"),
     "dropout-add": Row(2, "mask", kernels=2, extra=2),
     "add": Row(1, accumulates=True),
-    # x·cos + rotate(x)·sin: negate-and-join, two products, a sum
-    "rope": Row(3, kernels=4, extra=7, extra_backward=7),
+    "rope": Row(3),  # in one pass; unfused as `ROTARY` says
     # copies and small arithmetic
     "concat": Row(0),
     "copy": Row(0),
@@ -70,6 +69,21 @@ ELEMENTWISE: dict[str, Row] = {
     "multiply": Row(1, "inputs"),
     "multiply-add": Row(2, "inputs", kernels=2, extra=2, extra_backward=2),
     "loss": Row(5, "inputs"),
+}
+
+ROTARY: dict[str, Row] = {
+    # Rotary positions of q and of k by single kernels, as autograd dispatches them; bytes per 16-bit element.
+    # Hugging Face, x·cos + rotate(x)·sin: two products, negate, join, a sum: 20. Backward 30: two products, negate, both
+    # halves laid into zeros, two sums
+    "halves": Row(3, kernels=10, extra=8, extra_backward=13, kernels_backward=17),
+    # Meta's and torchtitan's, of complex numbers: cast to fp32, one product, cast back: 20 each way
+    "complex": Row(3, kernels=6, extra=8, extra_backward=8, kernels_backward=5),
+    # Foundation Model Stack's, without complex numbers: cast to fp32, pairs times 2 x 2 matrices, which doubles them,
+    # a sum over each, cast back: 36 each way
+    "matrices": Row(3, kernels=8, extra=16, extra_backward=16, kernels_backward=7),
+    # nanotron, FlashAttention's kernel behind copies: q, k and v to samples first, k and v joined and interleaved; 36 for
+    # the three, told as 18 for each of q and k, and as much going back
+    "copies": Row(3, kernels=7, extra=7, extra_backward=7, kernels_backward=6),
 }
 
 
@@ -80,7 +94,7 @@ class Elementwise:
         return 0.0  # model FLOPs count contractions only
 
     def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        row = _row(op)
+        row = _row(op, choices)
         if _is_in_the_product(op, choices):
             return ()
         outputs = output_bytes(op, precision)
@@ -94,7 +108,7 @@ class Elementwise:
         return (memory(FORWARD, share, largest(op), row.flops / row.kernels),) * row.kernels
 
     def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
-        row = _row(op)
+        row = _row(op, choices)
         if _is_in_the_product(op, choices):
             return ()
         outputs = output_bytes(op, precision)
@@ -114,7 +128,7 @@ class Elementwise:
         return tuple(kernels)
 
     def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
-        row = _row(op)
+        row = _row(op, choices)
         match row.saves:
             case "inputs" if row.keeps_product and not _is_fused(op, choices):
                 return (*op.inputs, Tensor(f"{op.name}.activated", op.outputs[0].dims))
@@ -153,8 +167,10 @@ def _mask(op: Op, row: Row) -> tuple[Tensor, ...]:
     return (Tensor(f"{op.name}.mask", op.outputs[0].dims, "mask"),)
 
 
-def _row(op: Op) -> Row:
+def _row(op: Op, choices: Choices) -> Row:
     name = str(op.attr.get("op", ""))
+    if name == "rope":
+        return ROTARY[choices.rotary]
     if name not in ELEMENTWISE:
         raise ModelError(
             f"op {op.name!r}: unknown elementwise op {name!r}.{hint(name, ELEMENTWISE)}"

@@ -19,10 +19,13 @@ _FLOPS = {"layernorm": 8.0, "rmsnorm": 5.0, "batchnorm": 8.0}
 
 
 # RMS norm out of single ops in fp32, as PyTorch composes it: tensors of the input's size that each of its kernels
-# moves, in fp32 and in the input's format. Forward: cast; square; mean; scale; cast back; weight. Backward: weight (its
-# gradient and that of its input); cast; scale (both factors, the second summed up by row); square; add; cast back.
+# moves, in fp32 and in the input's format. Forward: cast; square; mean; scale; cast back; weight. Backward, as autograd
+# dispatches it: weight (its input's gradient, its own, summed up); cast; scale (both factors, the second summed up by
+# row); the mean's gradient written out; square (x copied, doubled, times the gradient); add; cast back.
 _PIECES = ((1, 1), (2, 0), (1, 0), (2, 0), (1, 1), (0, 2))
-_PIECES_BACKWARD = ((0, 2), (0, 3), (0, 1), (1, 1), (2, 0), (3, 0), (1, 0), (2, 0), (3, 0), (1, 1))
+_PIECES_BACKWARD = (
+    *((0, 2), (0, 3), (0, 1)), (1, 1), *((2, 0), (3, 0), (1, 0)), (1, 0), *((2, 0), (2, 0), (3, 0)), (3, 0), (1, 1),
+)  # fmt: skip
 _FP32 = 4.0
 
 

@@ -55,7 +55,7 @@ PUBLIC: tuple[Run, ...] = (
     ),
     (
         "MFU 57 % (PyTorch and IBM, Maximizing training throughput using PyTorch FSDP, 2024; hybrid shards: "
-        "foundation-model-stack/fms-fsdp, README; 400 Gb/s per node of RoCE: arXiv 2407.05467)", "MFU", "llama2-7b",
+        "foundation-model-stack/fms-fsdp, README; its network of 400 Gb/s is taken as four ports of RoCE per node)", "MFU", "llama2-7b",
         {**FMS, "runtime_options": {"compile": False}},
     ),
     (

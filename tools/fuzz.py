@@ -24,7 +24,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,12 @@ class Fuzzer:
         return Outcome(number, target.name, kind, time.process_time() - began, told)
 
 
+def _filled(arg: str, words: Mapping[str, str]) -> str:
+    for name, word in words.items():
+        arg = arg.replace(name, word)
+    return arg
+
+
 def called(target: Target, content: bytes, folder: Path) -> tuple[int, bytes, str]:
     """(exit code, stdout, stderr) of the command with this input."""
     from foretrain.cli import run
@@ -94,7 +100,8 @@ def called(target: Target, content: bytes, folder: Path) -> tuple[int, bytes, st
     if target.variable:
         os.environ[target.variable] = str(folder)
     word = content.decode("utf-8", "replace").replace("\x00", "")
-    args = [arg.replace("{file}", str(file)).replace("{word}", word) for arg in target.args]
+    filled = {"{file}": str(file), "{folder}": str(folder), "{word}": word}
+    args = [_filled(arg, filled) for arg in target.args]
     out, err = io.BytesIO(), io.BytesIO()
     streams = [io.TextIOWrapper(stream, "utf-8", write_through=True) for stream in (out, err)]
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):

@@ -380,7 +380,7 @@ def _measured(folder: Path, ask: list[str]) -> tuple[Target, ...]:
         "config": {"nthreads": 1, "ngpus": 4, "devices": devices},
         "results": [row],
     }
-    target = ("--store", "own.sqlite")
+    target = ("--store", "{folder}/own.sqlite")
     return (
         Target("calibration", ("predict", *ask, "--calibration", "{file}", "--json"), (calibration.read_bytes(),)),
         Target("measurements", ("calibrate", "{file}", "--json"), _trees(document)),

@@ -98,7 +98,7 @@ def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluste
     return joined(Cluster(spec, tuple(carded), network), shown(spec, 80))
 
 
-_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w./ -]*?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:

@@ -112,6 +112,30 @@ def test_an_unknown_network_of_a_file_is_an_error_with_a_short_hint() -> None:
     assert len(str(refused.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("words", "kind", "gbps"),
+    [
+        ("100 GbE", "ethernet", 100),
+        ("IB HDR", "infiniband", 200),
+        ("RoCE v2", "roce", 400),
+        ("200Gb/s", "roce", 200),
+        ("50 Gb/s InfiniBand", "infiniband", 50),
+    ],
+)
+def test_a_network_of_several_words_is_understood_after_on(
+    words: str, kind: str, gbps: float
+) -> None:
+    cluster = Cluster.of(f"4 x dgx-h100 on {words}")
+    nics = cluster.runs[0].node.nics
+    assert nics is not None
+    assert (cluster.network.kind, nics.bandwidth * 8e-9) == (kind, pytest.approx(gbps))
+
+
+def test_a_network_of_unknown_words_is_named() -> None:
+    with pytest.raises(ClusterError, match="Unknown topology 'wobble net'"):
+        Cluster.of("4 x dgx-h100 on wobble net")
+
+
 def test_every_network_word_has_a_source_and_a_link() -> None:
     table = _table()
     networks = {name for name, link in catalog.links().items() if link.tier == "network"}

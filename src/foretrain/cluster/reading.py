@@ -99,7 +99,7 @@ def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluste
 
 
 _PORTS = re.compile(r"(?:([1-9]\d?)x)?(\S+)", re.ASCII | re.IGNORECASE)
-_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w./ -]*?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:

@@ -98,7 +98,7 @@ def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluste
     return joined(Cluster(spec, tuple(carded), network), shown(spec, 80))
 
 
-_PORTS = re.compile(r"(?:([1-9]\d?)x)?(\S+)", re.ASCII | re.IGNORECASE)
+_PORTS = re.compile(r"(?:([1-9]\d?)\s*x\s*)?(.+)", re.ASCII | re.IGNORECASE)
 _ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w./ -]*?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 

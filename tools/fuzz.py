@@ -265,7 +265,7 @@ def main() -> int:
 def _replayed(fuzzer: Fuzzer, number: int) -> int:
     target, content = fuzzer.input(number)
     print(f"{target.name}: {' '.join(target.args)}\n{content[:4000]!r}\n")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         code, out, err = called(target, content, Path(folder))
     print(out.decode("utf-8", "replace")[:2000], err[-6000:], f"exit code {code}", sep="\n")
     return 0

@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import subprocess
+from html import escape
 from pathlib import Path
 
 import pytest
 
+import foretrain
 from foretrain.analysis.prediction import Prediction
-from foretrain.report import save
+from foretrain.report import page_of, save
 from foretrain.report.page import Page, Section, render_page
 from foretrain.testing.exporters import bare_prediction, hostile_prediction, sample_prediction
 
@@ -147,3 +149,29 @@ def test_pages_of_other_answers_stay_inside_and_keep_names_in_a_line(
     text = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", text)  # for the probe
     seen = _title(_probed(text, OUTSIDE.replace("NAME", json.dumps(name)), tmp_path, width)[0])
     assert seen == {"overflow": False, "outside": 0, "lines": [1, 1, 1]}
+
+
+NARROW = """<script>addEventListener("load", () => { const root = document.documentElement;
+  const all = (what) => [...document.querySelectorAll(what)];
+  const cut = (e) => e.getBoundingClientRect().right > e.closest(".wide").getBoundingClientRect().right + 0.5;
+  const small = (e) => e.getBoundingClientRect().height < 8;
+  document.title = JSON.stringify({ overflow: root.scrollWidth > root.clientWidth,
+    bars: all(".stalls").length, cut: all(".stalls").filter(cut).length,
+    broken: all(".flag").filter((e) => e.getClientRects().length > 1).length, flags: all(".flag").length > 5,
+    unreadable: all("svg text").filter(small).length }); })</script></body>"""
+
+# Windows of a headless browser are never as narrow as a phone; a frame is.
+OUTER = """<title></title><script>addEventListener("load", () => setTimeout(() => {
+  document.title = document.querySelector("iframe").contentDocument.title; }, 300))</script></body>"""
+
+
+def test_a_search_is_readable_on_a_phone(tmp_path: Path) -> None:
+    where = "tp<=2, pp=1, vpp=1, cp=1, no offload"
+    found = foretrain.search("gpt2", on="1 x dgx-h100", batch=32, where=where, top=3)
+    text = render_page(page_of(found), "html")
+    text = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", text)  # for the probe
+    framed = f"<iframe width=400 height=3000 srcdoc='{escape(text)}'></iframe></body>"
+    page = _probed(framed.replace("&lt;/body&gt;", escape(NARROW)), OUTER, tmp_path, 1200)[0]
+    assert _title(page) == {
+        "overflow": False, "bars": 3, "cut": 0, "broken": 0, "flags": True, "unreadable": 0,
+    }  # fmt: skip

@@ -217,5 +217,6 @@ def test_only_plain_text_marks_the_lines_of_a_list() -> None:
     page = Page("answer", {}, (listed("Assumptions", ["runtime ddp: single device (--runtime)"]),))
     line = "runtime ddp: single device (--runtime)"
     assert f"  - {line}" in render_page(page, "txt")
-    assert f"<li>{line}</li>" in render_page(page, "html")
+    marked = line.replace("--runtime", '<span class="flag">--runtime</span>')
+    assert f"<li>{marked}</li>" in render_page(page, "html")
     assert f"\n- {line}\n" in render_page(page, "md")

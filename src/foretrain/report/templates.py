@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from importlib.resources import files
 
 import jinja2
+from markupsafe import Markup, escape
 
 from foretrain.report.words import clean
 
@@ -22,6 +24,14 @@ def template(name: str) -> jinja2.Template:
     return _environment().get_template(name)
 
 
+_FLAG = re.compile(r"--[a-z][a-z-]*(?: [a-z_]+=…)?")
+
+
+def _flags(text: str) -> Markup:
+    """Options in a sentence marked, so that no line breaks at their dashes."""
+    return Markup(_FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(text))))
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -33,4 +43,5 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals["asset"] = asset
     environment.filters["clean"] = functools.partial(clean, limit=20_000)
+    environment.filters["flags"] = _flags
     return environment

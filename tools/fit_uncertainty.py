@@ -38,6 +38,7 @@ TARGET = PACKAGE / "cost" / "calibration" / "uncertainty.yaml"
 STARTS = {
     "kernels": 1.0, **dict.fromkeys(APART, 1.0), "interconnect": 1.0, "network": 1.0, "host": 0.3, "data": 0.3,
     "model": 0.03, "unmeasured_kernels": 0.05, "several_devices": 0.02, "several_nodes": 0.02,
+    "experts": 0.05,
     "unknown_runtime": 0.15, "unknown_switches": 0.01, "left_curve": left_curve.spread(),
     **{f"{kind} other": 0.05 for kind in NAMED},
 }  # fmt: skip
@@ -219,7 +220,7 @@ HEAD = """\
 #           embedding have their own), exposed communication inside and between nodes; of host and data work the
 #           relative standard deviation itself
 #   terms   standard deviations of log seconds that come on top: model always, unmeasured_kernels by the share of the
-#           step in kernels without measured tables, several_devices and several_nodes from two on, unknown_runtime
+#           step in kernels without measured tables, several_devices and several_nodes from two on, experts of models that have some, unknown_runtime
 #           where a preset stands in for the software, unknown_switches times the root of how many settings have no
 #           counterpart here, left_curve by the share of the step in collectives whose measured curves do not hold on these links: how far
 #           the model is from the curves that ship (tools/left_curve.py)

@@ -233,6 +233,7 @@ def known_of(scenario: Scenario) -> Known:
     return Known(
         devices=scenario.cluster.device_count,
         nodes=scenario.cluster.node_count,
+        has_experts=scenario.workload.model.has_experts,
         architecture=scenario.cluster.devices[0].architecture,
         runtime=scenario.runtime.name,
         is_runtime_known=scenario.is_runtime_known,

@@ -106,6 +106,7 @@ def test_an_interval_is_even_in_logarithms_and_holds_the_step() -> None:
         Known(devices=16, nodes=2),
         Known(is_runtime_known=False),
         Known(unknown_switches=9),
+        Known(has_experts=True),
     ],
 )
 def test_knowing_less_is_wider(worse: Known) -> None:

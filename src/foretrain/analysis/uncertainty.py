@@ -47,6 +47,7 @@ class Known:
 
     devices: int = 1
     nodes: int = 1
+    has_experts: bool = False  # how tokens share themselves out among them is not known
     architecture: str = ""  # of the devices
     runtime: str = ""  # the preset
     is_runtime_known: bool = True  # else the preset stands in for it
@@ -136,6 +137,7 @@ def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: Known) -> 
             "unmeasured_kernels": with_compute * (1.0 - covered),
             "several_devices": float(known.devices > 1),
             "several_nodes": float(known.nodes > 1),
+            "experts": float(known.has_experts),
             "left_curve": share["interconnect"] * left,
             "unknown_runtime": float(not known.is_runtime_known),
             "unknown_switches": sqrt(known.unknown_switches),

@@ -206,6 +206,10 @@ class Model:
                 yield block, op
 
     @cached_property
+    def has_experts(self) -> bool:
+        return any("expert" in op.size for _, op in self.ops())
+
+    @cached_property
     def layers(self) -> int:
         """Number of blocks with repetitions counted."""
         return sum(block.repeat for block in self.blocks)

@@ -31,7 +31,7 @@ def _idle(said: Mapping[str, object], whole: Words, model: Model) -> Iterator[tu
         yield f"cp={whole.exchange}", "the context-parallel degree is 1"
     if said.get("sp") is True and whole.tp == 1:
         yield "sp", "tp is 1"
-    if "etp" in said and not any("expert" in op.size for _, op in model.ops()):
+    if "etp" in said and not model.has_experts:
         yield f"etp{whole.etp}", f"{model.name} has no experts"
     names = {name for block, op in model.ops() for name in (block.name, op.name)}
     if said.get("tables") == "rows" and LARGE not in names:

@@ -257,11 +257,7 @@ class _Resolver:
 
     def _expect_experts(self, words: Mapping[str, object] | None, model: Model) -> None:
         degree = (words or {}).get("ep", 1)
-        if (
-            isinstance(degree, int)
-            and degree > 1
-            and not any("expert" in op.size for _, op in model.ops())
-        ):
+        if isinstance(degree, int) and degree > 1 and not model.has_experts:
             raise PlanError(f"ep{degree}: {model.name} has no experts to distribute. Remove ep.")
 
     # --- plan, micro-batch and batch --------------------------------------------------------------------

@@ -127,7 +127,7 @@ def amount(value: float) -> str:
     """Three digits below a hundred."""
     if not math.isfinite(value):
         return "unknown"
-    return show_count(value) if value >= 100 else f"{value:.3g}"
+    return show_count(value) if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def headline(prediction: Prediction) -> str:

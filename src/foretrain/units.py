@@ -166,8 +166,8 @@ def rounded_seconds(seconds: float) -> str:
         return "unknown"
     if seconds == 0:
         return "0 s"
-    shown, _, unit = show_seconds(seconds).partition(" ")
-    number = float(shown.replace(",", ""))
+    unit = show_seconds(seconds).partition(" ")[2]
+    number = seconds / TIMES[unit]  # not the one shown: hours and days have one decimal there
     digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
     return f"{number:,.{digits}f} {unit}"
 

@@ -81,8 +81,8 @@ MISTAKES = {
         ["batch: specified twice, as 16 and as values to sweep"],
     ),
     "cluster varied and given": (
-        ["sweep", *ASK[1:], "--vary", "on=2 x dgx-h100"],
-        ["on: specified twice"],
+        ["sweep", *ASK[1:], "--vary", "on=4 x dgx-h100,8 x dgx-h100"],
+        ["on: specified twice, as 2 x dgx-h100 and"],
     ),
     "unknown file format": ([*ASK, "-o", "x.foo"], ["x.foo", ".html"]),
     "too many stages": (changed(on="8 x dgx-h100", plan="pp64"), ["64", "32 layers"]),

@@ -80,6 +80,19 @@ def test_devices_come_in_a_machine_that_is_named() -> None:
     assert not any("(--on)" in line for line in whole.assumptions)
 
 
+def test_a_schedule_that_was_not_said_is_named() -> None:
+    line = "schedule 1f1b: megatron default (1f1b, gpipe or zb-h1 in the plan)"
+    asked = {"on": "1 x dgx-h100", "batch": 64, "runtime": "megatron"}
+    assert line in predict("gpt2", plan="pp2", **asked).assumptions
+    for plan in ("pp2 1f1b", "pp2 vpp2", "dp8"):
+        assert line not in predict("gpt2", plan=plan, **asked).assumptions
+
+
+def test_a_batch_chosen_with_its_plan_is_told_in_tokens() -> None:
+    told = predict("llama3-8b", on="2 x dgx-h100").assumptions
+    assert any("4.19 M tokens per step, 32 micro-batches per replica" in line for line in told)
+
+
 def test_assumptions_do_not_widen_intervals() -> None:
     said = {"on": "1 x dgx-h100", "plan": "dp8 zero3 recompute=none", "batch": 8, "micro_batch": 1}
     less = predict(TINY, **said)  # type: ignore[arg-type]

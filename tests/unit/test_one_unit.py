@@ -61,3 +61,12 @@ def test_what_would_help() -> None:
     help_ = (Remedy("faster", 0.8, 1.5), Remedy("much faster", 1.1, 1.1))
     shown = [text for _, text in words.remedy_rows(replace(one, what_would_help=help_))]
     assert shown == ["0.80 s", "1.10 s"]
+
+
+def test_rates_below_a_hundred_have_three_digits() -> None:
+    assert [words.amount(rate) for rate in (7.1, 7.49, 15.08, 99.97)] == [
+        "7.10",
+        "7.49",
+        "15.1",
+        "100",
+    ]

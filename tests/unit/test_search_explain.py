@@ -36,15 +36,15 @@ def test_a_slower_plan_is_told_with_what_grew_most_first() -> None:
         BEST, plan="tp2 pp2 dp2", seconds=1.4, pipeline=0.35, work=0.86, data=0.09, memory=30e9
     )
     assert sentence(rival) == (
-        "pp=2: at best tp2 pp2 dp2, 1.40 s: 40 % slower (pipeline bubble +350 ms, compute of "
-        "the slowest stage +60.0 ms); 9.3 GiB less memory per device."
+        "pp=2: at best tp2 pp2 dp2, 1.40 s: 40 % slower (pipeline bubble +350 ms, compute and in-layer "
+        "communication of the slowest stage +60.0 ms); 9.3 GiB less memory per device."
     )
 
 
 def test_what_shrank_is_told_too() -> None:
     rival = replace(BEST, plan="x", seconds=1.2, work=1.2, data=0.0, update=0.0)
     said = sentence(rival)
-    assert "(compute of the slowest stage +400 ms" in said
+    assert "(compute and in-layer communication of the slowest stage +400 ms" in said
     assert "data-parallel communication −100 ms" in said
 
 

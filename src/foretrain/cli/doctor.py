@@ -10,9 +10,8 @@ from collections.abc import Callable
 from foretrain.cli.options import Output
 
 OPTIONAL = {
-    "torch": "nn.Module models and measurements",
+    "torch": "measurements",
     "ray": "search on several machines",
-    "fastapi": "the web explorer",
 }
 Check = tuple[str, str, str]  # name, ok | note | fault, what was found
 

@@ -111,7 +111,8 @@ class Question:
         typer.Option(
             metavar="N",
             help="Global batch size in samples, or in tokens such as 4Mtok. Default: one "
-            "micro-batch per replica.",
+            "micro-batch per replica of a plan (4 per "
+            "pipeline stage), or 4M tokens where the plan is chosen too.",
         ),
     ] = None
     batch_tokens: BatchTokens = None

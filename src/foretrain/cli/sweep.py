@@ -35,8 +35,8 @@ def sweep(
     first = {name: str(values[0]) for name, values in axes.items()}
     needed = dataclasses.replace(  # what is varied need not be given apart
         question,
-        model=first.get("model", question.model),
-        on=first.get("on", question.on),
+        model=question.model or first.get("model"),
+        on=question.on or first.get("on"),
     )
     asked = {**needed.asked(), **job.asked()}
     for name in ("model", "on"):

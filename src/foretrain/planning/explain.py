@@ -23,7 +23,7 @@ from foretrain.simulation import compile_scenario
 from foretrain.units import show_bytes, show_seconds
 
 PARTS = {
-    "work": "compute of the slowest stage",
+    "work": "compute and in-layer communication of the slowest stage",
     "pipeline": "pipeline bubble",
     "data": "data-parallel communication",
     "update": "parameter update",
@@ -190,7 +190,7 @@ def _pace(slower: float, than: float) -> str:
 
 
 def _because(grew: Mapping[str, float], slower: float) -> str:
-    """` (compute of the slowest stage +17.1 ms, parameter update −1.3 ms)`."""
+    """` (compute and in-layer communication of the slowest stage +17.1 ms, parameter update −1.3 ms)`."""
     scale = max(abs(slower), max(abs(v) for v in grew.values()))
     told = sorted(grew.items(), key=lambda item: -item[1])
     words = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,11 @@ def percent(share: float | None) -> str:
 
 def interval(prediction: Prediction) -> str:
     """`18.1–23.9 s`, both ends in one unit."""
-    low, high = (seconds(value) for value in prediction.interval)
+    return _range(*prediction.interval, seconds)
+
+
+def _range(least: float, most: float, shown: Callable[[float], str]) -> str:
+    low, high = shown(least), shown(most)
     number, _, unit = low.partition(" ")
     return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
 
@@ -123,7 +127,7 @@ def amount(value: float) -> str:
     """Three digits below a hundred."""
     if not math.isfinite(value):
         return "unknown"
-    return show_count(value) if value >= 100 else f"{value:.3g}"
+    return show_count(value) if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def headline(prediction: Prediction) -> str:
@@ -255,12 +259,12 @@ def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
     if job is None:
         return []
     risk = job.interruptions
-    low, high = (duration(value) for value in job.interval_seconds)
+    likely = _range(*job.interval_seconds, duration)
     every = f"{seconds(risk.checkpoint)} every {duration(risk.interval(job.compute_seconds))}"
     rows = [
         ("training", f"{clean(job.asked, 60)}: {job.steps:,} steps, {show_count(job.samples)} samples"),
         ("without failures", duration(job.compute_seconds)),
-        ("expected", f"{duration(job.expected_seconds)} ({low} – {high}), goodput {100 * job.goodput:.1f} %"),
+        ("expected", f"{duration(job.expected_seconds)} ({likely}), goodput {100 * job.goodput:.1f} %"),
         ("interruptions", f"one every {duration(risk.mtbf)}; a checkpoint of {every}"),
         ("device-hours", "unknown" if math.isinf(job.device_hours) else f"{job.device_hours:,.0f}"),
     ]  # fmt: skip

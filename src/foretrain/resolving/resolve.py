@@ -38,6 +38,7 @@ from foretrain.resolving.stack import stack_of
 from foretrain.resolving.work import as_trained
 from foretrain.runtime import presets
 from foretrain.scenario import Scenario
+from foretrain.units import show_count
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTerms
@@ -302,7 +303,11 @@ class _Resolver:
             micro = found.micro.samples
         whole = batch or found.batch or default_batch(found.plan, micro)
         if batch is None:
-            self._assume_batch(found.plan, whole, micro)
+            length = draft.model.seq_len
+            usual = (
+                f"{show_count(whole * length)} tokens per step" if found.batch and length else ""
+            )
+            self._assume_batch(found.plan, whole, micro, usual)
         return draft.scenario(found.plan, whole, micro)
 
     def _plan(self, draft: Draft, words: Mapping[str, object] | None) -> Plan:
@@ -321,9 +326,11 @@ class _Resolver:
     def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:
         is_split, replicas = whole.tp > 1, (whole.dp or 1) * whole.cp
         switched = "on" if whole.sp else "off"
+        is_piped = whole.pp > 1 and whole.vpp == 1  # with chunks it is interleaved
         lines = (
             ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3"),
             ("sp", f"sequence parallelism {switched}", is_split, "sp or no-sp"),
+            ("schedule", f"schedule {whole.schedule or '1f1b'}", is_piped, "1f1b, gpipe or zb-h1"),
             ("recompute", f"recompute {whole.recompute}", True, "recompute=none|selective|full"),
         )
         for word, what, matters, change in lines:
@@ -346,10 +353,11 @@ class _Resolver:
     def _assume_micro(self, found: MicroBatch) -> None:
         self.notes.assume(f"micro-batch {found.samples:,}", found.why, "--micro-batch")
 
-    def _assume_batch(self, plan: Plan, batch: int, micro: int) -> None:
+    def _assume_batch(self, plan: Plan, batch: int, micro: int, usual: str = "") -> None:
         passes = batch // (micro * plan.replicas)
         told = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
-        self.notes.assume(f"global batch {batch:,}", f"{told} per replica", "--batch")
+        size = f"{usual}, {told}" if usual else told
+        self.notes.assume(f"global batch {batch:,}", f"{size} per replica", "--batch")
 
 
 def _read(request: Request) -> Request:

@@ -62,7 +62,8 @@ def predict(
         measured: calibration of your own machine (`foretrain.calibrate()`).
         headroom: device memory to keep free: a fraction or a size.
         **job: `tokens`, `samples`, `steps` or `epochs` (of `dataset_samples` or `dataset_tokens`) of the whole job,
-            `usd_per_hour` of one device, and `pue`.
+            `usd_per_hour` of one device, `pue`, and what interrupts it: `mtbf` and `checkpoint_rate` of a node,
+            `restart`.
 
     Returns:
         Seconds, bytes and USD of a step. A plan that does not fit is not an error: `fits` is False.

@@ -159,6 +159,7 @@ _LABELS = {
     "Device": ("name", "title", "source", "measured_as"),
     "Network": ("source",),
     "Plan": ("text",),
+    "Length": ("asked",),
     "Runtime": ("title", "source", "aliases"),
 }
 """Fields that are for people: no answer depends on them. Measurements know devices and nodes by their identity."""

@@ -160,7 +160,7 @@ def test_unknown_formats_are_refused_before_a_page_is_made(answers: dict[str, An
 
 def test_values_have_short_names_too() -> None:
     plan = foretrain.Plan.of("tp2 pp2", devices=8, runtime=foretrain.Runtime.of("megatron"))
-    assert repr(plan) == "<Plan tp2 pp2 dp2: 8 ranks, micro-batch 1>"
+    assert repr(plan) == "<Plan tp2 pp2 dp2 sp: 8 ranks, micro-batch 1>"
     assert repr(foretrain.Cluster.of(ON)) == "<Cluster 1 x dgx-h100: 8 devices in 1 node>"
     assert repr(foretrain.Model.of("resnet50")).startswith("<Model resnet50: 25.56 M parameters, ")
     assert repr(foretrain.Workload.of("resnet50", 8)) == "<Workload resnet50: batch 8, bf16, adam>"

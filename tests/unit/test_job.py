@@ -127,7 +127,7 @@ def test_a_power_factor_and_an_unknown_price_are_told() -> None:
     assert plain.job.energy_kwh is not None
     assert whole.job.energy_kwh == pytest.approx(1.3 * plain.job.energy_kwh)
     assert any("cooling are not included" in line for line in plain.assumptions)
-    assert any("PUE of 1.3" in line for line in whole.assumptions)
+    assert any("PUE 1.3" in line for line in whole.assumptions)
     assert plain.interval == predict(**{**ASKED, "on": "2 x dgx-h100"}).interval
 
 
@@ -250,6 +250,7 @@ def test_jobs_of_different_lengths_are_not_compared_silently() -> None:
 def test_the_same_length_in_other_words_is_no_difference() -> None:
     a, b = predict(**ASKED, tokens="10B"), predict(**ASKED, tokens=1e10)
     assert (compare(a, b).remarks, compare(a, b).changed) == ((), {})
+    assert a.provenance["inputs_sha256"] == b.provenance["inputs_sha256"]
 
 
 def test_as_many_steps_of_another_batch_are_another_length() -> None:
@@ -295,7 +296,7 @@ def test_without_a_catalog_price_the_job_says_how_to_give_one() -> None:
     document = one.to_dict()
     assert document["job"]["usd"] is None
     assert [line for line in document["assumptions"] if "no catalog price" in line] == [
-        "job: cost unknown: no catalog price for these machines (--usd-per-hour)."
+        "job: cost unknown: no catalog price for these machines (--usd-per-hour)"
     ]
     valid(document)
     priced = predict(**asked, tokens="1B", usd_per_hour=2.0)
@@ -314,3 +315,20 @@ def test_rows_of_a_sweep_have_the_job_too() -> None:
     assert (failed["job_days"], failed["job_usd"]) == (None, None)
     head = render_page(sweep_page(found), "csv").splitlines()[0]
     assert "job_days,job_usd" in head
+
+
+def test_what_interrupts_a_job_can_be_said_and_is_then_no_assumption() -> None:
+    usual = predict(**ASKED, tokens="1T")
+    said = predict(**ASKED, tokens="1T", mtbf="30d", restart="20m", checkpoint_rate="40GB/s")
+    assert usual.job is not None
+    assert said.job is not None
+    risk = said.job.interruptions
+    assert risk.restart == 1200.0
+    assert risk.mtbf == pytest.approx(30 * 86400 / said.question["nodes"])
+    assert risk.checkpoint < usual.job.interruptions.checkpoint
+    assert said.job.expected_seconds > usual.job.expected_seconds
+    words = ("(--mtbf)", "(--restart)", "(--checkpoint-rate)")
+    assert all(any(line.endswith(word) for line in usual.assumptions) for word in words)
+    assert not any(line.endswith(words) for line in said.assumptions)
+    assert said.question["mtbf_hours"] == 720.0
+    assert said.provenance["inputs_sha256"] != usual.provenance["inputs_sha256"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foretrain import predict
 from foretrain.compile.blocks import Blocks
 from foretrain.errors import PlanError
 from foretrain.model.graph import Op, Tensor
@@ -338,3 +339,16 @@ def test_a_degree_without_a_number_says_what_it_needs(word: str) -> None:
 
     with pytest.raises(PlanError, match=f"{word}: needs a number, such as {word}"):
         said(f"tp2 {word}")
+
+
+def test_a_plan_made_of_words_is_what_the_words_are():
+    asked = {"on": "2 x dgx-h100", "runtime": "megatron", "batch": 64, "seq": 4096}
+    words = "tp4 pp2 zero1 micro=2"
+    made = Plan.of(words, devices=16, runtime=runtime("megatron"))
+    whole, said = (
+        predict("llama3-8b", plan=made, **asked),
+        predict("llama3-8b", plan=words, **asked),
+    )
+    assert whole.provenance["inputs_sha256"] == said.provenance["inputs_sha256"]
+    assert whole.step_seconds == said.step_seconds
+    assert "micro-batch 2: as in the plan given (--micro-batch)" in whole.assumptions

@@ -14,13 +14,15 @@ from foretrain.units import rounded_seconds, show_count
 WORK = ("model", "parameters", "global_batch", "seq_len", "precision", "optimizer")
 """What a step has to do; the rest of a question is how it is done."""
 _ASKED = (*WORK, "trained_parameters", "cluster", "devices", "plan", "micro_batch", "runtime",
-          "headroom", "stragglers", "calibration", "calibration_sha256", "usd_per_device_hour", "pue")  # fmt: skip
+          "headroom", "stragglers", "calibration", "calibration_sha256", "usd_per_device_hour", "pue",
+          "mtbf_hours", "restart_seconds", "checkpoint_rate")  # fmt: skip
 _TABLES = {"runtime_options": "default", "data": None}
 """Parts of a question that have parts themselves, and what one that is not listed is."""
 _TITLES = {
     "global_batch": "batch", "seq_len": "sequence", "micro_batch": "micro-batch",
     "trained_parameters": "trained parameters", "calibration_sha256": "calibration hash",
-    "usd_per_device_hour": "USD per device-hour",
+    "usd_per_device_hour": "USD per device-hour", "mtbf_hours": "MTBF of a node (h)",
+    "restart_seconds": "restart (s)", "checkpoint_rate": "checkpoint rate (bytes/s)",
 }  # fmt: skip
 _SAME = 5e-4  # steps that differ by less take as long
 _MOST_NAMED = 3

@@ -102,6 +102,7 @@ def _question() -> dict[str, Any]:
         "stragglers": _TEXT,
         **dict.fromkeys(("calibration", "calibration_sha256"), _TEXT),
         **dict.fromkeys(("headroom", "usd_per_device_hour", "pue"), _AMOUNT),
+        **dict.fromkeys(("mtbf_hours", "restart_seconds", "checkpoint_rate"), _AMOUNT),
     }
     return {
         "type": "object",

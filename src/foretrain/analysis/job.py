@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
 import numpy as np
 
-from foretrain.analysis.goodput import HOUR, Interruptions, Risk, checkpoint_bytes, figure
+from foretrain.analysis.goodput import HOUR, Interruptions, Risk, checkpoint_bytes
 from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
 from foretrain.errors import InputError
 from foretrain.limits import shown
 from foretrain.model.workload import Workload
-from foretrain.units import counted, parse_amount, rounded_seconds, show_bandwidth, show_count
+from foretrain.units import (
+    counted,
+    parse_amount,
+    parse_bandwidth,
+    parse_seconds,
+    rounded_seconds,
+    show_count,
+)
 
 AMOUNTS = ("tokens", "samples", "steps", "epochs")
 MOST = 1e21
 """of anything that is counted, and of USD: beyond any in use, and no sum of it overflows"""
-_NO_PRICE = "job: cost unknown: no catalog price for these machines (--usd-per-hour)."
+_NO_PRICE = "job: cost unknown: no catalog price for these machines (--usd-per-hour)"
 MOST_PUE = 10.0
 """power of a data centre over that of its computers: beyond any in use"""
 
@@ -41,11 +48,18 @@ class JobTerms:
     length: Length | None = None
     usd_per_device_hour: float | None = None
     pue: float | None = None
+    risk: Risk = field(default_factory=Risk)
 
     def to_dict(self) -> dict[str, Any]:
         """What was said, as part of a question."""
-        length = None if self.length is None else self.length.asked
-        said = {"job": length, "usd_per_device_hour": self.usd_per_device_hour, "pue": self.pue}
+        said = {
+            "job": None if self.length is None else self.length.asked,
+            "usd_per_device_hour": self.usd_per_device_hour,
+            "pue": self.pue,
+            "mtbf_hours": self.risk.machine_mtbf_hours,
+            "restart_seconds": self.risk.restart_seconds,
+            "checkpoint_rate": self.risk.checkpoint_rate,
+        }
         return {name: value for name, value in said.items() if value is not None}
 
     def totals(
@@ -61,7 +75,7 @@ class JobTerms:
             return None
         samples, devices = self.length.samples, cluster.device_count
         steps = max(1, ceil(samples / workload.global_batch - 1e-9))
-        risk = Risk().interruptions(checkpoint_bytes(workload), _machines(cluster))
+        risk = self.risk.interruptions(checkpoint_bytes(workload), _machines(cluster))
         low, high = (risk.expected(steps * seconds) for seconds in interval)
         watts = _watts(cluster)
         return JobTotals(
@@ -78,7 +92,8 @@ class JobTerms:
             board_watts=watts,
             pue=self.pue,
             notes=(
-                *_notes(cluster, risk, watts, self.pue),
+                *(f"job: {line}" for line in self.risk.assumptions(is_spot=False)),
+                *_energy_notes(watts, self.pue),
                 *(() if usd_per_hour is not None else (_NO_PRICE,)),
             ),
         )
@@ -172,16 +187,37 @@ def job_terms(words: JobWords, workload: Workload) -> JobTerms:
     else:
         faults += [
             f"{name}: has no effect without a job length; specify tokens, samples, steps or epochs."
-            for name in ("dataset_samples", "dataset_tokens", "pue")
+            for name in ("dataset_samples", "dataset_tokens", "pue", *_RISKS)
             if name in told
         ]
     price = _price(told.get("usd_per_hour"), faults)
     pue = _positive("pue", told.get("pue"), faults)
     if pue is not None and not 1.0 <= pue <= MOST_PUE:
         faults.append(f"pue: {told['pue']} must be between 1 and {MOST_PUE:g}.")
+    risks = {name: _quantity(name, told.get(name), faults) for name in _RISKS}
     if faults:
         raise InputError("invalid job:", faults=faults)
-    return JobTerms(length, price, pue)
+    mtbf = None if risks["mtbf"] is None else risks["mtbf"] / HOUR
+    risk = Risk(mtbf, None, risks["checkpoint_rate"], risks["restart"])
+    return JobTerms(length, price, pue, risk)
+
+
+_RISKS = {"mtbf": parse_seconds, "restart": parse_seconds, "checkpoint_rate": parse_bandwidth}
+
+
+def _quantity(name: str, given: float | str | None, faults: list[str]) -> float | None:
+    """Seconds, or bytes/s, in words or as a number."""
+    if given is None:
+        return None
+    try:
+        value = _RISKS[name](given) if isinstance(given, str) else float(given)
+    except InputError as error:
+        faults.append(f"{name}: {error}")
+        return None
+    if not 0 < value <= MOST:
+        faults.append(f"{name}: {shown(given)} must be positive and at most {MOST:g}.")
+        return None
+    return value
 
 
 def _dataset(told: Mapping[str, Any], workload: Workload, faults: list[str]) -> float | None:
@@ -300,19 +336,8 @@ def _watts(cluster: Cluster) -> float | None:
     return float(np.dot(counts, known))
 
 
-def _notes(
-    cluster: Cluster, risk: Interruptions, watts: float | None, pue: float | None
-) -> tuple[str, ...]:
-    rates = sorted({Risk().bytes_per_second(node) for node, _ in _machines(cluster)})
-    written = " or ".join(show_bandwidth(rate) for rate in rates)
-    told = (
-        f"job: a node of {figure('failures', 'devices'):g} devices fails every "
-        f"{figure('failures', 'machine_days'):g} days on average, a restart takes "
-        f"{risk.restart / 60:g} min, checkpoints are written at {written} per node."
-    )
+def _energy_notes(watts: float | None, pue: float | None) -> tuple[str, ...]:
     if watts is None:
-        return (told,)
-    rest = (
-        "hosts, network and cooling are not included" if pue is None else f"times a PUE of {pue:g}"
-    )
-    return told, f"job: energy assumes that devices draw their TDP all the time; {rest}."
+        return ()
+    rest = "hosts, network and cooling are not included" if pue is None else f"times PUE {pue:g}"
+    return (f"job: energy assumes that devices draw their TDP all the time; {rest} (--pue)",)

@@ -16,3 +16,6 @@ class JobWords(TypedDict, total=False):
     dataset_tokens: float | str | None
     usd_per_hour: float | str | None  # of one device
     pue: float | str | None
+    mtbf: float | str | None  # of one node: seconds, or "90d"
+    restart: float | str | None  # seconds, or "15m"
+    checkpoint_rate: float | str | None  # of one node: bytes/s, or "2GB/s"

@@ -40,6 +40,18 @@ class Job:
             help="Power usage effectiveness: data center power over device power, for energy.",
         ),
     ] = None
+    mtbf: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Mean time between failures of one node, such as 90d."),
+    ] = None
+    restart: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time from a failure until training resumes."),
+    ] = None
+    checkpoint_rate: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Checkpoint write bandwidth per node, such as 2GB/s."),
+    ] = None
 
     def asked(self) -> dict[str, Any]:
         """Arguments of the public API; what was left out stays out."""

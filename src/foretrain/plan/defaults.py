@@ -48,8 +48,8 @@ PLAIN = PlanDefaults()
 """A stack that does nothing by itself."""
 
 
-def plan_defaults(stack: Runtime, model: Model) -> PlanDefaults:
-    """The defaults of a stack's preset for a model.
+def plan_defaults(stack: Runtime, model: Model | None = None) -> PlanDefaults:
+    """The defaults of a stack's preset, for a model where one is known.
 
     Stacks that keep weights gathered in pipelines split them no more there: gradients and optimizer states stay
     where one rank keeps them (ZeRO-1). Latent attention has a recomputation of its own in some recipes.
@@ -57,7 +57,7 @@ def plan_defaults(stack: Runtime, model: Model) -> PlanDefaults:
     rows = dict(stack.defaults)
     zero = int(rows.get("zero", "0"))
     latent = rows.get("recompute_latent")
-    if latent is not None and not any(op.name == "kv_up" for _, op in model.ops()):
+    if model is None or not any(op.name == "kv_up" for _, op in model.ops()):
         latent = None
     return PlanDefaults(
         zero=zero,

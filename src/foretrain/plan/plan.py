@@ -10,7 +10,7 @@ from typing import Any
 from foretrain.errors import PlanError
 from foretrain.limits import shown
 from foretrain.loading import is_file
-from foretrain.plan.defaults import PLAIN, PlanDefaults
+from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build, parse
 from foretrain.plan.strategy import Node, Schedule
@@ -61,13 +61,15 @@ class Plan:
         *,
         devices: int,
         runtime: Runtime,
-        defaults: PlanDefaults = PLAIN,
+        defaults: PlanDefaults | None = None,
         micro_batch: int | None = None,
     ) -> Plan:
         """From a short form, a YAML file or its content; data parallelism uses the remaining devices.
 
-        What the text does not specify is taken from `defaults` (`plan.defaults.plan_defaults` of the stack and the model).
+        What the text does not specify is what the runtime does by itself, or what `defaults` say; a micro-batch that
+        neither text nor `micro_batch` gives is 1.
         """
+        defaults = plan_defaults(runtime) if defaults is None else defaults
         if isinstance(spec, Plan):
             plan = spec
         elif isinstance(spec, Words):

@@ -275,6 +275,8 @@ class _Resolver:
         plan = self._plan(draft, words)
         if micro is None and words is None and self._tree_has_micro():
             micro = plan.schedule.micro_batch
+            if isinstance(self.request.plan, Plan):
+                self.notes.assume(f"micro-batch {micro:,}", "as in the plan given", "--micro-batch")
         if batch is not None and not self.notes.strict:
             batch, warned = shared_batch(batch, micro, plan.replicas)
             self.notes.warnings += warned

@@ -326,11 +326,16 @@ def _assume(
     for key, row in data["answered_by_preset"].items():
         is_asked = row.get("for") in (None, family_of(model))
         is_asked &= cluster.device_count >= row.get("devices", 1)
-        if is_asked and key not in options:
+        if is_asked and not {key, row["field"]} & options.keys():
             value = getattr(chosen, row["field"])
             word = {True: "on", False: "off"}.get(value, value)
             why = reasons.get(key) or f"{chosen.name} default"
-            notes.assume(f"{row['title']} {word}", why, f"--set {key}=…")
+            change = row.get("stopped_by", key) if value is True else key
+            notes.assume(f"{row['title']} {word}", why, f"--set {change}=…")
+        is_refused = key in options and _word(options[key]) in _NOTHING
+        if is_refused and "stopped_by" in row and getattr(chosen, row["field"]):
+            own = f"{chosen.name} has {row['title']} of its own"
+            notes.warn(f"{key} = false has no effect: {own}. Use --set {row['stopped_by']}=false.")
     for key, reason in data["unmodelled"].items():
         if key in options and _word(options[key]) not in _NOTHING:
             notes.warn(f"{key} = {options[key]} is not modeled: {reason}.")

@@ -173,7 +173,14 @@ def _changes(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> dict[
                 one, other = (f"{k} = {shown(options[k])}" for k in (setters[field], key))
                 notes.contradiction(one, other, other)
             changes[field], setters[field] = value, key
-    return changes | {key: options[key] for key in options if key in _named_fields()}
+    named = {key: options[key] for key in options if key in _named_fields()}
+    for field in named.keys() & changes.keys():
+        # another number is a finer word for the same; on and off are not
+        if (_word(named[field]) in _NOTHING or named[field] == 0) == bool(changes[field]):
+            key = setters[field]
+            one, other = f"{key} = {shown(options[key])}", f"{field} = {shown(named[field])}"
+            notes.contradiction(one, other, other)
+    return changes | named
 
 
 def _set_by(preset: Runtime, key: str, value: Any) -> dict[str, Any]:
@@ -278,7 +285,8 @@ def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     for key, table in preset_file()["options"].items():
         value = options.get(key)
         if value is not None and _word(value, table) not in table:
-            near = did_you_mean(str(value), [str(word).lower() for word in table])
+            known = [str(word).lower() for word in table]
+            near = did_you_mean(str(value), known) or f" Known: {', '.join(known)}."
             faults[key] = f"{key}: {value!r} is not a valid value.{near}"
     error = RuntimePresetError("invalid runtime options:", faults=faults.values())
     for key in faults:

@@ -152,6 +152,9 @@ def test_what_agrees_is_not_mentioned(options: dict[str, Any], plan: dict[str, A
     [
         {"attn_impl": "torch", "attention": "flash"},
         {"cuda_graphs": False, "cuda_graph_impl": "local"},
+        {"cuda_graphs": True, "uses_cuda_graphs": False},
+        {"overlaps_gradients": True, "overlap_grad_reduce": False},
+        {"moe_a2a_overlap": False, "expert_overlap": 1.0},
     ],
 )
 def test_a_question_must_not_contradict_itself(options: dict[str, Any]) -> None:
@@ -166,3 +169,28 @@ def test_a_field_that_is_named_is_the_last_word_in_any_order() -> None:
     turned = dict(reversed(options.items()))
     assert found(options).runtime == found(turned).runtime
     assert found(options).runtime.host_seconds_per_kernel == 1e-4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"grad_accum": "bogus"},
+        {"num_microbatches": -3},
+        {"fsdp_shard_size": "all"},
+        {"hsdp_replicas": 1.5},
+        {"recompute_num_layers": "some"},
+    ],
+)
+def test_counts_that_are_none_are_named(options: dict[str, Any]) -> None:
+    (key,) = options
+    told = [line for line in found(options).warnings if f"runtime_options.{key}" in line]
+    assert told
+    assert "unknown; ignored" in told[0]
+
+
+def test_words_of_experts_in_a_shape_without_them_are_named() -> None:
+    shape = {"family": "moe", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
+    model = {**shape, "vocab_size": 1000, "num_experts_per_tok": 2}
+    told = found({}, {"dp": 16}, model=model).assumptions
+    assert any("num_experts: not specified, so" in line for line in told)
+    assert any("num_experts_per_tok = 2 has no effect" in line for line in told)

@@ -9,6 +9,7 @@ import pytest
 
 import foretrain
 from foretrain import Plan, predict
+from foretrain.asked import Asked
 from foretrain.errors import PlanError
 from foretrain.report.answers import fit_page, whatif_page
 from foretrain.report.page import render_page
@@ -162,3 +163,18 @@ def test_fit_splits_as_the_stack_does() -> None:
     split = [one.change for one in found.changes if one.change.startswith("tp")]
     assert split
     assert all(" sp" in one and "no-sp" not in one for one in split)
+
+
+def test_the_word_of_a_default_that_is_on_turns_it_off() -> None:
+    """torch.compile only turns fusion on; stacks with fused kernels of their own have another word."""
+    asked: Asked = {"on": "1 x dgx-h100", "plan": "dp8", "batch": 64, "runtime": "megatron"}
+    line = next(line for line in ask("gpt2", **asked).assumptions if "elementwise" in line)
+    assert "--set fuses_elementwise=" in line
+    off = ask("gpt2", **asked, runtime_options={"fuses_elementwise": False})
+    assert not off.runtime.fuses_elementwise
+    assert not any("elementwise" in line for line in off.assumptions)
+    told = ask("gpt2", **asked, runtime_options={"compile": False}).warnings
+    assert any("compile = false has no effect" in line for line in told)
+    assert not ask(
+        "gpt2", **{**asked, "runtime": "fsdp2"}, runtime_options={"compile": False}
+    ).warnings

@@ -114,6 +114,12 @@ def test_figures_that_have_no_room_side_by_side_are_told() -> None:
     assert " ".join(line.strip() for line in found[2:]).count("123,456,789") == 4
 
 
+def test_a_table_of_names_alone_has_them_below_each_other() -> None:
+    found = shown(grid("lnn", ("plan", PLAN, PLAN), head=("", "A", "B")), 40)
+    assert sum(PLAN in line for line in found) == 2
+    assert found[1].strip() == "plan"
+
+
 def test_a_table_without_names_keeps_its_figures() -> None:
     found = shown(grid("lrr", ("interconnect", "3.26 s", "15 %")), 14)
     assert [line.strip() for line in found] == ["interconnect", "3.26 s 15 %"]

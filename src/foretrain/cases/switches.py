@@ -176,6 +176,11 @@ def unknown_words(options: Options) -> list[str]:
     is_counted = _is_number(mode) or str(mode).isdecimal()
     if mode is not None and not is_counted and checkpointing(options) is None:
         wrong.append((_stated(options, CHECKPOINTING), mode))
+    for key in (*SHARD_SIZE, *REPLICAS, *ACCUMULATED, LAYERS):
+        value = options.get(key)
+        # torchtitan writes -1 for "the rest"; no layer, and nothing to share, are counts too
+        if value not in (None, 0, -1) and _whole(options, (key,)) is None:
+            wrong.append((key, value))
     return [f"runtime_options.{key} = {word}: unknown; ignored." for key, word in wrong]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -33,6 +33,9 @@ FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_OF_EXPERTS = (
+    "num_experts_per_tok", "moe_intermediate_size", "num_shared_experts", "first_dense_layers",
+)  # fmt: skip
 _FIELDS = tuple(field.name for field in fields(TransformerShape))
 
 
@@ -124,9 +127,20 @@ def _imply(merged: dict[str, Any], given: Mapping[str, Any], family: str, notes:
         merged["intermediate_size"] = ffn
         notes.append(f"model.intermediate_size: not specified, using {ffn}")
     experts = merged.get("num_experts")
+    if not experts:
+        notes.extend(_without_experts(given, family))
     if experts and merged.get("num_experts_per_tok") is None:
         merged["num_experts_per_tok"] = min(2, int(experts))
         notes.append("model.num_experts_per_tok: not specified, using 2")
+
+
+def _without_experts(given: Mapping[str, Any], family: str) -> Iterator[str]:
+    """What speaks of experts in a shape that has none."""
+    if family == "moe":
+        yield "model.num_experts: not specified, so the feed-forward layers are dense"
+    for key in _OF_EXPERTS:
+        if given.get(key):
+            yield f"model.{key} = {given[key]} has no effect: model.num_experts is not specified"
 
 
 def _label(data: Mapping[str, Any], shape: TransformerShape) -> str:

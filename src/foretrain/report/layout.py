@@ -219,9 +219,9 @@ def _stacked(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
     sizes = _sizes(rest, inner)
     if any(grid.head):
         yield from _name_lines([(grid.head[i], "dim") for i in at], width)
-        if sizes is not None:
-            head, *_ = _drawn(Grid(rest.columns, (), rest.gap, rest.head), sizes, whole)
-            yield ((" " * INDENT, ""), *head)
+        if sizes is not None:  # no line at all where every column is a name
+            for head in _drawn(Grid(rest.columns, (), rest.gap, rest.head), sizes, whole):
+                yield ((" " * INDENT, ""), *head)
     for own, others in zip(grid.rows, rest.rows, strict=True):
         yield from _name_lines([own[i] for i in at], width)
         one = Grid(rest.columns, (others,), rest.gap, () if sizes is not None else rest.head)

@@ -173,7 +173,14 @@ def _changes(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> dict[
                 one, other = (f"{k} = {shown(options[k])}" for k in (setters[field], key))
                 notes.contradiction(one, other, other)
             changes[field], setters[field] = value, key
-    return changes | {key: options[key] for key in options if key in _named_fields()}
+    named = {key: options[key] for key in options if key in _named_fields()}
+    for field in named.keys() & changes.keys():
+        # another number is a finer word for the same; on and off are not
+        if (_word(named[field]) in _NOTHING or named[field] == 0) == bool(changes[field]):
+            key = setters[field]
+            one, other = f"{key} = {shown(options[key])}", f"{field} = {shown(named[field])}"
+            notes.contradiction(one, other, other)
+    return changes | named
 
 
 def _set_by(preset: Runtime, key: str, value: Any) -> dict[str, Any]:
@@ -278,7 +285,8 @@ def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     for key, table in preset_file()["options"].items():
         value = options.get(key)
         if value is not None and _word(value, table) not in table:
-            near = did_you_mean(str(value), [str(word).lower() for word in table])
+            known = [str(word).lower() for word in table]
+            near = did_you_mean(str(value), known) or f" Known: {', '.join(known)}."
             faults[key] = f"{key}: {value!r} is not a valid value.{near}"
     error = RuntimePresetError("invalid runtime options:", faults=faults.values())
     for key in faults:
@@ -326,11 +334,16 @@ def _assume(
     for key, row in data["answered_by_preset"].items():
         is_asked = row.get("for") in (None, family_of(model))
         is_asked &= cluster.device_count >= row.get("devices", 1)
-        if is_asked and key not in options:
+        if is_asked and not {key, row["field"]} & options.keys():
             value = getattr(chosen, row["field"])
             word = {True: "on", False: "off"}.get(value, value)
             why = reasons.get(key) or f"{chosen.name} default"
-            notes.assume(f"{row['title']} {word}", why, f"--set {key}=…")
+            change = row.get("stopped_by", key) if value is True else key
+            notes.assume(f"{row['title']} {word}", why, f"--set {change}=…")
+        is_refused = key in options and _word(options[key]) in _NOTHING
+        if is_refused and "stopped_by" in row and getattr(chosen, row["field"]):
+            own = f"{chosen.name} has {row['title']} of its own"
+            notes.warn(f"{key} = false has no effect: {own}. Use --set {row['stopped_by']}=false.")
     for key, reason in data["unmodelled"].items():
         if key in options and _word(options[key]) not in _NOTHING:
             notes.warn(f"{key} = {options[key]} is not modeled: {reason}.")

@@ -11,6 +11,7 @@ import foretrain
 from foretrain import Plan, predict
 from foretrain.asked import Asked
 from foretrain.errors import PlanError
+from foretrain.model.workload import DataSource
 from foretrain.report.answers import fit_page, whatif_page
 from foretrain.report.page import render_page
 from foretrain.report.search import search_page
@@ -178,3 +179,10 @@ def test_the_word_of_a_default_that_is_on_turns_it_off() -> None:
     assert not ask(
         "gpt2", **{**asked, "runtime": "fsdp2"}, runtime_options={"compile": False}
     ).warnings
+
+
+def test_bytes_that_no_storage_delivers_are_told() -> None:
+    data = DataSource(bytes_per_sample=1e8)
+    told = ask("resnet50", on="1 x dgx-h100", batch=256, data=data).warnings
+    assert any("storage bandwidth of dgx-h100 is unknown" in line for line in told)
+    assert not ask("resnet50", on="1 x dgx-h100", batch=256, data=DataSource(0.0)).warnings

@@ -34,6 +34,7 @@ class Task:
     warnings: tuple[str, ...] = field(default=(), compare=False)
     is_runtime_known: bool = True
     unknown_switches: int = 0
+    stragglers: str = ""  # as they were asked for; the cluster has them
 
     @classmethod
     def of(cls, scenario: Scenario) -> Task:
@@ -47,6 +48,7 @@ class Task:
             scenario.warnings,
             scenario.is_runtime_known,
             scenario.unknown_switches,
+            scenario.stragglers,
         )
 
     def __repr__(self) -> str:
@@ -95,6 +97,7 @@ class Task:
             self.runtime,
             measured=self.measured,
             headroom=self.headroom,
+            stragglers=self.stragglers,
             assumptions=self.assumptions,
             warnings=self.warnings,
             is_runtime_known=self.is_runtime_known,

@@ -142,6 +142,7 @@ class _Resolver:
     def scenario(self) -> Scenario:
         draft, words, is_known = self.draft()
         found = self._planned(draft, words)
+        self._note_storage(found.cluster)
         return replace(
             found,
             job=self._job(found),
@@ -172,6 +173,15 @@ class _Resolver:
         from foretrain.cluster.stragglers import with_stragglers
 
         return with_stragglers(cluster, self.request.stragglers)
+
+    def _note_storage(self, cluster: Cluster) -> None:
+        data = self.request.data
+        nodes = [run.node for run in cluster.runs if run.node.host.storage_bandwidth is None]
+        if data is not None and data.bytes_per_sample and nodes:
+            self.notes.warn(
+                f"data: bytes_per_sample has no effect: the storage bandwidth of {nodes[0].name} is "
+                "unknown. Set storage_bandwidth of its host in a cluster file."
+            )
 
     def _stragglers(self) -> str:
         if self.request.stragglers is None:

@@ -180,3 +180,10 @@ def test_an_unknown_key_of_a_case_is_told_with_a_suggestion() -> None:
 def test_a_switch_beside_the_keys_of_a_case_still_counts() -> None:
     assert scenario_from_case(case({}, attention="unfused")).runtime.attention == "unfused"
     assert scenario_from_case(case({}, attn_impl="unfused")).runtime.attention == "unfused"
+
+
+def test_labels_and_idle_schedules_are_told() -> None:
+    found = asked({"release": "25.02"}, plan="tp2 pp2 vpp2 1f1b")
+    assert "release = '25.02' has no effect: it only says where a run comes from." in found.warnings
+    assert "1f1b in the plan has no effect: vpp is 2, so it is interleaved." in found.warnings
+    assert not scenario_from_case(case({"release": "25.02"})).warnings

@@ -72,8 +72,10 @@ class WhatIf(Answer):
         """Where the work is another, times do not compare."""
         models = [str(p.question.get("model")) for p in (self.base, self.changed)]
         sizes = {p.question.get("parameters") for p in (self.base, self.changed)}
-        if len(set(models)) > 1 or len(sizes) > 1:
+        if len(set(models)) > 1:
             return (f"Different work: {models[0]} before, {models[1]} after.",)
+        if len(sizes) > 1:  # adapters
+            return (f"Different work: {models[0]} has other parameters after.",)
         return ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.resolving import Request
-from foretrain.resolving.stack import is_switch, preset_of
+from foretrain.resolving.stack import is_switch, labels, preset_of
 
 # letters and digits alone
 _SCHEDULES = {
@@ -95,7 +95,7 @@ class _Translation:
         rest = {
             key: value
             for key, value in self.options.items()
-            if key not in (*OF_PLANS, *against) and value is not None
+            if key not in (*OF_PLANS, *against, *labels()) and value is not None
         }
         return Request(
             case["model"],

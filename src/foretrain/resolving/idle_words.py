@@ -27,6 +27,8 @@ def _idle(said: Mapping[str, object], whole: Words, model: Model) -> Iterator[tu
         yield str(schedule), "pp is 1"
     elif schedule == "interleaved" and whole.vpp == 1:
         yield "interleaved", "vpp is 1, so 1f1b is used"
+    elif schedule == "1f1b" and whole.vpp > 1:
+        yield "1f1b", f"vpp is {whole.vpp}, so it is interleaved"
     if "exchange" in said and whole.cp == 1:
         yield f"cp={whole.exchange}", "the context-parallel degree is 1"
     if said.get("sp") is True and whole.tp == 1:

@@ -56,6 +56,7 @@ def stack_of(
     _expect_modelled(given)
     if notes.strict:
         _expect_said_here(given)
+        _note_labels(given, notes)
     given = _understood(given, notes)
     preset = _told(preset, given)
     chosen = preset.with_options(_changes(preset, given, notes))
@@ -275,6 +276,19 @@ def _expect_said_here(options: Mapping[str, Any]) -> None:
         raise RuntimePresetError("invalid runtime options:", faults=faults)
 
 
+def labels() -> tuple[str, ...]:
+    """Switches that only tell where a run comes from."""
+    return tuple(preset_file()["no_effect"])
+
+
+def _note_labels(options: Mapping[str, Any], notes: Notes) -> None:
+    for key in labels():
+        if key in options:
+            notes.warn(
+                f"{key} = {shown(options[key])} has no effect: it only says where a run comes from."
+            )
+
+
 def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     """The switches without those that nothing here answers to, so that what is said to be ignored is."""
     faults = {
@@ -303,6 +317,7 @@ def known_options() -> frozenset[str]:
         "mebibytes",
         "milliseconds",
         "unmodelled",
+        "dates",
         "no_effect",
         "work",
         "elsewhere",

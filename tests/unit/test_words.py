@@ -172,6 +172,8 @@ def test_the_speed_from_which_networks_have_rdma_is_that_of_the_catalogue() -> N
         ("4090", [("server-rtx-4090", 1, 1)]),
         ("1 4090", [("server-rtx-4090", 1, 1)]),
         ("8 x RTX 4090", [("server-rtx-4090", 1, 8)]),
+        ("8 x RTX4090", [("server-rtx-4090", 1, 8)]),
+        ("GeForce RTX 4090", [("server-rtx-4090", 1, 1)]),
         ("2 nodes of 4 3090", [("server-rtx-3090", 2, 4)]),
         ("aws:p4d.24xlarge:2", [("aws:p4d.24xlarge", 2, 8)]),
         ("aws:p4d.24xlarge", [("aws:p4d.24xlarge", 1, 8)]),

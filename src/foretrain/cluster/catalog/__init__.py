@@ -291,7 +291,8 @@ def _folded(name: str) -> str:
     plain = (
         re.sub(r"[\s_]+", "-", name.strip().lower()).removeprefix("nvidia-").removeprefix("amd-")
     )
-    return re.sub(r"(\d)-gb\b", r"\1gb", plain).removeprefix("instinct-")
+    plain = re.sub(r"(\d)-gb\b", r"\1gb", plain).removeprefix("instinct-")
+    return re.sub(r"^rtx(\d)", r"rtx-\1", plain.removeprefix("geforce-"))
 
 
 def _unknown(what: str, name: str, words: Mapping[str, str]) -> ClusterError:

@@ -107,7 +107,7 @@ def test_work_of_the_fold_does_not_grow_with_the_members_of_a_group():
         question = ask(
             "gpt2", on=f"{nodes} x dgx-h100", plan="zero1", batch=8 * nodes, micro_batch=1
         )
-        with patch.object(fold, "_mix", wraps=fold._mix) as mix:
+        with patch.object(fold, "mix", wraps=fold.mix) as mix:
             compile_scenario(question)
         return mix.call_count
 

@@ -24,7 +24,7 @@ class Plan:
 
     >>> from foretrain import Plan, Runtime
     >>> Plan.of("tp2 pp2 zero1", devices=8, runtime=Runtime.of("megatron"))
-    <Plan tp2 pp2 dp2 zero1: 8 ranks, micro-batch 1>
+    <Plan tp2 pp2 dp2 zero1 sp: 8 ranks, micro-batch 1>
     """
 
     mesh: Mesh

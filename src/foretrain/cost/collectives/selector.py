@@ -8,7 +8,7 @@ Apart from the algorithms, which know nothing of protocols.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
 
@@ -120,29 +120,23 @@ def select(
     collective: str, size: float, wiring: Wiring, library: str, choose: Chosen = ()
 ) -> Choice:
     """The pair of algorithm and protocol that the user chose, the library's rule says, or that is fastest."""
-    rates = dict(wiring.rates)
-    patterns = tuple((pattern, 0.0) for pattern in rates)
-    able = _able(collective, size, replace(wiring, rate=0.0, rates=patterns), library, choose)
-    if not able:
-        raise Bug(f"no algorithm implements {collective!r}.")
-    return min(able, key=lambda choice: choice.seconds(rates.get(choice.pattern, wiring.rate)))
-
-
-@lru_cache(maxsize=4096)
-def _able(
-    collective: str, size: float, wiring: Wiring, library: str, choose: Chosen
-) -> tuple[Choice, ...]:
-    """What may be chosen, whatever the links' rates are: a what-if changes them and little else."""
     wish = dict(choose).get(name_of(collective), "")
     expect_able(choose, [(collective, wiring)])
     able = [a for a in _routed(collective, wiring, library, choose) if _can(a.name, wiring)]
     rule = _rule(collective, size, wiring.ranks, library)
     able = [a for a in able if a.name == rule] or able
-    return tuple(
-        _choice(algorithm, protocol, collective, size, wiring, library)
-        for algorithm in able
-        for protocol in _protocols(algorithm, collective, size, wiring, library, wish)
-    )
+    best: Choice | None = None
+    best_seconds = float("inf")
+    for algorithm in able:
+        rate = dict(wiring.rates).get(algorithm.pattern, wiring.rate)
+        for protocol in _protocols(algorithm, collective, size, wiring, library, wish):
+            choice = _choice(algorithm, protocol, collective, size, wiring, library)
+            seconds = choice.seconds(rate)
+            if seconds < best_seconds:
+                best, best_seconds = choice, seconds
+    if best is None:
+        raise Bug(f"no algorithm implements {collective!r}.")
+    return best
 
 
 def expect_able(choose: Chosen, uses: Sequence[tuple[str, Wiring]]) -> None:

@@ -175,6 +175,7 @@ def rounded_seconds(seconds: float) -> str:
 TIMES: Mapping[str, float] = MappingProxyType(
     {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 )
+_MOST_DECIMALS = 6
 
 
 def alike(
@@ -185,8 +186,7 @@ def alike(
 ) -> tuple[str, ...]:
     """Figures that are compared with each other, all in one unit, that of the largest: `20.90 s`, `0.41 s`.
 
-    Three digits of the largest and two of those that are not far smaller, all with as many decimals; what these do
-    not show has a unit of its own. `shown` is how one alone looks, with a unit of `scales`.
+    Three digits of the largest and two of the smallest. `shown` is how one alone looks, with a unit of `scales`.
     """
     figures = tuple(values)
     sizes = [abs(value) for value in figures if value and math.isfinite(value)]
@@ -195,17 +195,16 @@ def alike(
     unit = unit or shown(max(sizes)).rpartition(" ")[2]
     scale = scales[unit]
     own = _decimals(max(sizes) / scale, 3)
+    # one that is far smaller than the others has more of them alone
     needed = (_decimals(size / scale, 2) for size in sizes)
     usual = max((count for count in needed if own < count <= own + 2), default=own)
 
     def text(value: float) -> str:
         if not math.isfinite(value):
             return shown(value)
-        if not value:
-            return f"0 {unit}"
-        number = value / scale
-        is_shown = _decimals(abs(number), 2) <= usual
-        return f"{number:,.{usual}f} {unit}" if is_shown else shown(value)
+        number = round(value / scale, _MOST_DECIMALS)
+        decimals = max(usual, _decimals(abs(number), 2)) if number else 0
+        return f"{number:,.{min(decimals, _MOST_DECIMALS)}f} {unit}"
 
     return tuple(map(text, figures))
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -28,10 +27,10 @@ import distil_collectives as distil  # noqa: E402
 from distil_collectives import Campaign, Point  # noqa: E402
 
 from foretrain.analysis.uncertainty import scales  # noqa: E402
+from foretrain.arrays import Floats  # noqa: E402
 from foretrain.cost import curves  # noqa: E402
 from foretrain.cost.curves import Curve, share  # noqa: E402
 
-Floats = NDArray[np.float64]
 METHODS = ("curves", "alpha-beta", "NCCL tuner")
 MEAN_TARGET, P95_TARGET, GEOMEAN_TARGET = 0.03, 0.12, 0.02
 

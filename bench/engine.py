@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Ints32
 from foretrain.engine import Program, Run, native_available, simulate
-from foretrain.engine.program import Ints
 
 TASKS = 98_304
 STREAMS = 32
@@ -35,7 +35,7 @@ LONGEST_WAIT = 0.1
 """seconds; twice the mean time a flow of `spread` moves"""
 
 
-def _csr(rows: Ints, items: Ints, n: int) -> tuple[Ints, Ints]:
+def _csr(rows: Ints32, items: Ints32, n: int) -> tuple[Ints32, Ints32]:
     order = np.argsort(rows, kind="stable")
     ptr = np.zeros(n + 1, dtype=np.int32)
     np.cumsum(np.bincount(rows, minlength=n), out=ptr[1:])
@@ -73,7 +73,7 @@ def _neighbours(rng: np.random.Generator, patient: NDArray[np.bool_]) -> Program
     )
 
 
-def _tree_routes(rng: np.random.Generator, count: int) -> tuple[Ints, Ints]:
+def _tree_routes(rng: np.random.Generator, count: int) -> tuple[Ints32, Ints32]:
     """Routes between endpoints in groups: up link, (up and down trunk when they differ,) down link."""
     source = rng.integers(0, ENDPOINTS, count)
     target = (source + rng.integers(1, ENDPOINTS, count)) % ENDPOINTS

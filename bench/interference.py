@@ -18,14 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cost.interference import ACTIVITIES, COLLECTIVE, COMPUTE, read_factors
 from foretrain.engine import Program, simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from fit_interference import REPEATABLE, Group, half, read, sets_of
-
-Floats = NDArray[np.float64]
 
 RULES = ("engine", "max", "gamma 0.1", "gamma 0.3", "gamma fitted")
 TARGET = 0.06

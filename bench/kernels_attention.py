@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -24,11 +23,11 @@ import distil_attention as distil  # noqa: E402
 import distil_grouped as grouped  # noqa: E402
 from attention_rows import SYSTEMS, Row, cache_bytes, shapes  # noqa: E402
 
+from foretrain.arrays import Floats  # noqa: E402
 from foretrain.cluster.catalog import devices  # noqa: E402
 from foretrain.cost.compute import Roofline  # noqa: E402
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel  # noqa: E402
 
-Floats = NDArray[np.float64]
 PAGE = ROOT / "docs" / "kernels-attention.md"
 GROUPED = (
     "## Expert layers",

@@ -28,11 +28,11 @@ import distil_gemm as distil  # noqa: E402
 import gemm_readings as readings  # noqa: E402
 from gemm_readings import Readings  # noqa: E402
 
+from foretrain.arrays import Floats  # noqa: E402
 from foretrain.cost.compute.gemm import Table, constants, on_another, table_of  # noqa: E402
 from foretrain.cost.compute.roofline import Roofline  # noqa: E402
 from foretrain.model.ops.base import FORWARD, Kernel  # noqa: E402
 
-Floats = NDArray[np.float64]
 TARGET = 0.06
 LEAST = 512  # dims of a product of training
 MAMF = {

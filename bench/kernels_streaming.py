@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -27,6 +26,7 @@ import distil_streaming  # noqa: E402
 from conv_rows import Convolution  # noqa: E402
 from streaming_rows import FOLDER  # noqa: E402
 
+from foretrain.arrays import Floats  # noqa: E402
 from foretrain.cases import scenario_from_case  # noqa: E402
 from foretrain.cluster.catalog import devices  # noqa: E402
 from foretrain.cost.calibration.efficiencies import table  # noqa: E402
@@ -40,7 +40,6 @@ from foretrain.model.ops.base import (  # noqa: E402
 )
 from foretrain.simulation import answer  # noqa: E402
 
-Floats = NDArray[np.float64]
 BOARDS = {"V100": "v100-sxm2-16gb", "TITAN Xp": "titan-xp", "P100": "p100-pcie-16gb"}
 NETWORKS = {"ResNet50": "resnet50", "Inception-V3": "inception-v3"}
 

@@ -23,11 +23,9 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cost.compute.attention import PRODUCTS, Shapes
-
-Floats = NDArray[np.float64]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("FORETRAIN_TRUTH", ROOT.parent / "shared" / "truth"))

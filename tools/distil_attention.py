@@ -31,13 +31,11 @@ from attention_rows import (
     table,
     tables_folder,
 )
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
 from foretrain.cost.compute.attention import PRODUCTS, ROWS, Grid, Hardware, Speed, seconds
-
-Floats = NDArray[np.float64]
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "attention"
 DATE = "2026-11-15"

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fields import Field, Floats, Points, Shape, fit
+from fields import Field, Points, Shape, fit
 from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import links
 from foretrain.cost.curves import share
 

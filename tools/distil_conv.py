@@ -18,15 +18,13 @@ from functools import cache
 
 import numpy as np
 from conv_rows import FOLDER, ROOT, Convolution, convolutions
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
 from foretrain.cost.calibration.efficiencies import Tile
 from foretrain.cost.compute.conv import Constants, Window, base_seconds, features, kinds
 from foretrain.cost.compute.tiles import Units
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-
-Floats = NDArray[np.float64]
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "conv"
 DATE = "2026-11-15"

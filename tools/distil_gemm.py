@@ -21,12 +21,13 @@ from zlib import compress
 
 import gemm_readings as readings
 import numpy as np
-from gemm_readings import ROOT, Floats, Readings
+from gemm_readings import ROOT, Readings
 from numpy.typing import NDArray
 from rising import rising
 from scipy import sparse
 from scipy.sparse.linalg import cg, splu
 
+from foretrain.arrays import Floats
 from foretrain.cost.compute.gemm import Table, on_another
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "gemm"

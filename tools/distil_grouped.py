@@ -26,10 +26,9 @@ from attention_rows import ROOT, SYSTEMS, tables_folder
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
 from foretrain.cost.compute.grouped import Grouped, Hardware, products_seconds
-
-Floats = NDArray[np.float64]
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "grouped"
 DATE = "2026-11-15"

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from streaming_rows import FOLDER, ROOT, Reading, readings
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
-
-Floats = NDArray[np.float64]
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "memory"
 DATE = "2026-11-15"

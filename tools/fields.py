@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from foretrain.arrays import Floats, Ints
 
 SIZE_KNOTS = np.array([9.0, 12, 15, 18, 21, 24, 29])  # log2 bytes at which strengths are given
 MEAN = (1e-5, 3e11)  # seconds + bytes / (bytes/s): a rough bend that the field then corrects

@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from foretrain.arrays import Floats
 from foretrain.cost import interference
 from foretrain.cost.interference import ACTIVITIES, COLLECTIVE, together
-
-Floats = NDArray[np.float64]
 
 COLUMNS = ("gemm_n", "g2g_allgather_out_MB", "c2g_MB", "g2c_MB")
 """sizes in the order of ACTIVITIES[1:]"""

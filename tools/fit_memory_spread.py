@@ -24,7 +24,6 @@ from fit_memory import MEANINGS as OF_GROUPS
 from fit_runs import default_cases, record
 from fit_uncertainty import SURE, TARGET, with_memory
 from memory_table import GIB, row
-from numpy.typing import NDArray
 from trial import written
 
 from foretrain.analysis.prediction import Z80
@@ -35,7 +34,6 @@ from foretrain.validation.running import cores, run_all
 from foretrain.validation.split import SEED
 from foretrain.validation.steps import blind
 
-Floats = NDArray[np.float64]
 PRIOR = 4.0
 """runs that `other` counts for beside a runtime's own"""
 LEAST_ROWS = 8

@@ -26,13 +26,13 @@ from trial import PACKAGE, written
 
 from foretrain.analysis.prediction import Z80
 from foretrain.analysis.uncertainty import APART, GREATEST, NAMED, term_of
+from foretrain.arrays import Floats
 from foretrain.errors import ForetrainError
 from foretrain.validation.cases import read_cases
 from foretrain.validation.running import cores, run_all
 from foretrain.validation.split import SEED, half_of
 from foretrain.validation.steps import is_timed, step_of
 
-Floats = NDArray[np.float64]
 TARGET = PACKAGE / "cost" / "calibration" / "uncertainty.yaml"
 
 STARTS = {

@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.device import Device
 
-Floats = NDArray[np.float64]
 Shape = tuple[int, int, int, int]  # batch, m, n, k
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from foretrain.arrays import Floats
 
 __all__ = ["rising"]
 
-Floats = NDArray[np.float64]
 
 ROUNDS = 12
 

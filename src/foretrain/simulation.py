@@ -11,9 +11,8 @@ from foretrain import __version__
 from foretrain.analysis.critical_path import critical_path
 from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import headroom_note, memory, notes
-from foretrain.analysis.money import money
 from foretrain.analysis.operators import busiest_operators, executed_flops
-from foretrain.analysis.prediction import Late, LinkUse, Memory, Prediction
+from foretrain.analysis.prediction import Late, LinkUse, Memory, Money, Prediction
 from foretrain.analysis.sensitivity import remedies, run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import timeline
@@ -156,7 +155,7 @@ def _prediction(simulated: Simulation) -> Prediction:
     workload = scenario.workload
     line = timeline(graph, run)
     interval, terms = sure.interval(step), scenario.job
-    cost = money(scenario.cluster, step, terms.usd_per_device_hour if terms else None)
+    cost = Money.of_step(scenario.cluster, step, terms.usd_per_device_hour if terms else None)
     job = None
     if terms is not None:
         job = terms.totals(workload, scenario.cluster, step, interval, cost.usd_per_hour)

@@ -12,7 +12,7 @@ import pytest
 from foretrain import compare, predict, schemas, sweep, whatif
 from foretrain.analysis.goodput import Interruptions, Risk, checkpoint_bytes
 from foretrain.analysis.job import JobTerms, JobTotals, Length
-from foretrain.analysis.money import money
+from foretrain.analysis.prediction import Money
 from foretrain.cli import run
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import FileError, InputError
@@ -105,8 +105,10 @@ def test_an_own_price_is_of_one_device_and_stands_before_the_catalogue_s() -> No
     assert one.cost.price_date is None
     assert one.job is not None
     assert one.job.usd == pytest.approx(2.5 * one.job.device_hours)
-    assert money(Cluster.of("2 x dgx-h100"), 3600.0).usd_per_step is None
-    assert money(Cluster.of("2 x dgx-h100"), 3600.0, 2.5).usd_per_step == pytest.approx(40.0)
+    assert Money.of_step(Cluster.of("2 x dgx-h100"), 3600.0).usd_per_step is None
+    assert Money.of_step(Cluster.of("2 x dgx-h100"), 3600.0, 2.5).usd_per_step == pytest.approx(
+        40.0
+    )
 
 
 def test_unlike_machines_fail_and_write_each_at_their_own_rate() -> None:

@@ -79,6 +79,14 @@ def test_every_room_has_a_place_in_the_layers() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="make and file modes are POSIX matters")
+def test_array_names_are_defined_once() -> None:
+    """`Ints` was int32 in one file and int64 in the next."""
+    aliases = re.compile(r"^(?:Floats|Ints|Ints32|Bools)\b.*= ", re.MULTILINE)
+    files = [path for folder in ("src", "tools", "bench") for path in (ROOT / folder).rglob("*.py")]
+    defining = [path for path in files if aliases.search(path.read_text("utf-8"))]
+    assert defining == [ROOT / "src" / "foretrain" / "arrays.py"]
+
+
 def test_ci_runs_what_the_readme_says() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)

@@ -6,12 +6,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES
 from foretrain.planning.pipelines import Pipelines, seconds
-
-Floats = NDArray[np.float64]
 
 
 def run_in_order(

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.operators import item_runs
 from foretrain.analysis.prediction import LinkFlows, LinkUse
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
@@ -27,9 +27,6 @@ from foretrain.compile.execution import (
 from foretrain.compile.passes.fold import Fold
 from foretrain.cost.cost import Costs
 from foretrain.cost.network import EngineRoutes, Routes
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MOST_LINKS = 256
 """Kinds of links an answer holds: all of them for folded clusters, the busiest for irregular ones."""
@@ -171,7 +168,7 @@ def _chain_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traff
     return _on_links(costs.network_routes, route, volumes, item, pair[owner])
 
 
-def _counted(graph: ExecutionGraph, costs: Costs) -> NDArray[np.bool_]:
+def _counted(graph: ExecutionGraph, costs: Costs) -> Bools:
     """[rank classes, items]: the first of the classes that run a collective on the same route speaks for all."""
     route = costs.item_route
     runs = np.flatnonzero((route >= 0).ravel() & (item_runs(graph) > 0).ravel())

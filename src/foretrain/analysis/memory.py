@@ -8,22 +8,20 @@ are allocated once and leave none. The device holds the driver's context and its
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import MEMORY_KINDS, Memory, StageMemory
 from foretrain.analysis.stalls import chains
 from foretrain.analysis.uncertainty import memory_spread
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.headroom import fill, usable_bytes
 from foretrain.compile.execution import PHASE_NAMES, Communication, ExecutionGraph
 from foretrain.runtime import Runtime
-
-Ints = NDArray[np.int64]
 
 
 def memory(
     graph: ExecutionGraph,
     runtime: Runtime,
-    capacities: NDArray[np.float64],
+    capacities: Floats,
     headroom: float = 0.0,
     is_runtime_known: bool = True,
 ) -> Memory:
@@ -109,7 +107,7 @@ def _stage(
     return StageMemory(stage, peak, kinds, _moment(graph, tasks, worst), peak - slack)
 
 
-def _first_release(change: NDArray[np.float64]) -> int:
+def _first_release(change: Floats) -> int:
     """The task that gives back the first micro-batch's activations: gradients come as those go."""
     freeing = np.flatnonzero(change < 0.0)
     return int(freeing[0]) if len(freeing) else len(change) - 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.compile.execution import (
     CHAIN,
     Communication,
@@ -15,8 +15,6 @@ from foretrain.compile.execution import (
     Load,
 )
 from foretrain.cost.cost import Costs
-
-Floats = NDArray[np.float64]
 
 
 def item_runs(graph: ExecutionGraph) -> Floats:

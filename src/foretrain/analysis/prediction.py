@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from foretrain.analysis.answer import Answer
 from foretrain.analysis.memory_words import memory_verdict
+from foretrain.arrays import Floats, Ints32
 from foretrain.cluster.headroom import usable_bytes
 from foretrain.units import counted, rounded_seconds, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTotals
+    from foretrain.cluster.cluster import Cluster
 
 SCHEMA_VERSION = 1
 Z80 = 1.2815515655446004
@@ -138,6 +140,18 @@ class Money:
     usd_per_step: float | None
     price_date: str | None
 
+    @classmethod
+    def of_step(
+        cls, cluster: Cluster, step_seconds: float, usd_per_device_hour: float | None = None
+    ) -> Money:
+        """`usd_per_device_hour`: the user's own price of one device, before the catalog's."""
+        if usd_per_device_hour is None:
+            rent, date = cluster.usd_per_hour, cluster.price_date
+        else:
+            rent, date = usd_per_device_hour * cluster.device_count, None
+        per_step = None if rent is None else rent * step_seconds / 3600.0
+        return cls(rent, per_step, date if rent is not None else None)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinkFlows:
@@ -147,9 +161,9 @@ class LinkFlows:
     within their task.
     """
 
-    task: NDArray[np.int32]
-    bytes: NDArray[np.float64]
-    label: NDArray[np.int32]
+    task: Ints32
+    bytes: Floats
+    label: Ints32
     labels: tuple[str, ...]  # purpose and collective
 
 
@@ -211,16 +225,16 @@ class Lane:
 class Timeline:
     """Every task's start and end, in columns. `lane[i]` indexes `lanes`, `label[i]` indexes `labels`."""
 
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    lane: NDArray[np.int32]
-    label: NDArray[np.int32]
-    stage: NDArray[np.int32]
-    chunk: NDArray[np.int32]
-    micro: NDArray[np.int32]
+    start: Floats
+    end: Floats
+    lane: Ints32
+    label: Ints32
+    stage: Ints32
+    chunk: Ints32
+    micro: Ints32
     phase: NDArray[np.int8]  # index into foretrain.compile.execution.PHASE_NAMES
     kind: NDArray[np.int8]  # index into foretrain.compile.execution.KIND_NAMES
-    waited_for: NDArray[np.int32]
+    waited_for: Ints32
     lanes: tuple[Lane, ...]
     labels: tuple[str, ...]
 

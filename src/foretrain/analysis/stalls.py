@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import STALLS
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import order_of
 from foretrain.compile.execution import (
     CHAIN,
@@ -30,8 +30,6 @@ from foretrain.compile.execution import (
 from foretrain.cost.cost import Costs
 from foretrain.engine import Run
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 ROUNDING = 1e-12
 """Of a task's seconds: what end - start may differ from its duration by."""
 _NUMBER = {name: number for number, name in enumerate(STALLS)}
@@ -225,14 +223,14 @@ def _follow(
         cause = run.waited_for[cause].astype(np.int64)
 
 
-def _contains(ordered: Ints, values: Ints) -> NDArray[np.bool_]:
+def _contains(ordered: Ints, values: Ints) -> Bools:
     """Whether each value is in an ascending array."""
     found = np.searchsorted(ordered, values)
-    hit: NDArray[np.bool_] = ordered[np.minimum(found, len(ordered) - 1)] == values
+    hit: Bools = ordered[np.minimum(found, len(ordered) - 1)] == values
     return hit
 
 
-def _membership(graph: ExecutionGraph) -> tuple[NDArray[np.bool_], Ints]:
+def _membership(graph: ExecutionGraph) -> tuple[Bools, Ints]:
     """Which tasks stand on somebody's main chain, and `task · classes + class` of all that take part in one."""
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
     rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)

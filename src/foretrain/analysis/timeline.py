@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.analysis.prediction import Lane, Timeline
+from foretrain.arrays import Ints32
 from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
     CHAIN,
@@ -46,7 +47,7 @@ def timeline(graph: ExecutionGraph, run: Run) -> Timeline:
     )
 
 
-def _labels(graph: ExecutionGraph) -> tuple[np.typing.NDArray[np.int32], tuple[str, ...]]:
+def _labels(graph: ExecutionGraph) -> tuple[Ints32, tuple[str, ...]]:
     """Chains are named by their phase, everything else by its work."""
     is_plain = np.isin(graph.task_kind, (CHAIN, LAUNCH, LAUNCH_REST))
     shape = np.where(is_plain, -1, graph.task_shape.astype(np.int64))

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import STALLS, Z80
 from foretrain.analysis.stalls import Stalls, chains
+from foretrain.arrays import Floats
 from foretrain.compile.execution import CHAIN, COLLECTIVE, Communication, Compute, ExecutionGraph
 from foretrain.cost import cost
 from foretrain.cost.collectives.selector import spread as communication_spread
@@ -199,7 +199,7 @@ def family(kind: str) -> str:
     return "attention" if kind.startswith("attention") else kind
 
 
-def _counts(graph: ExecutionGraph, rank_class: int) -> NDArray[np.float64]:
+def _counts(graph: ExecutionGraph, rank_class: int) -> Floats:
     """How often each item stands on the main chain of a rank class."""
     task, owner = chains(graph)
     mine = task[(owner == rank_class) & (graph.task_kind[task] == CHAIN)]

@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
-from foretrain.cluster.fabric import Fabric, IntArray
+from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.layout import Layout, lay_out
 from foretrain.cluster.link import Network, Nics
 from foretrain.cluster.node import Node
@@ -127,19 +128,19 @@ class Cluster:
         return self.layout.devices
 
     @property
-    def device_kind(self) -> IntArray:
+    def device_kind(self) -> Ints:
         return self.layout.device_kind
 
     @property
-    def node_of(self) -> IntArray:
+    def node_of(self) -> Ints:
         return self.layout.node_of
 
     @property
-    def local_index(self) -> IntArray:
+    def local_index(self) -> Ints:
         return self.layout.local_index
 
     @property
-    def domain_of(self) -> IntArray:
+    def domain_of(self) -> Ints:
         """Which interconnect domain each rank sits in: its node, or its NVLink rack."""
         return self.layout.domain_of
 

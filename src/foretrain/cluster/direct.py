@@ -12,7 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Site, expect_links
+from foretrain.arrays import Floats, Ints
+from foretrain.cluster.fabric import Fabric, Site, expect_links
 
 __all__ = ["CableParameters", "Cables", "Hosts", "direct_fabric", "hosts_of"]
 
@@ -31,11 +32,11 @@ class CableParameters(Protocol):
 class Hosts:
     """The nodes that have ports, renumbered without gaps."""
 
-    number: IntArray
-    port_vertex: IntArray
-    bandwidth: FloatArray
-    latency: FloatArray
-    first_port: IntArray
+    number: Ints
+    port_vertex: Ints
+    bandwidth: Floats
+    latency: Floats
+    first_port: Ints
 
     @property
     def count(self) -> int:
@@ -60,8 +61,8 @@ def hosts_of(site: Site) -> Hosts:
 class Cables:
     """Directed links between vertices; those beyond the hosts are places without a node."""
 
-    tail: IntArray
-    head: IntArray
+    tail: Ints
+    head: Ints
 
     @property
     def both_ways(self) -> Cables:
@@ -74,7 +75,7 @@ def direct_fabric(
     hosts: Hosts,
     cables: Cables,
     given: CableParameters,
-    route: Callable[[IntArray, IntArray], IntArray],
+    route: Callable[[Ints, Ints], Ints],
     *,
     places: int | None = None,
     diameter: int | None = None,
@@ -107,12 +108,12 @@ def direct_fabric(
     )
 
 
-def _most_cables(cables: Cables, count: int) -> IntArray:
+def _most_cables(cables: Cables, count: int) -> Ints:
     """Cables that leave or enter each vertex, whichever are more; places without any count as one."""
     leaving, entering = (np.bincount(end, minlength=count) for end in (cables.tail, cables.head))
     return np.maximum(np.maximum(leaving, entering), 1)
 
 
-def _padded(values: FloatArray, count: int) -> FloatArray:
+def _padded(values: Floats, count: int) -> Floats:
     """Places without a node have the hardware of the slowest node."""
     return np.concatenate([values, np.full(count - len(values), values.min())])

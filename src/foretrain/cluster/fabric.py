@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.errors import ClusterError
 
 __all__ = [
     "MOST_LINKS",
     "Edge",
     "Fabric",
-    "FloatArray",
-    "IntArray",
+    "Floats",
+    "Ints",
     "Routes",
     "Site",
     "compressed",
@@ -29,8 +28,6 @@ __all__ = [
     "left_packed",
 ]
 
-IntArray: TypeAlias = NDArray[np.int64]
-FloatArray: TypeAlias = NDArray[np.float64]
 
 MOST_LINKS = 2**22
 """Directed links of one fabric: 2,048 fully connected nodes just fit."""
@@ -46,9 +43,9 @@ class Routes:
     route over several equal-cost paths lists the links of all of them, nearest to the sender first.
     """
 
-    ptr: IntArray
-    links: IntArray
-    share: FloatArray = field(default_factory=lambda: np.empty(0))
+    ptr: Ints
+    links: Ints
+    share: Floats = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         if len(self.share) != len(self.links):
@@ -57,11 +54,11 @@ class Routes:
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
-    def __getitem__(self, route: int) -> IntArray:
+    def __getitem__(self, route: int) -> Ints:
         return self.links[self.ptr[route] : self.ptr[route + 1]]
 
     @property
-    def owner(self) -> IntArray:
+    def owner(self) -> Ints:
         """The route each entry of `links` belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
@@ -70,9 +67,9 @@ class Routes:
 class Site:
     """What a builder joins: ports with their one-direction rate, latency and the host each sits in."""
 
-    bandwidth: FloatArray
-    latency: FloatArray
-    host: IntArray
+    bandwidth: Floats
+    latency: Floats
+    host: Ints
 
     @property
     def ports(self) -> int:
@@ -88,15 +85,15 @@ class Fabric:
     `spread`, where there is one, gives the routes over all equal-cost paths and is what traffic follows.
     """
 
-    capacity: FloatArray
-    latency: FloatArray
-    tail: IntArray
-    head: IntArray
-    port_vertex: IntArray
-    route: Callable[[IntArray, IntArray], IntArray]
+    capacity: Floats
+    latency: Floats
+    tail: Ints
+    head: Ints
+    port_vertex: Ints
+    route: Callable[[Ints, Ints], Ints]
     vertex_name: Callable[[int], str]
-    spread: Callable[[IntArray, IntArray], Routes] | None = None
-    link_port: IntArray | None = None
+    spread: Callable[[Ints, Ints], Routes] | None = None
+    link_port: Ints | None = None
     """A port of the host that owns each link; -1 for links between switches. None: all of switches."""
     diameter: int | None = None
     """Links of the longest route, if the builder knows."""
@@ -110,7 +107,7 @@ class Fabric:
         ends = (self.tail, self.head, self.port_vertex)
         return 1 + max((int(end.max()) for end in ends if len(end)), default=-1)
 
-    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+    def routes(self, src: Ints, dst: Ints) -> Routes:
         """The routes that traffic follows: spread over equal paths or one path each."""
         if self.diameter is not None and len(src) * self.diameter > MOST_ENTRIES:
             raise ClusterError(
@@ -123,9 +120,7 @@ class Fabric:
         return f"{self.vertex_name(int(self.tail[link]))}->{self.vertex_name(int(self.head[link]))}"
 
 
-def compressed(
-    rows: IntArray, share: FloatArray | None = None, used: NDArray[np.bool_] | None = None
-) -> Routes:
+def compressed(rows: Ints, share: Floats | None = None, used: Bools | None = None) -> Routes:
     """Rows of link ids as routes; -1 is skipped wherever it stands, or what is not `used`. `share` has the shape of a
     row or of all."""
     used = rows >= 0 if used is None else used
@@ -136,7 +131,7 @@ def compressed(
     return Routes(ptr, rows[used], np.broadcast_to(share, rows.shape)[used])
 
 
-def left_packed(rows: IntArray) -> IntArray:
+def left_packed(rows: Ints) -> Ints:
     """The same rows with all -1 on the right."""
     used = rows >= 0
     counts = used.sum(axis=1)
@@ -169,7 +164,7 @@ class Edge:
 
 
 def graph_fabric(
-    edges: Sequence[Edge], port_vertex: IntArray, vertex_name: Callable[[int], str]
+    edges: Sequence[Edge], port_vertex: Ints, vertex_name: Callable[[int], str]
 ) -> Fabric:
     """A fabric over a small directed graph: fewest hops, then widest bottleneck, then lowest vertex."""
     from foretrain.cluster.routing import shortest_routed
@@ -186,6 +181,6 @@ def graph_fabric(
     return shortest_routed(bare)
 
 
-def no_route(src: IntArray, dst: IntArray) -> IntArray:
+def no_route(src: Ints, dst: Ints) -> Ints:
     """Stands in a fabric until a routing is chosen."""
     raise ClusterError("The fabric has no routing yet.")

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from foretrain.arrays import Ints
 from foretrain.cluster.direct import CableParameters, Cables, direct_fabric, hosts_of
-from foretrain.cluster.fabric import Fabric, IntArray, Site, expect_links, left_packed
+from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
 from foretrain.errors import ClusterError
 
 __all__ = ["grid_fabric", "grid_sizes"]
@@ -58,7 +59,7 @@ def grid_fabric(
         size // 2 if wraps else size - 1 for size, wraps in zip(sizes, ways.wraps, strict=True)
     ]
 
-    def route(src: IntArray, dst: IntArray) -> IntArray:
+    def route(src: Ints, dst: Ints) -> Ints:
         return ways.route(hosts.port_vertex[src], hosts.port_vertex[dst])
 
     def name(vertex: int) -> str:
@@ -101,7 +102,7 @@ class _Ways:
                 count += len(tail)
         self.tail, self.head = np.concatenate(tails), np.concatenate(heads)
 
-    def route(self, src: IntArray, dst: IntArray) -> IntArray:
+    def route(self, src: Ints, dst: Ints) -> Ints:
         here = src.copy()
         columns = []
         for dim, (size, stride, wraps) in enumerate(

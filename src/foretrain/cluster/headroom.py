@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.errors import InputError
 from foretrain.limits import shown
@@ -15,7 +15,7 @@ from foretrain.units import parse_bytes
 
 MOST = 0.9
 """of a device: with more kept free nothing would be left to train with"""
-Bytes = TypeVar("Bytes", float, NDArray[np.float64])
+Bytes = TypeVar("Bytes", float, Floats)
 
 
 def usable_bytes(capacity: Bytes, context: float, headroom: float) -> Bytes:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
-from foretrain.cluster.fabric import FloatArray, IntArray
 from foretrain.cluster.node import Node
 
 __all__ = ["Layout", "lay_out"]
@@ -23,21 +23,21 @@ class Layout:
     """
 
     devices: tuple[Device, ...]
-    device_kind: IntArray
-    node_of: IntArray
-    local_index: IntArray
-    node_used: IntArray
-    domain_of: IntArray
-    domain_index: IntArray
-    domain_first: IntArray
-    template_of: IntArray
+    device_kind: Ints
+    node_of: Ints
+    local_index: Ints
+    node_used: Ints
+    domain_of: Ints
+    domain_index: Ints
+    domain_first: Ints
+    template_of: Ints
     template_members: tuple[tuple[tuple[Node, int], ...], ...]
-    template_devices: IntArray
-    port_of: IntArray
-    port_bandwidth: FloatArray
-    port_latency: FloatArray
-    port_host: IntArray
-    port_kind: IntArray
+    template_devices: Ints
+    port_of: Ints
+    port_bandwidth: Floats
+    port_latency: Floats
+    port_host: Ints
+    port_kind: Ints
     port_kinds: tuple[str, ...]
     """The kinds of network card; `port_kind` numbers them over ports."""
 
@@ -94,7 +94,7 @@ def lay_out(runs: Sequence[tuple[Node, int, int]]) -> Layout:
     )
 
 
-def _device_table(nodes: list[Node]) -> tuple[tuple[Device, ...], IntArray]:
+def _device_table(nodes: list[Node]) -> tuple[tuple[Device, ...], Ints]:
     """Distinct devices, and for each kind of node the number of the device at each local index."""
     number: dict[Device, int] = {}
     table = np.zeros((len(nodes), max(node.device_count for node in nodes)), dtype=np.int64)
@@ -104,7 +104,7 @@ def _device_table(nodes: list[Node]) -> tuple[tuple[Device, ...], IntArray]:
     return tuple(number), table
 
 
-def _port_table(nodes: list[Node]) -> IntArray:
+def _port_table(nodes: list[Node]) -> Ints:
     """For each kind of node the network port nearest to each device; -1 without NICs."""
     table = np.full((len(nodes), max(node.device_count for node in nodes)), -1, dtype=np.int64)
     for row, node in enumerate(nodes):
@@ -113,7 +113,7 @@ def _port_table(nodes: list[Node]) -> IntArray:
     return table
 
 
-def _domains(nodes: list[Node], kind: IntArray) -> IntArray:
+def _domains(nodes: list[Node], kind: Ints) -> Ints:
     """The domain of each node: consecutive nodes alike share one where their NVLink spans several.
 
     Alike are nodes of the same devices on the same interconnect: one that is slower stays in its rack.
@@ -133,8 +133,8 @@ def _nodes_per_domain(node: Node) -> int:
 
 
 def _templates(
-    nodes: list[Node], kind: IntArray, used: IntArray, domain_of_node: IntArray
-) -> tuple[tuple[tuple[tuple[Node, int], ...], ...], IntArray]:
+    nodes: list[Node], kind: Ints, used: Ints, domain_of_node: Ints
+) -> tuple[tuple[tuple[tuple[Node, int], ...], ...], Ints]:
     """Distinct domains as tuples of (node, devices used), and which of them each domain is."""
     count = int(domain_of_node[-1]) + 1
     sizes = np.bincount(domain_of_node)

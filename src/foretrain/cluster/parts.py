@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrain.cluster.fabric import Fabric, IntArray
+from foretrain.arrays import Ints, Ints32
+from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.routing import distances, sparse_graph
 from foretrain.errors import ClusterError
 
@@ -29,20 +29,20 @@ def expect_joined(fabric: Fabric, remedy: str) -> None:
         raise ClusterError(_one_way(fabric, strong, remedy))
 
 
-def _parts(fabric: Fabric, part: NDArray[np.int32]) -> str:
+def _parts(fabric: Fabric, part: Ints32) -> str:
     homes = np.unique(part[fabric.port_vertex])
     texts = [_names(fabric, np.flatnonzero(part == home)) for home in homes[:MOST_PARTS].tolist()]
     more = f" and {len(homes) - MOST_PARTS:,} more components" if len(homes) > MOST_PARTS else ""
     return f"it has {len(homes):,} components: {' | '.join(texts)}{more}"
 
 
-def _names(fabric: Fabric, vertices: IntArray) -> str:
+def _names(fabric: Fabric, vertices: Ints) -> str:
     shown = ", ".join(fabric.vertex_name(vertex) for vertex in vertices[:MOST_NAMES].tolist())
     more = len(vertices) - MOST_NAMES
     return shown + (f" and {more:,} more" if more > 0 else "")
 
 
-def _one_way(fabric: Fabric, strong: NDArray[np.int32], remedy: str) -> str:
+def _one_way(fabric: Fabric, strong: Ints32, remedy: str) -> str:
     vertices = np.unique(fabric.port_vertex)
     for start in vertices[np.unique(strong[vertices], return_index=True)[1]].tolist():
         reached = distances(sparse_graph(fabric), np.array([start]))[0]

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Routes, left_packed
+from foretrain.arrays import Floats, Ints, Ints32
+from foretrain.cluster.fabric import Fabric, Routes, left_packed
 from foretrain.errors import ClusterError
 
 __all__ = ["GRAPH_ROUTINGS", "ROUTINGS", "distances", "ecmp_routed", "shortest_routed"]
@@ -59,7 +59,7 @@ class _Outgoing:
         self.count = counts
         self.first = np.cumsum(counts) - counts
 
-    def of(self, vertices: IntArray) -> tuple[IntArray, IntArray]:
+    def of(self, vertices: Ints) -> tuple[Ints, Ints]:
         """(position in `vertices`, link) of every link that leaves one of them."""
         counts = self.count[vertices]
         place = np.repeat(np.arange(len(vertices)), counts)
@@ -71,12 +71,10 @@ class _Kept:
     """A row per vertex for some vertices, the oldest given up when there are too many."""
 
     def __init__(self, width: int) -> None:
-        self._rows: OrderedDict[int, NDArray[np.int32]] = OrderedDict()
+        self._rows: OrderedDict[int, Ints32] = OrderedDict()
         self.most = max(KEPT_CELLS // max(width, 1), 1)
 
-    def rows(
-        self, keys: IntArray, make: Callable[[IntArray], NDArray[np.int32]]
-    ) -> NDArray[np.int32]:
+    def rows(self, keys: Ints, make: Callable[[Ints], Ints32]) -> Ints32:
         """One row for each key (no more than `most`); those not kept are made together."""
         missing = [key for key in keys.tolist() if key not in self._rows]
         if missing:
@@ -98,17 +96,15 @@ class _Trees:
         self._out: _Outgoing | None = None
         self._kept = _Kept(fabric.vertices)
 
-    def route(self, src: IntArray, dst: IntArray) -> IntArray:
+    def route(self, src: Ints, dst: Ints) -> Ints:
         starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
         sources, which = np.unique(starts, return_inverse=True)
         if len(sources) <= self._kept.most:
             return self._walked(sources, which, starts, goals)
         return self._in_parts(sources, which, starts, goals)
 
-    def _in_parts(
-        self, sources: IntArray, which: IntArray, starts: IntArray, goals: IntArray
-    ) -> IntArray:
-        parts: list[tuple[IntArray, IntArray]] = []
+    def _in_parts(self, sources: Ints, which: Ints, starts: Ints, goals: Ints) -> Ints:
+        parts: list[tuple[Ints, Ints]] = []
         for first in range(0, len(sources), self._kept.most):
             mine = np.flatnonzero((which >= first) & (which < first + self._kept.most))
             part = sources[first : first + self._kept.most]
@@ -118,13 +114,11 @@ class _Trees:
             rows[mine, : part_rows.shape[1]] = part_rows
         return rows
 
-    def _walked(
-        self, sources: IntArray, which: IntArray, starts: IntArray, goals: IntArray
-    ) -> IntArray:
+    def _walked(self, sources: Ints, which: Ints, starts: Ints, goals: Ints) -> Ints:
         if not len(starts):
             return np.full((0, 0), -1, dtype=np.int64)
         trees = self._kept.rows(sources, self._all_grown)
-        hops: list[IntArray] = []
+        hops: list[Ints] = []
         here = goals.copy()
         moving = here != starts
         while moving.any():
@@ -137,7 +131,7 @@ class _Trees:
             return np.full((len(starts), 0), -1, dtype=np.int64)
         return left_packed(np.stack(hops[::-1], axis=1))
 
-    def _require(self, step: IntArray, start: IntArray, goal: IntArray) -> None:
+    def _require(self, step: Ints, start: Ints, goal: Ints) -> None:
         lost = np.flatnonzero(step < 0)
         if len(lost):
             first = int(lost[0])
@@ -147,13 +141,13 @@ class _Trees:
                 "the graph is not connected."
             )
 
-    def _all_grown(self, starts: IntArray) -> NDArray[np.int32]:
+    def _all_grown(self, starts: Ints) -> Ints32:
         """In blocks, so that what is at hand while trees grow stays small."""
         rows = max(GROWN_CELLS // max(self._fabric.vertices, 1), 1)
         blocks = np.split(starts, range(rows, len(starts), rows))
         return np.concatenate([self._grown(block) for block in blocks])
 
-    def _grown(self, starts: IntArray) -> NDArray[np.int32]:
+    def _grown(self, starts: Ints) -> Ints32:
         """For each vertex the link by which it is entered on the best way from each start; -1 if none.
 
         All trees of the block grow hop by hop together; a tree's vertices are its row of cells.
@@ -191,10 +185,10 @@ class _Spread:
         self._graph: Any = None
         self._kept = _Kept(fabric.vertices)
 
-    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+    def routes(self, src: Ints, dst: Ints) -> Routes:
         starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
         targets, which = np.unique(goals, return_inverse=True)
-        found: list[tuple[IntArray, IntArray, FloatArray]] = []
+        found: list[tuple[Ints, Ints, Floats]] = []
         for first in range(0, len(targets), self._kept.most):
             mine = np.flatnonzero((which >= first) & (which < first + self._kept.most))
             part = targets[first : first + self._kept.most]
@@ -210,8 +204,8 @@ class _Spread:
         return Routes(ptr, links[order], np.concatenate([part[2] for part in found])[order])
 
     def _followed(
-        self, table: NDArray[np.int32], pair: IntArray, row: IntArray, at: IntArray, goal: IntArray
-    ) -> list[tuple[IntArray, IntArray, FloatArray]]:
+        self, table: Ints32, pair: Ints, row: Ints, at: Ints, goal: Ints
+    ) -> list[tuple[Ints, Ints, Floats]]:
         """(pair, link, share) hop by hop; traffic that meets again at a vertex is one entry."""
         head, vertices = self._fabric.head, self._fabric.vertices
         where = np.arange(len(pair))
@@ -241,12 +235,12 @@ class _Spread:
             self._out = _Outgoing(self._fabric)
         return self._out
 
-    def _distances(self, goals: IntArray) -> NDArray[np.int32]:
+    def _distances(self, goals: Ints) -> Ints32:
         if self._graph is None:
             self._graph = sparse_graph(self._fabric, backwards=True)
         return distances(self._graph, goals)
 
-    def _require(self, hops: NDArray[np.int32], start: IntArray, goal: IntArray) -> None:
+    def _require(self, hops: Ints32, start: Ints, goal: Ints) -> None:
         lost = np.flatnonzero(hops < 0)
         if len(lost):
             name, first = self._fabric.vertex_name, int(lost[0])
@@ -265,7 +259,7 @@ def sparse_graph(fabric: Fabric, backwards: bool = False) -> Any:
     return csr_matrix((np.ones(fabric.links), ends), shape=(size, size))
 
 
-def distances(graph: Any, sources: IntArray) -> NDArray[np.int32]:
+def distances(graph: Any, sources: Ints) -> Ints32:
     """Hops from each source to every vertex; -1 where there is no way."""
     from scipy.sparse.csgraph import dijkstra
 

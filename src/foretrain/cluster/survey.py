@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, IntArray
+from foretrain.arrays import Ints
+from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.routing import distances, sparse_graph
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def bisection_bandwidth(cluster: Cluster) -> float | None:
     return min(_flow(fabric, one, other), _flow(fabric, other, one))
 
 
-def _flow(fabric: Fabric, sources: IntArray, sinks: IntArray) -> float:
+def _flow(fabric: Fabric, sources: Ints, sinks: Ints) -> float:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
@@ -89,7 +90,7 @@ def diameter(cluster: Cluster) -> int | None:
     return max(int(distances(graph, part)[:, sources].max()) for part in parts)
 
 
-def link_kinds(fabric: Fabric, kinds: tuple[str, ...], kind: IntArray) -> list[LinkKind]:
+def link_kinds(fabric: Fabric, kinds: tuple[str, ...], kind: Ints) -> list[LinkKind]:
     """The links of a fabric, like with like."""
     words = [re.sub(r"\d+", "", fabric.vertex_name(vertex)) for vertex in range(fabric.vertices)]
     known = list(dict.fromkeys(words))

@@ -13,16 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.cluster.fabric import (
-    Fabric,
-    FloatArray,
-    IntArray,
-    Routes,
-    Site,
-    compressed,
-    expect_links,
-    left_packed,
-)
+from foretrain.arrays import Floats, Ints
+from foretrain.cluster.fabric import Fabric, Routes, Site, compressed, expect_links, left_packed
 
 __all__ = ["Tier", "tiered_fabric", "whole_uplinks"]
 
@@ -32,15 +24,15 @@ class Tier:
     """One tier of switches: the group each port belongs to, and what leads up from each group."""
 
     name: str
-    group: IntArray
-    uplink: FloatArray
+    group: Ints
+    uplink: Floats
     """Bytes/s from each group to the tier above, all switches together; empty for the top."""
     width: int = 1
     latency: float = 0.0
     """Seconds that crossing to the tier above adds."""
 
 
-def whole_uplinks(site: Site, group: IntArray, ratio: float, whole_nodes: int) -> FloatArray:
+def whole_uplinks(site: Site, group: Ints, ratio: float, whole_nodes: int) -> Floats:
     """Uplink rate of groups: what all ports of a *full* group carry, divided by the oversubscription.
 
     A group with nodes missing keeps the uplinks it was built with.
@@ -111,7 +103,7 @@ def _diameter(tiers: Sequence[Tier]) -> int:
     return 2 * len(tiers)
 
 
-def _links(site: Site, numbers: _Numbering) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+def _links(site: Site, numbers: _Numbering) -> tuple[Ints, Ints, Floats, Floats]:
     ports = np.arange(site.ports, dtype=np.int64)
     leaf = numbers.vertex[0] + numbers.tiers[0].group * numbers.tiers[0].width
     tails, heads = [ports, leaf], [leaf, ports]
@@ -135,7 +127,7 @@ class _Ways:
     def __init__(self, numbers: _Numbering) -> None:
         self._numbers = numbers
 
-    def route(self, src: IntArray, dst: IntArray) -> IntArray:
+    def route(self, src: Ints, dst: Ints) -> Ints:
         switch = [dst % tier.width for tier in self._numbers.tiers]
         pair = [
             low * tier.width + high
@@ -143,14 +135,14 @@ class _Ways:
         ]
         return left_packed(self._columns(src, dst, [one[:, None] for one in pair]))
 
-    def spread(self, src: IntArray, dst: IntArray) -> Routes:
+    def spread(self, src: Ints, dst: Ints) -> Routes:
         pairs = self._numbers.pairs
         rows = self._columns(src, dst, [np.arange(count)[None, :] for count in pairs])
         up = [np.full(count, 1.0 / count) for count in pairs]
         one = np.ones(1)
         return compressed(rows, np.concatenate([one, *up, *up[::-1], one]))
 
-    def _columns(self, src: IntArray, dst: IntArray, pair: Sequence[IntArray]) -> IntArray:
+    def _columns(self, src: Ints, dst: Ints, pair: Sequence[Ints]) -> Ints:
         """Links up and down by tier, -1 above the first tier that both ports share."""
         numbers = self._numbers
         apart = src != dst

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Routes, Site, compressed
+from foretrain.arrays import Floats, Ints
+from foretrain.cluster.fabric import Fabric, Routes, Site, compressed
 from foretrain.cluster.layout import Layout
 from foretrain.cluster.topologies import INTERCONNECTS, network_shape
 from foretrain.errors import ClusterError, hint
@@ -36,11 +37,11 @@ class Topology(Protocol):
     def device_count(self) -> int: ...
 
     @property
-    def capacity(self) -> FloatArray:
+    def capacity(self) -> Floats:
         """Bytes/s of each directed link."""
 
     @property
-    def latency(self) -> FloatArray:
+    def latency(self) -> Floats:
         """Seconds that each link adds to a message."""
 
     @property
@@ -48,22 +49,22 @@ class Topology(Protocol):
         """0 for links inside a node or NVLink domain, 1 for links of the network."""
 
     @property
-    def kind(self) -> IntArray:
+    def kind(self) -> Ints:
         """For each link the number in `kinds` of what it is made of."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Interconnect kinds (`nvlink3-nvswitch`), card kinds (`infiniband`), the network's own kind."""
 
-    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+    def routes(self, src: Ints, dst: Ints) -> Routes:
         """The links between each pair of devices; none from a device to itself."""
 
     def name(self, link: int) -> str: ...
 
-    def ends(self) -> tuple[IntArray, IntArray]:
+    def ends(self) -> tuple[Ints, Ints]:
         """(tail, head) vertex of each link. Vertices 0..device_count-1 are the devices."""
 
-    def doors(self) -> IntArray:
+    def doors(self) -> Ints:
         """For each device the vertex where its network port is plugged in, or -1."""
 
 
@@ -73,21 +74,21 @@ class ComposedTopology:
 
     layout: Layout
     templates: tuple[Fabric, ...]
-    paths: IntArray
-    path_base: IntArray
-    link_base: IntArray
+    paths: Ints
+    path_base: Ints
+    link_base: Ints
     network: Fabric | None
-    capacity: FloatArray
-    latency: FloatArray
+    capacity: Floats
+    latency: Floats
     tier: NDArray[np.int8]
-    kind: IntArray
+    kind: Ints
     kinds: tuple[str, ...]
 
     @property
     def device_count(self) -> int:
         return self.layout.device_count
 
-    def routes(self, src: IntArray, dst: IntArray) -> Routes:
+    def routes(self, src: Ints, dst: Ints) -> Routes:
         src, dst = self._checked(src), self._checked(dst)
         if src.shape != dst.shape:
             raise ClusterError(
@@ -110,16 +111,14 @@ class ComposedTopology:
             return local
         return self._with_network(local, src, dst, np.flatnonzero(~inside))
 
-    def _remote(self, src: IntArray, dst: IntArray) -> Routes:
+    def _remote(self, src: Ints, dst: Ints) -> Routes:
         senders, receivers = self.layout.port_of[src], self.layout.port_of[dst]
         if self.network is None or min(senders.min(), receivers.min()) < 0:
             raise ClusterError(self._unjoined(src, dst))
         found = self.network.routes(senders, receivers)
         return Routes(found.ptr, found.links + self.link_base[-1], found.share)
 
-    def _with_network(
-        self, local: Routes, src: IntArray, dst: IntArray, outside: IntArray
-    ) -> Routes:
+    def _with_network(self, local: Routes, src: Ints, dst: Ints, outside: Ints) -> Routes:
         remote = self._remote(src[outside], dst[outside])
         # each route is wholly local or wholly remote: entries of both, in the order of routes
         counts = np.diff(local.ptr)
@@ -133,7 +132,7 @@ class ComposedTopology:
         share[place] = remote.share
         return Routes(ptr, both, share)
 
-    def _unjoined(self, src: IntArray, dst: IntArray) -> str:
+    def _unjoined(self, src: Ints, dst: Ints) -> str:
         port, node = self.layout.port_of, self.layout.node_of
         lost = np.flatnonzero((port[src] < 0) | (port[dst] < 0))
         pair = int(lost[0]) if len(lost) else 0
@@ -147,7 +146,7 @@ class ComposedTopology:
             "or keep the plan within a node."
         )
 
-    def _checked(self, devices: IntArray) -> IntArray:
+    def _checked(self, devices: Ints) -> Ints:
         found = np.atleast_1d(np.asarray(devices, dtype=np.int64))
         if len(found) and (found.min() < 0 or found.max() >= self.device_count):
             raise ClusterError(f"Devices are numbered 0 to {self.device_count - 1}.")
@@ -161,7 +160,7 @@ class ComposedTopology:
         fabric = self.templates[int(self.layout.template_of[domain])]
         return f"domain{domain}.{fabric.link_name(local)}"
 
-    def ends(self) -> tuple[IntArray, IntArray]:
+    def ends(self) -> tuple[Ints, Ints]:
         tails, heads = [], []
         free = self.device_count
         for domain, shape in enumerate(self.layout.template_of.tolist()):
@@ -180,7 +179,7 @@ class ComposedTopology:
             heads.append(self.network.head + free)
         return np.concatenate(tails), np.concatenate(heads)
 
-    def doors(self) -> IntArray:
+    def doors(self) -> Ints:
         if self.network is None:
             return np.full(self.device_count, -1, dtype=np.int64)
         shapes = self.layout.template_of
@@ -230,8 +229,8 @@ def compose(cluster: Cluster) -> ComposedTopology:
 
 
 def _kinds(
-    cluster: Cluster, layout: Layout, sizes: IntArray, network: Fabric | None
-) -> tuple[tuple[str, ...], IntArray]:
+    cluster: Cluster, layout: Layout, sizes: Ints, network: Fabric | None
+) -> tuple[tuple[str, ...], Ints]:
     """What each link is made of: its domain's interconnect, its port's card, or the network's switches."""
     inside = [members[0][0].interconnect.kind for members in layout.template_members]
     kinds = tuple(dict.fromkeys([*inside, *layout.port_kinds, cluster.network.kind]))
@@ -285,7 +284,7 @@ def _on_pcie(interconnect: Interconnect) -> bool:
     return interconnect.topology == "pcie_tree"
 
 
-def _path_table(templates: tuple[Fabric, ...], layout: Layout) -> tuple[IntArray, IntArray]:
+def _path_table(templates: tuple[Fabric, ...], layout: Layout) -> tuple[Ints, Ints]:
     """Routes between all pairs inside each kind of domain, one row per pair, padded to one width."""
     blocks = []
     for fabric, size in zip(templates, layout.template_devices.tolist(), strict=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Ints, Ints32
 from foretrain.compile.execution import (
     BACKWARD,
     COLLECTIVE,
@@ -27,8 +28,6 @@ from foretrain.compile.segment import Interner, Segment
 from foretrain.compile.table import Table
 from foretrain.compile.template import Shapes, Template, Weaver
 from foretrain.plan.schedules.base import Steps
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class _Assembly:
             step_of[phase, chunk] = numbers
         return _StageLayout(classes, templates, which, base, order, step_of)
 
-    def _accompanied(self, segments: list[Segment], segment_of: Ints) -> NDArray[np.bool_]:
+    def _accompanied(self, segments: list[Segment], segment_of: Ints) -> Bools:
         """Whether each step may run while communication or copies beside the chain are under way: its own, or
         what an earlier step started and nobody has waited for."""
         own = np.array([bool(segment.asyncs) for segment in segments])[segment_of]
@@ -381,7 +380,7 @@ class _Assembly:
         row: Ints = np.arange(self.total) + np.repeat(table.start[template] - start, lengths)
         return row
 
-    def _labels(self) -> tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.int32]]:
+    def _labels(self) -> tuple[NDArray[np.int8], Ints32, Ints32]:
         """Phase, chunk and micro-batch of every task."""
         steps = np.concatenate([layout.steps for layout in self.layouts])
         counts = [np.array([t.rows for t in one.templates])[one.which] for one in self.layouts]
@@ -409,9 +408,7 @@ def _which(keys: list[Key], order: Steps) -> Ints:
     return chosen
 
 
-def _edges_csr(
-    total: int, sources: list[Ints], targets: list[Ints]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _edges_csr(total: int, sources: list[Ints], targets: list[Ints]) -> tuple[Ints32, Ints32]:
     source = np.concatenate(sources) if sources else np.zeros(0, dtype=np.int64)
     target = np.concatenate(targets) if targets else np.zeros(0, dtype=np.int64)
     order = np.argsort(source, kind="stable")

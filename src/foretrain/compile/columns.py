@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from foretrain.arrays import Ints
+
 SPARSE = 4
 """A table of so many rows for every entry is no longer cheaper than sorting."""
 

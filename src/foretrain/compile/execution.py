@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints32
 from foretrain.model.ops.base import Kernel
 from foretrain.model.ops.embedding import parts
 from foretrain.units import counted
@@ -25,7 +26,6 @@ from foretrain.units import counted
 if TYPE_CHECKING:
     from foretrain.compile.passes.fold import Fold
 
-Ints = NDArray[np.int32]
 
 # Kinds of tasks: what their time is counted as.
 CHAIN, COLLECTIVE, TRANSFER, COPY, LAUNCH, LAUNCH_REST, LOAD = range(7)
@@ -161,22 +161,22 @@ class ExecutionGraph:
     """
 
     items: tuple[Item, ...]  # distinct items
-    shape_ptr: Ints
-    shape_items: Ints  # shape s = items[shape_items[shape_ptr[s]:shape_ptr[s+1]]]
+    shape_ptr: Ints32
+    shape_items: Ints32  # shape s = items[shape_items[shape_ptr[s]:shape_ptr[s+1]]]
     task_kind: NDArray[np.int8]
-    task_shape: Ints
-    task_class: Ints
+    task_shape: Ints32
+    task_class: Ints32
     task_phase: NDArray[np.int8]
-    task_stage: Ints
-    task_chunk: Ints
-    task_micro: Ints  # micro-batch, -1 where none
-    task_memory: NDArray[np.float64]  # bytes kept (+) or freed (-) when the task ends
-    task_workspace: NDArray[np.float64]  # bytes needed only while the task runs
-    task_accompanied: NDArray[np.bool_]  # something may run beside it on the same device
-    stream_ptr: Ints
-    stream_ids: Ints
-    succ_ptr: Ints
-    succ: Ints
+    task_stage: Ints32
+    task_chunk: Ints32
+    task_micro: Ints32  # micro-batch, -1 where none
+    task_memory: Floats  # bytes kept (+) or freed (-) when the task ends
+    task_workspace: Floats  # bytes needed only while the task runs
+    task_accompanied: Bools  # something may run beside it on the same device
+    stream_ptr: Ints32
+    stream_ids: Ints32
+    succ_ptr: Ints32
+    succ: Ints32
     streams: tuple[tuple[int, str], ...]
     stages: tuple[Stage, ...]
     fold: Fold

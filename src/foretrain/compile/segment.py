@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints32
 from foretrain.compile.execution import Item
 
 
@@ -21,7 +21,7 @@ class Interner:
     def __init__(self) -> None:
         self.items: list[Item] = []
         self._numbers: dict[Item, int] = {}
-        self._runs: dict[int, tuple[tuple[Item, ...], NDArray[np.int32]]] = {}
+        self._runs: dict[int, tuple[tuple[Item, ...], Ints32]] = {}
 
     def number(self, item: Item) -> int:
         found = self._numbers.get(item)
@@ -30,7 +30,7 @@ class Interner:
             self.items.append(item)
         return found
 
-    def run(self, items: tuple[Item, ...]) -> NDArray[np.int32]:
+    def run(self, items: tuple[Item, ...]) -> Ints32:
         """Numbers of a tuple of items; the same tuple object is looked up once."""
         known = self._runs.get(id(items))
         if known is None:
@@ -56,7 +56,7 @@ class Async:
 class Segment:
     """One step of the schedule on one stage. `memory` is kept (+) or freed (-) when it ends."""
 
-    chain: NDArray[np.int32]
+    chain: Ints32
     asyncs: tuple[Async, ...] = ()
     memory: float = 0.0
     workspace: float = 0.0
@@ -64,7 +64,7 @@ class Segment:
     is_update: bool = False
 
 
-def strung(parts: Iterable[NDArray[np.int32]]) -> tuple[NDArray[np.int32], list[int]]:
+def strung(parts: Iterable[Ints32]) -> tuple[Ints32, list[int]]:
     """Parts in a row, and where each starts."""
     arrays = list(parts)
     starts = np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(int).tolist()

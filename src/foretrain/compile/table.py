@@ -7,9 +7,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Ints, Ints32
 from foretrain.compile.template import Template
 
-Ints = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
 
 
@@ -26,7 +26,7 @@ class Table:
         values = [value for template in self.templates for value in getattr(template, name)]
         return np.array(values, dtype=kind)
 
-    def streams(self, row: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def streams(self, row: Ints) -> tuple[Ints32, Ints32]:
         """The streams of every task, as pointers into a list of them."""
         found = [streams for template in self.templates for streams in template.streams]
         counts = np.array([len(streams) for streams in found], dtype=np.int32)

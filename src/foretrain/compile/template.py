@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints32
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
@@ -33,8 +33,6 @@ from foretrain.compile.execution import (
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.compile.segment import Async, Segment
 from foretrain.errors import Bug
-
-Ints = NDArray[np.int32]
 
 
 @dataclass(slots=True)
@@ -73,10 +71,10 @@ class Shapes:
     """Distinct runs of items."""
 
     def __init__(self) -> None:
-        self.runs: list[Ints] = []
+        self.runs: list[Ints32] = []
         self._numbers: dict[bytes, int] = {}
 
-    def number(self, run: Ints) -> int:
+    def number(self, run: Ints32) -> int:
         key = run.tobytes()
         found = self._numbers.get(key)
         if found is None:
@@ -84,7 +82,7 @@ class Shapes:
             self.runs.append(run)
         return found
 
-    def csr(self) -> tuple[Ints, Ints]:
+    def csr(self) -> tuple[Ints32, Ints32]:
         lengths = [len(run) for run in self.runs]
         pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         items = np.concatenate(self.runs) if self.runs else np.zeros(0)

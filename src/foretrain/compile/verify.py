@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
@@ -32,7 +32,6 @@ from foretrain.compile.passes.pipeline import StageProgram
 from foretrain.compile.segment import Segment
 from foretrain.errors import Bug
 
-Ints = NDArray[np.int64]
 _COLUMNS = (
     "task_shape",
     "task_class",

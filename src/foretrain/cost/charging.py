@@ -8,13 +8,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
 from foretrain.compile.execution import Communication, Tokens, Vectors
 from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.compile.passes.fold import Movers as FoldedMovers
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.collectives.base import Ints
 from foretrain.cost.collectives.selector import Choice, Wiring, protocols, select
 from foretrain.cost.curves import Timed
 from foretrain.cost.network import Network, Price, Routes, wiring_of

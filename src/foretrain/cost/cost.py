@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import (
     CHAIN,
@@ -30,9 +31,6 @@ from foretrain.cost.rows import rows_of
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 _COPY_ACTIVITY = {"to_device": interference.COPY_IN, "to_host": interference.COPY_OUT}
 
 
@@ -42,8 +40,8 @@ class Costs:
 
     seconds: Floats
     volume: Floats  # bytes, in units of the flow's priority as its route is
-    route: NDArray[np.int32]
-    is_network: NDArray[np.bool_]  # a flow that crosses the network
+    route: Ints32
+    is_network: Bools  # a flow that crosses the network
     alike: Ints  # of tasks that cost the same, the row in …
     breakdown: Floats  # … [rows, 3] of chains: compute, interconnect, network
     moved: Floats  # … [rows] of flows: bytes that cross links, in units as `volume`
@@ -156,7 +154,7 @@ class _Costing(ItemCosts):
             known=Known(self.roles, self.kernels, self.charges, rows),
         )
 
-    def _activity(self, is_spanning: NDArray[np.bool_]) -> Ints:
+    def _activity(self, is_spanning: Bools) -> Ints:
         """What each row does to its device, as far as something may run beside it."""
         graph, rows, kind = self.graph, self.rows, self.rows.kind
         activity = np.full(len(kind), interference.NOTHING)
@@ -171,7 +169,7 @@ class _Costing(ItemCosts):
                 activity[row] = _COPY_ACTIVITY.get(work.direction, interference.NOTHING)
         return np.where(rows.is_accompanied, activity, interference.NOTHING)
 
-    def _entries(self, items: Floats, parts: Floats) -> dict[str, NDArray[np.float64]]:
+    def _entries(self, items: Floats, parts: Floats) -> dict[str, Floats]:
         """Sums over the items of each distinct (rank class, shape, whether it has no partner)."""
         graph, rows, count = self.graph, self.rows, len(self.rows.shapes)
         device, shares = items[rows.rank_class, rows.item], parts[rows.rank_class, :, rows.item]
@@ -181,7 +179,7 @@ class _Costing(ItemCosts):
             device, shares = device + more.sum(axis=1), shares + more
         host = host_seconds(graph.items, graph.fold, self.cluster, self.runtime)
         chains = chain_summaries(rows.ptr, device, host[rows.item])
-        table: dict[str, NDArray[np.float64]] = {
+        table: dict[str, Floats] = {
             "seconds": chains.device,
             "host": chains.host,
             "lead": chains.lead,
@@ -192,7 +190,7 @@ class _Costing(ItemCosts):
         table["compute_share"] = np.minimum(1.0, table["parts"][:, COMPUTE] / whole)
         return table | self._flow_columns(count)
 
-    def _flow_columns(self, count: int) -> dict[str, NDArray[np.float64]]:
+    def _flow_columns(self, count: int) -> dict[str, Floats]:
         """Latency, volume and route of shapes that are a single collective."""
         latency, volume, moved = np.zeros(count), np.zeros(count), np.zeros(count)
         route, is_network = np.full(count, -1), np.zeros(count, dtype=np.bool_)

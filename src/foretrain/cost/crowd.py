@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints
 from foretrain.compile.execution import Communication, Communicator
 from foretrain.cost.charging import priced
 from foretrain.cost.collectives.selector import Wiring
 from foretrain.cost.network import Network, wiring_of
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

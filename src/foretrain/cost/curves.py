@@ -26,8 +26,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.joints import Joint, is_usual
 from foretrain.errors import Bug
@@ -46,7 +47,6 @@ __all__ = [
     "with_measurements",
 ]
 
-Floats = NDArray[np.float64]
 Key = tuple[str, int, str]
 """Identity of the device, ranks, collective."""
 

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
 from foretrain.errors import Bug
 from foretrain.loading import load_own_yaml
-
-Floats = NDArray[np.float64]
 
 NOTHING, COMPUTE, COLLECTIVE, COPY_IN, COPY_OUT = range(5)
 """Activity numbers, as the engine takes them; copies are between host and device memory."""
@@ -65,7 +64,7 @@ class Slowdown:
     """
 
     table: Floats
-    entry_of: NDArray[np.int64]  # kind of device → its entry; kinds that behave alike share one
+    entry_of: Ints  # kind of device → its entry; kinds that behave alike share one
 
     def number(self, kind: ArrayLike, activity: ArrayLike) -> NDArray[np.int8]:
         """The numbers of activities on kinds of devices."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
 from foretrain.compile.passes.fold import Fold, Use
@@ -26,7 +26,6 @@ from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
 
-Floats = NDArray[np.float64]
 Kernels = dict[int, tuple[Floats, Floats, Floats]]
 """By kind of device: seconds, measured seconds and spread of every item's kernel."""
 Charges = dict[tuple[Communication, int], Charge]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints
 from foretrain.cluster import catalog
 from foretrain.cluster.build import interconnect_from
 from foretrain.cluster.cluster import Cluster
@@ -70,14 +70,14 @@ class Joints:
         self._known: dict[tuple[object, ...], Joint] = {}
         self._of: dict[bytes, Joint] = {}
 
-    def of(self, members: NDArray[np.int64]) -> Joint:
+    def of(self, members: Ints) -> Joint:
         asked = members.tobytes()
         found = self._of.get(asked)
         if found is None:
             found = self._of[asked] = self._found(members)
         return found
 
-    def _found(self, members: NDArray[np.int64]) -> Joint:
+    def _found(self, members: Ints) -> Joint:
         ranks = self._place[members].tolist()
         places = sorted(set(ranks))
         is_far = bool((self._domain[members] != self._domain[members[0]]).any())
@@ -88,7 +88,7 @@ class Joints:
         return found
 
 
-def joint_of(cluster: Cluster, members: NDArray[np.int64]) -> Joint:
+def joint_of(cluster: Cluster, members: Ints) -> Joint:
     """What joins the ranks of a group."""
     return Joints(cluster).of(members)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.passes.fold import Fold
 from foretrain.runtime import Runtime
-
-Floats = NDArray[np.float64]
 
 
 def host_seconds(items: Sequence[Item], fold: Fold, cluster: Cluster, runtime: Runtime) -> Floats:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.fabric import Routes
 from foretrain.compile.passes.fold import Parties
-from foretrain.cost.collectives.base import Algorithm, Floats, Flows, Ints
+from foretrain.cost.collectives.base import Algorithm, Flows
 from foretrain.cost.collectives.cabling import (
     MOST_RINGS,
     MOST_SEARCHED,

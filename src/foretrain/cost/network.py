@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use, mix
 from foretrain.cost.collectives import Chosen, algorithms_for, name_of
-from foretrain.cost.collectives.base import Algorithm, Ints
+from foretrain.cost.collectives.base import Algorithm
 from foretrain.cost.collectives.selector import (
     Choice,
     Wiring,
@@ -30,7 +30,6 @@ from foretrain.cost.curves import OwnCurves, Table, shipped
 from foretrain.cost.joints import Joints
 from foretrain.cost.laying import Laying
 
-Floats = NDArray[np.float64]
 FAST_FAMILIES = ("nvlink", "xgmi")
 Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or party
 ByPattern = tuple[tuple[str, float], ...]
@@ -41,8 +40,8 @@ class Routes:
     """Constraints (one per kind of link) and, per flow, the constraints it meets with its load."""
 
     number: Mapping[Flow, int]
-    ptr: NDArray[np.int32]
-    link: NDArray[np.int32]
+    ptr: Ints32
+    link: Ints32
     weight: Floats
     capacity: Floats
     rate: Floats  # per route: bytes/s when only its own class of groups runs
@@ -50,9 +49,9 @@ class Routes:
     # … when all groups of its communicator run: what a library's tuner would assume
     crowd_rate: Floats
     delay: Floats  # per route: seconds of a hop beyond those between two cards on one switch
-    is_network: NDArray[np.bool_]  # per route: crosses the network
+    is_network: Bools  # per route: crosses the network
     example: Ints  # per constraint: one link that stands for its kind …
-    on_network: NDArray[np.bool_]  # … and whether it is a link between nodes
+    on_network: Bools  # … and whether it is a link between nodes
     count: Ints  # … and how many links it stands for
 
     def with_ceilings(self, chosen: tuple[tuple[int, float, float], ...]) -> EngineRoutes:
@@ -75,8 +74,8 @@ class Routes:
 class EngineRoutes:
     """Routes as the engine takes them."""
 
-    ptr: NDArray[np.int32]
-    link: NDArray[np.int32]
+    ptr: Ints32
+    link: Ints32
     weight: Floats
     ceiling: Floats
     capacity: Floats

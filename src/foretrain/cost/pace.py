@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Compute, Item
 from foretrain.cost.compute import ComputeModel
 from foretrain.runtime import Runtime
-
-Floats = NDArray[np.float64]
 
 
 def chain_clock(

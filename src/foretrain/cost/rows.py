@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Ints
 from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
     BACKWARD,
@@ -18,8 +18,6 @@ from foretrain.compile.execution import (
     ExecutionGraph,
 )
 
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
@@ -29,11 +27,11 @@ class Rows:
 
     alike: Ints  # task → its row
     kind: Ints
-    is_accompanied: NDArray[np.bool_]
+    is_accompanied: Bools
     entry: Ints
     classes: Ints
     shapes: Ints
-    is_lone: NDArray[np.bool_]
+    is_lone: Bools
     ptr: Ints
     item: Ints
     owner: Ints  # the entry of each of those items …
@@ -74,7 +72,7 @@ def rows_of(graph: ExecutionGraph, has_partners: bool) -> Rows:
     )
 
 
-def _without_partner(graph: ExecutionGraph) -> NDArray[np.bool_]:
+def _without_partner(graph: ExecutionGraph) -> Bools:
     """[tasks] passes beside which none goes the other way: forward before the first backward pass of a device,
     backward after its last forward pass. Exchanges of experts hide under a partner (DeepSeek-V3, arXiv 2412.19437,
     section 3.2.1; Megatron Core, overlap_moe_expert_parallel_comm), so these wait for theirs."""

@@ -18,10 +18,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints32
 from foretrain.errors import Bug
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
 Bytes = NDArray[np.int8]
 
 # Weights are added to and taken off a link's load; beyond this ratio a small weight would drown in
@@ -52,17 +51,17 @@ class Program:
     """[n] seconds of fixed work; for a flow, the latency paid before data moves"""
     volume: Floats
     """[n] amount to move after the fixed part; 0 = the task is not a flow"""
-    route: Ints
+    route: Ints32
     """[n] route of a flow, -1 if none"""
-    stream_ptr: Ints
+    stream_ptr: Ints32
     """[n + 1] CSR: the streams a task occupies (none, one or several)"""
-    stream_ids: Ints
-    succ_ptr: Ints
+    stream_ids: Ints32
+    succ_ptr: Ints32
     """[n + 1] CSR: the tasks that wait for a task"""
-    succ: Ints
-    route_ptr: Ints
+    succ: Ints32
+    route_ptr: Ints32
     """[routes + 1] CSR: the links a route crosses, each once"""
-    route_link: Ints
+    route_link: Ints32
     route_weight: Floats
     """load a flow puts on that link per unit of its rate"""
     route_cap: Floats
@@ -71,7 +70,7 @@ class Program:
     """[links] the load a link bears"""
     streams: int
     """number of streams"""
-    stream_place: Ints | None = None
+    stream_place: Ints32 | None = None
     """[streams] the place a stream belongs to, -1 if none; a task is on the places of its streams"""
     activity: Bytes | None = None
     """[n] what a task does to its places while it runs, a flow while its data moves; 0 = nothing"""
@@ -221,7 +220,7 @@ class Run:
 
     start: Floats
     end: Floats
-    waited_for: Ints
+    waited_for: Ints32
     """[n] the task whose end let this one start (latest end, then smallest index); -1 if none"""
 
     @property
@@ -243,17 +242,17 @@ def _floats(values: Sequence[float]) -> Floats:
     return np.array(values, dtype=np.float64)
 
 
-def _ints(values: Sequence[int]) -> Ints:
+def _ints(values: Sequence[int]) -> Ints32:
     return np.array(values, dtype=np.int32)
 
 
-def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints32, Ints32]:
     ptr = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum([len(row) for row in rows], out=ptr[1:])
     return ptr, _ints([item for row in rows for item in row])
 
 
-def _first(mask: NDArray[np.bool_]) -> int | None:
+def _first(mask: Bools) -> int | None:
     """Position of the first True, if there is one."""
     if not len(mask):
         return None
@@ -261,12 +260,12 @@ def _first(mask: NDArray[np.bool_]) -> int | None:
     return at if mask[at] else None
 
 
-def _same_length(name: str, array: Floats | Ints | Bytes, wanted: int) -> None:
+def _same_length(name: str, array: Floats | Ints32 | Bytes, wanted: int) -> None:
     if len(array) != wanted:
         raise Bug(f"program.{name} has {len(array)} entries, expected {wanted}")
 
 
-def _check_csr(name: str, ptr: Ints, rows: int, items: Ints) -> None:
+def _check_csr(name: str, ptr: Ints32, rows: int, items: Ints32) -> None:
     _same_length(name, ptr, rows + 1)
     if ptr[0] != 0 or ptr[-1] != len(items):
         raise Bug(f"program.{name} runs from {ptr[0]} to {ptr[-1]}, expected 0 to {len(items)}")
@@ -275,7 +274,7 @@ def _check_csr(name: str, ptr: Ints, rows: int, items: Ints) -> None:
         raise Bug(f"program.{name} falls after row {bad}")
 
 
-def _within(name: str, array: Ints | Bytes, low: int, high: int) -> None:
+def _within(name: str, array: Ints32 | Bytes, low: int, high: int) -> None:
     if len(array) and (int(array.min()) < low or int(array.max()) >= high):
         bad = _first((array < low) | (array >= high))
         assert bad is not None

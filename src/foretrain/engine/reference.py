@@ -23,9 +23,10 @@ import math
 
 import numpy as np
 
+from foretrain.arrays import Ints32
 from foretrain.engine.fluid import Fluid, Route
 from foretrain.engine.places import Places, Work
-from foretrain.engine.program import Ints, Program, Run
+from foretrain.engine.program import Program, Run
 
 
 def simulate(program: Program) -> Run:
@@ -138,7 +139,7 @@ def followers(program: Program) -> list[list[int]]:
     return after
 
 
-def _rows(ptr: Ints, items: Ints) -> list[list[int]]:
+def _rows(ptr: Ints32, items: Ints32) -> list[list[int]]:
     bounds, flat = ptr.tolist(), items.tolist()
     return [flat[low:high] for low, high in itertools.pairwise(bounds)]
 

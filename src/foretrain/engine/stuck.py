@@ -6,7 +6,8 @@ from collections import deque
 
 import numpy as np
 
-from foretrain.engine.program import Floats, Program
+from foretrain.arrays import Floats
+from foretrain.engine.program import Program
 
 SHOWN = 5
 

@@ -15,8 +15,8 @@ from functools import cached_property
 from math import exp, log, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.compute import Calibrated, ComputeModel, KernelCosts
@@ -24,7 +24,6 @@ from foretrain.cost.compute.roofline import dtype_on
 from foretrain.measurement.calibration import Calibration, Op, Roofline
 from foretrain.model.ops.base import LAUNCHES, Kernel
 
-Floats = NDArray[np.float64]
 Group = tuple[str, str, str, int]  # kind, phase, dtype, dims of the shape
 
 REACHES = (0.75, 1.5, 3.0, 6.0)  # of the process, to choose from

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain import __version__
+from foretrain.arrays import Floats
 from foretrain.cluster import catalog
 from foretrain.errors import InputError
 from foretrain.measurement.calibration import (
@@ -28,7 +28,6 @@ from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement
 from foretrain.measurement.store import Store
 
-Floats = NDArray[np.float64]
 SMALL = 0.1
 """A kernel's start is no longer than all but this share of kernels: the very shortest are parts of a call."""
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.errors import InputError
 from foretrain.measurement.launching import free_port
 from foretrain.measurement.ranks import bucket_sizes
@@ -144,7 +144,7 @@ def study_document(
     }
 
 
-def fitted_law(rows: Sequence[Mapping[str, Any]], stalls: NDArray[np.float64]) -> dict[str, Any]:
+def fitted_law(rows: Sequence[Mapping[str, Any]], stalls: Floats) -> dict[str, Any]:
     """Seconds for each cause, none negative, by least squares of relative errors; and how well they fit."""
     from scipy.optimize import nnls
 
@@ -164,7 +164,7 @@ def fitted_law(rows: Sequence[Mapping[str, Any]], stalls: NDArray[np.float64]) -
     }
 
 
-def rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
+def rank_correlation(a: Floats, b: Floats) -> float | None:
     """Spearman's: of the ranks."""
     first, second = (np.argsort(np.argsort(x)).astype(np.float64) for x in (a, b))
     if len(a) < 3 or a.std() == 0 or b.std() == 0:

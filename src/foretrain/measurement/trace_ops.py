@@ -11,9 +11,9 @@ import numpy as np
 
 from foretrain.adapters.read.collective_calls import Call
 from foretrain.adapters.read.kineto import KERNEL, OP, Trace
+from foretrain.arrays import Floats, Ints
 from foretrain.measurement.records import TO_DEVIATION
 from foretrain.measurement.trace_parts import Parts
-from foretrain.measurement.trace_sweep import Floats, Ints
 
 MOST_ROWS = 20_000
 

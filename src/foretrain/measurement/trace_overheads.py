@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from foretrain.adapters.read.kineto import MARK, OP, RUNTIME, Trace
-from foretrain.measurement.trace_sweep import Floats
+from foretrain.arrays import Floats
 
 EVENT_SECONDS = 2e-6
 """What recording one host event costs (Lin et al.: 2 µs)."""

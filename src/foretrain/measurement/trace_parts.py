@@ -10,8 +10,9 @@ import numpy as np
 
 from foretrain.adapters.read.collective_calls import NAMES, POINT_TO_POINT, Call
 from foretrain.adapters.read.kineto import COPY, KERNEL, MARK, OP, RUNTIME, Trace
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.errors import FileError
-from foretrain.measurement.trace_sweep import Bools, Floats, Ints, inside
+from foretrain.measurement.trace_sweep import inside
 
 STEP = re.compile(r"ProfilerStep#(\d{1,9})$")
 OPTIMIZER = "Optimizer.step#"

@@ -18,12 +18,12 @@ from foretrain.adapters.read.collective_calls import Call
 from foretrain.adapters.read.kineto import Trace, read_trace
 from foretrain.analysis.answer import Answer
 from foretrain.analysis.prediction import STALLS
+from foretrain.arrays import Bools
 from foretrain.errors import InputError
 from foretrain.measurement.trace_ops import CollectiveRow, OpRow, collective_rows, op_rows
 from foretrain.measurement.trace_overheads import OverheadRow, overhead_rows
 from foretrain.measurement.trace_parts import Parts, parts
 from foretrain.measurement.trace_stalls import Breakdown, breakdown, waits
-from foretrain.measurement.trace_sweep import Bools
 
 __all__ = ["RankReport", "TraceReport", "analyse", "read_traces"]
 

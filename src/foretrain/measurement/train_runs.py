@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats
 from foretrain.errors import InputError
 from foretrain.measurement.step_events import PARTS
-
-Floats = NDArray[np.float64]
 
 DRAWS = 400
 SEED = 20_231_001
@@ -98,7 +96,7 @@ def _steps(launch: Mapping[str, Any]) -> Floats:
     return out[:, skip:] if whole > skip else out
 
 
-def _cut_short(ends: NDArray[np.bool_]) -> int:
+def _cut_short(ends: Bools) -> int:
     """1 where the first step has fewer passes than the next ones."""
     at = np.flatnonzero(ends)
     return int(len(at) > 1 and at[0] + 1 < at[1] - at[0])

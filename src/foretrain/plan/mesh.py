@@ -12,8 +12,8 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints
 from foretrain.errors import PlanError, hint
 
 
@@ -43,11 +43,11 @@ class Mesh:
         sizes = dict(self.axes)
         return prod(sizes[axis] for name in names for axis in self.expand(name))
 
-    def groups(self, axes: tuple[str, ...]) -> NDArray[np.int64]:
+    def groups(self, axes: tuple[str, ...]) -> Ints:
         """One row per group: the ranks that differ only on `axes`, in the order of those axes."""
         return _groups(self.axes, axes)
 
-    def coordinate(self, axis: str) -> NDArray[np.int64]:
+    def coordinate(self, axis: str) -> Ints:
         """Every rank's position on one axis."""
         names = [name for name, _ in self.axes]
         sizes = [size for _, size in self.axes]
@@ -111,7 +111,7 @@ class Mesh:
 
 
 @lru_cache(maxsize=256)
-def _groups(axes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> NDArray[np.int64]:
+def _groups(axes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> Ints:
     names = [name for name, _ in axes]
     grid = np.arange(prod(size for _, size in axes)).reshape([size for _, size in axes])
     positions = [names.index(axis) for axis in wanted]

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Ints32
 from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.short_form import Words
 from foretrain.planning.layers import State
-
-Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,26 +33,26 @@ class Choices:
     """One plan per row. `shard` 0: over all replicas. Names are numbers in the palette."""
 
     palette: Palette
-    tp: Ints
-    pp: Ints
-    vpp: Ints
-    dp: Ints
-    cp: Ints
-    ep: Ints
-    micro: Ints
-    zero: Ints
-    shard: Ints
-    sp: Ints
-    recompute: Ints
-    schedule: Ints
-    order: Ints
-    offload: Ints
-    buckets: Ints
-    exchange: Ints
-    table: Ints | None = None  # … all of them as rows of one array, where they are
+    tp: Ints32
+    pp: Ints32
+    vpp: Ints32
+    dp: Ints32
+    cp: Ints32
+    ep: Ints32
+    micro: Ints32
+    zero: Ints32
+    shard: Ints32
+    sp: Ints32
+    recompute: Ints32
+    schedule: Ints32
+    order: Ints32
+    offload: Ints32
+    buckets: Ints32
+    exchange: Ints32
+    table: Ints32 | None = None  # … all of them as rows of one array, where they are
 
     @classmethod
-    def of(cls, palette: Palette, table: Ints) -> Choices:
+    def of(cls, palette: Palette, table: Ints32) -> Choices:
         """Of columns that are rows of one array."""
         columns: dict[str, Any] = dict(zip(COLUMNS, table, strict=True))
         return cls(palette, **columns, table=table)
@@ -69,7 +68,7 @@ class Choices:
         return Choices.of(self.palette, table[:, rows])
 
     @property
-    def etp(self) -> Ints:
+    def etp(self) -> Ints32:
         """The tensor-parallel degree inside experts that a short form without one means."""
         return np.where(self.dp * self.cp % self.ep == 0, self.tp, 1).astype(np.int32)
 

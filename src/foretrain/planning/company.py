@@ -7,17 +7,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.cost import interference
 from foretrain.planning.fleet import Fleet
 from foretrain.planning.replicas import NETWORK, WAYS, Replicas
 from foretrain.planning.sends import Sends, sends
 from foretrain.planning.task import Task
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

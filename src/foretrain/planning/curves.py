@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from foretrain.arrays import Floats
 
 STEP = 4.0
 _DOUBLINGS = np.log2(STEP)

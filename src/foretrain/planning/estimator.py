@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.fleet import Fleet, Shares, fleet, update_curve
@@ -22,9 +22,6 @@ from foretrain.planning.footprint import peak_bytes
 from foretrain.planning.layers import Layers, State, grown, layers
 from foretrain.planning.task import Task
 from foretrain.planning.times import Times
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +41,7 @@ class Estimates:
     refused: Ints  # … and which of them is a row's (-1: none)
 
     @property
-    def fits(self) -> NDArray[np.bool_]:
+    def fits(self) -> Bools:
         return np.asarray((self.memory <= self.usable) & (self.refused < 0))
 
 
@@ -90,7 +87,7 @@ class Estimator:
         for mine, ships in fleets:
             columns["memory"][mine], columns["usable"][mine] = peak_bytes(ships)
 
-    def _wanted(self, columns: dict[str, Floats]) -> NDArray[np.bool_]:
+    def _wanted(self, columns: dict[str, Floats]) -> Bools:
         fits = columns["memory"] <= columns["usable"]
         return np.asarray(fits & np.isfinite(columns["memory"]) | (not self.only_fitting))
 

@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
 from foretrain.cost.crowd import crowd
 from foretrain.cost.network import Network
 from foretrain.plan.mesh import Mesh
 from foretrain.planning.curves import Curve
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _SMALLEST = 4096.0  # bytes: below, latency is all
 

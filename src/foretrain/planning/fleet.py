@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import first_of
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.place import place, stored_before
@@ -26,9 +27,6 @@ from foretrain.planning.exchanges import Exchange, Exchanges
 from foretrain.planning.layers import DENSE, EXPERT, Layers
 from foretrain.planning.task import Task
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 _LEAST_TRAFFIC = 1e6  # bytes: below, starting the kernel is all
 
 
@@ -36,10 +34,10 @@ _LEAST_TRAFFIC = 1e6  # bytes: below, starting the kernel is all
 class Ties:
     """Columns over the weights that share another's storage, in the order of `Model.origins`."""
 
-    is_stored_before: NDArray[np.bool_]  # on its stage there is another one of them
+    is_stored_before: Bools  # on its stage there is another one of them
     block: Floats  # [copies, blocks] 1.0 where it is
     origin: Ints  # equal for copies of one weight
-    is_trained: NDArray[np.bool_]
+    is_trained: Bools
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +53,7 @@ class Fleet:
     exchanges: Exchanges
     share: Floats
     ties: Ties
-    kinds: NDArray[np.bool_]  # [stages, kinds of devices]: which a stage runs on
+    kinds: Bools  # [stages, kinds of devices]: which a stage runs on
     _axes: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     _asked: dict[tuple[tuple[str, ...], str, bool], Exchange] = field(default_factory=dict)
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats
 from foretrain.cluster.headroom import fill
 from foretrain.model.optimizer import MASTER_BYTES
 from foretrain.plan.schedules.interleaved import warm_up
 from foretrain.planning.fleet import KINDS, Fleet
-
-Floats = NDArray[np.float64]
 
 
 def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
@@ -132,7 +130,7 @@ class _Activations:
 
     alive: Floats  # of all micro-batches in flight, at work
     first: Floats  # of the one that backward begins with
-    refills: NDArray[np.bool_]  # whether others follow it
+    refills: Bools  # whether others follow it
 
 
 def _activations(fleet: Fleet) -> _Activations:

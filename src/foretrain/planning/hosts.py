@@ -4,13 +4,10 @@ together, where they run ahead."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats
 from foretrain.planning.fleet import Fleet
 from foretrain.planning.sends import Sends
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def waits(f: Fleet) -> bool:

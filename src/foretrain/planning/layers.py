@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.layout import Layout
@@ -29,10 +29,6 @@ from foretrain.errors import InputError
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words
 from foretrain.planning.task import Task
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 DENSE, EXPERT = range(2)
 """Kinds of weights by who holds copies of them: all replicas, or those with the same experts."""

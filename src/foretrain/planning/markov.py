@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.layout import Layout
 from foretrain.compile.passes.recompute import BlockPass
@@ -28,9 +28,6 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.strategy import STATE_ROLES, Cut, Node, Schedule
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.task import Task
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 BUDGET_STEPS = 48
 STEPS_PER_LAYER = 4

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from foretrain.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False, slots=True)

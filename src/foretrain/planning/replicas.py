@@ -9,15 +9,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.compile.execution import Communicator
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.planning.cycles import fused
 from foretrain.planning.fleet import KINDS, Fleet
-
-Floats = NDArray[np.float64]
-
 
 WAYS = INSIDE, NETWORK = range(2)
 """Ways between ranks."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.fleet import Fleet
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Parts = tuple[Floats, Floats, Floats]
 """[plans, parts] forward, whole backward and weight-gradient seconds of a micro-batch."""
 
@@ -68,7 +66,7 @@ class Sends:
         out[0, :, 1:] = out[1, :, :-1] = f.exchange(f.mesh.expand("tp"), "all_gather").seconds(size)
         return out
 
-    def met(self, parts: Parts, send: Floats, is_apart: NDArray[np.bool_]) -> Floats:
+    def met(self, parts: Parts, send: Floats, is_apart: Bools) -> Floats:
         """[plans, parts - 1] sends that share the links out of a node with those that go the other way: longer by what
         the shorter of the two takes, as often as the links are busy. `is_apart`: [plans] which never meet."""
         f, flow = self.f, self.flow

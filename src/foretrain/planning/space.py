@@ -13,8 +13,8 @@ from math import gcd
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
@@ -22,8 +22,6 @@ from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse
 from foretrain.planning.task import Task
-
-Bools = NDArray[np.bool_]
 
 SHORTEST_SLICE = 512
 """Tokens of a sequence that context parallelism leaves a rank at least."""
@@ -89,7 +87,7 @@ class Space:
             if self.devices % (part.tp * part.cp * pp) == 0 and (vpp == 1 or pp > 1):
                 yield pp, vpp
 
-    def _of_mesh(self, part: Part, pp: int, vpp: int) -> NDArray[np.int32]:
+    def _of_mesh(self, part: Part, pp: int, vpp: int) -> Ints32:
         """[plans, columns] all combinations of the other choices on one mesh."""
         dp = self.devices // (part.tp * part.cp * pp)
         p = self.palette

@@ -6,16 +6,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats
 from foretrain.planning.company import Beside, Company, Timed, beside
 from foretrain.planning.hosts import issued
 from foretrain.planning.replicas import INSIDE, NETWORK, WAYS, Replicas
 from foretrain.planning.sends import Parts
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
 
 _WORTH_A_LOOK = 0.01
 """Share of the time below which sends that are under way make no difference."""

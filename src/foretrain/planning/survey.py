@@ -10,15 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
 from foretrain.planning.space import Part, Space
 from foretrain.planning.task import Task
 from foretrain.units import counted, rounded_seconds, show_bytes
-
-Ints = NDArray[np.int64]
 
 OBJECTIVES = ("time", "cost", "memory")
 TOLD = ("tp", "pp", "vpp", "cp", "ep", "micro", "zero", "shard", "sp", "recompute", "schedule", "order", "offload")  # fmt: skip
@@ -128,7 +126,7 @@ def survey(
     )
 
 
-def score(found: Estimates, objective: str) -> NDArray[np.float64]:
+def score(found: Estimates, objective: str) -> Floats:
     """What is made small. Rent runs by the hour for the whole cluster, so the cheapest plan is the fastest."""
     return found.memory if objective == "memory" else found.seconds
 
@@ -147,9 +145,7 @@ def _front(found: Estimates, rows: Ints) -> Ints:
     return np.asarray(order[is_new], dtype=np.int64)
 
 
-def _told(
-    choices: Choices, found: Estimates, able: NDArray[np.bool_], order: Ints
-) -> Iterable[Told]:
+def _told(choices: Choices, found: Estimates, able: Bools, order: Ints) -> Iterable[Told]:
     rank = np.full(len(choices), len(choices), dtype=np.int64)
     rank[order] = np.arange(len(order))
     for name in TOLD:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.planning.company import Timed
 from foretrain.planning.fleet import KINDS
 from foretrain.planning.replicas import INSIDE, NETWORK, Buckets
 from foretrain.planning.sends import Parts
-
-Floats = NDArray[np.float64]
 
 
 def tails(t: Timed, parts: Parts, send: Floats, seconds: Floats, host: Floats) -> Floats:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import usable_bytes
 from foretrain.cost.compute import ComputeModel
@@ -74,7 +74,7 @@ class Task:
         return network_on(self.cluster, self.runtime, self.measured)
 
     @property
-    def usable_bytes(self) -> NDArray[np.float64]:
+    def usable_bytes(self) -> Floats:
         """Of every kind of device: what the allocator may take."""
         sizes = np.array([device.memory_bytes for device in self.cluster.devices])
         return usable_bytes(sizes, self.runtime.context_bytes, self.headroom)

@@ -11,8 +11,8 @@ all stages together.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.planning import pipelines
 from foretrain.planning.company import timed
 from foretrain.planning.curves import Curve
@@ -22,8 +22,6 @@ from foretrain.planning.sends import Parts
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.tails import parameters, tails
 from foretrain.planning.updates import update
-
-Floats = NDArray[np.float64]
 
 
 class Times:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cost.compute.boards import latest
 from foretrain.planning.curves import Curve
 from foretrain.planning.fleet import KINDS, Fleet
-
-Floats = NDArray[np.float64]
 
 
 def update(f: Fleet, seconds_of: Curve) -> Floats:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import fill, headroom_share
 from foretrain.errors import InputError, PlanError
@@ -24,8 +24,6 @@ from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
 from foretrain.recommendation.figures import figures
 from foretrain.runtime import Runtime
-
-Ints = NDArray[np.int64]
 
 KEPT = 4
 """Plans remembered of a cluster: what the simulator refuses is replaced by the next."""

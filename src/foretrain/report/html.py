@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import STALLS, Prediction
+from foretrain.arrays import Floats
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
 from foretrain.report import links, network, words
 from foretrain.report.templates import template
@@ -212,7 +212,7 @@ def _timeline(prediction: Prediction) -> dict[str, Any]:
     whole = max(float(timeline.end.max(initial=0.0)), prediction.step_seconds, 1e-12)
     task = drawn.task
 
-    def ticks(seconds: NDArray[np.float64]) -> list[int]:
+    def ticks(seconds: Floats) -> list[int]:
         return [int(t) for t in np.round(seconds * (TICKS / whole)).astype(np.int64)]
 
     return {

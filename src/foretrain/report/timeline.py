@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import Timeline
+from foretrain.arrays import Floats, Ints
 
 MAX_BARS = 20_000
 
@@ -17,11 +17,11 @@ class Bars:
     """What to draw. A bar of `count` > 1 stands for that many short tasks, running for `busy` seconds of its
     length; its label, phase and kind are those of its longest task."""
 
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    busy: NDArray[np.float64]
-    count: NDArray[np.int64]
-    task: NDArray[np.int64]  # the task that lends its label
+    start: Floats
+    end: Floats
+    busy: Floats
+    count: Ints
+    task: Ints  # the task that lends its label
     shortest_drawn_alone: float  # seconds; 0 when nothing was merged
 
 
@@ -48,9 +48,7 @@ def bars(timeline: Timeline, limit: int = MAX_BARS) -> Bars:
     return _merged(timeline, order, length, heads, cell)
 
 
-def _heads(
-    timeline: Timeline, order: NDArray[np.int64], length: NDArray[np.float64], cell: float
-) -> NDArray[np.int64]:
+def _heads(timeline: Timeline, order: Ints, length: Floats, cell: float) -> Ints:
     """Positions in `order` where a new bar begins."""
     lane = timeline.lane[order]
     is_long = length[order] >= cell
@@ -62,9 +60,9 @@ def _heads(
 
 def _merged(
     timeline: Timeline,
-    order: NDArray[np.int64],
-    length: NDArray[np.float64],
-    heads: NDArray[np.int64],
+    order: Ints,
+    length: Floats,
+    heads: Ints,
     cell: float,
 ) -> Bars:
     count = np.diff(np.append(heads, len(order)))

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.analysis.prediction import Lane, LinkFlows, Prediction, Timeline
+from foretrain.arrays import Ints
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
 from foretrain.report.words import clean, percent, plain
 
@@ -171,7 +171,7 @@ def _tasks(timeline: Timeline) -> list[_Task]:
     ]  # fmt: skip
 
 
-def _waits(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _waits(timeline: Timeline) -> tuple[Ints, Ints]:
     """(before, after): tasks that waited for one on another stream."""
     after = np.flatnonzero(timeline.waited_for >= 0)
     before = timeline.waited_for[after].astype(np.int64)
@@ -180,9 +180,7 @@ def _waits(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return before[crossing], after[crossing]
 
 
-def _arrows(
-    timeline: Timeline, before: NDArray[np.int64], after: NDArray[np.int64]
-) -> list[_Arrow]:
+def _arrows(timeline: Timeline, before: Ints, after: Ints) -> list[_Arrow]:
     starts = np.round(timeline.start * 1e6, 3)
     pids = [_pid(lane) for lane in timeline.lanes]
     events = []
@@ -231,7 +229,7 @@ def _links(prediction: Prediction) -> tuple[list[dict[str, Any]], list[_Flow], i
     return names, events, left_out
 
 
-def _threads(timeline: Timeline, flows: LinkFlows) -> NDArray[np.int64]:
+def _threads(timeline: Timeline, flows: LinkFlows) -> Ints:
     """For each flow the first thread that is free when it starts; -1 when all are taken."""
     start, end = timeline.start[flows.task], timeline.end[flows.task]
     starts, ends = np.round(start * 1e6, 3).tolist(), np.round(end * 1e6, 3).tolist()
@@ -249,9 +247,9 @@ def _threads(timeline: Timeline, flows: LinkFlows) -> NDArray[np.int64]:
 def _link_flows(
     timeline: Timeline,
     flows: LinkFlows,
-    kept: NDArray[np.int64],
+    kept: Ints,
     pid: int,
-    thread: NDArray[np.int64],
+    thread: Ints,
 ) -> list[_Flow]:
     labels = [clean(label) for label in flows.labels]
     task, moved = flows.task[kept], flows.bytes[kept]

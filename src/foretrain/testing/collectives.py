@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from math import inf, isclose, isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost.collectives import Algorithm, Flows, Program
 from foretrain.cost.network import Network
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SIZE = 1e9
 RANKS = (2, 3, 4, 8)

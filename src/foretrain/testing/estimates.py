@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.errors import InputError
 from foretrain.planning.choices import Choices, joined
 from foretrain.planning.estimator import Estimates, Estimator
@@ -19,8 +19,6 @@ from foretrain.planning.planner import search
 from foretrain.planning.space import Space, space
 from foretrain.planning.task import Task
 from foretrain.simulation import answer
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Routes
+from foretrain.arrays import Floats, Ints
+from foretrain.cluster.fabric import Fabric, Routes
 from foretrain.cluster.routing import distances, sparse_graph
 from foretrain.cluster.topology import Topology
 
@@ -66,14 +67,12 @@ def check_fabric(fabric: Fabric, is_shortest: bool = True) -> None:
         _check_spread(fabric, starts, goals, fabric.spread(src, dst), hops)
 
 
-def _fewest_hops(fabric: Fabric, starts: IntArray, goals: IntArray) -> IntArray:
+def _fewest_hops(fabric: Fabric, starts: Ints, goals: Ints) -> Ints:
     sources, which = np.unique(starts, return_inverse=True)
     return np.asarray(distances(sparse_graph(fabric), sources)[which, goals], dtype=np.int64)
 
 
-def _check_spread(
-    fabric: Fabric, starts: IntArray, goals: IntArray, routes: Routes, hops: IntArray
-) -> None:
+def _check_spread(fabric: Fabric, starts: Ints, goals: Ints, routes: Routes, hops: Ints) -> None:
     total = np.bincount(routes.owner, weights=routes.share, minlength=len(starts))
     assert np.allclose(total, hops, atol=1e-9), "all paths are as long as the single one"
     for number in range(len(starts)):
@@ -83,9 +82,7 @@ def _check_spread(
         _check_flow(fabric.tail[links], fabric.head[links], share, *ends)
 
 
-def _check_flow(
-    tail: IntArray, head: IntArray, share: FloatArray, starts: set[int], goals: set[int]
-) -> None:
+def _check_flow(tail: Ints, head: Ints, share: Floats, starts: set[int], goals: set[int]) -> None:
     """As much leaves each vertex as arrives, but for the start and the goal."""
     assert (share > 0).all(), "shares are positive"
     assert (share <= 1 + 1e-9).all(), "shares are at most all of the traffic"
@@ -118,7 +115,7 @@ def _check_links(topology: Topology) -> None:
     assert len(set(names)) == len(names), "links have names of their own"
 
 
-def _pairs(count: int, seed: int) -> tuple[IntArray, IntArray]:
+def _pairs(count: int, seed: int) -> tuple[Ints, Ints]:
     """All pairs of a small cluster, a random sample (with some equal pairs) of a large one."""
     if count * count <= MOST_PAIRS:
         src, dst = np.divmod(np.arange(count * count, dtype=np.int64), count)
@@ -130,7 +127,7 @@ def _pairs(count: int, seed: int) -> tuple[IntArray, IntArray]:
     return src, dst
 
 
-def _check_ways(topology: Topology, routes: Routes, src: IntArray, dst: IntArray) -> None:
+def _check_ways(topology: Topology, routes: Routes, src: Ints, dst: Ints) -> None:
     tail, head = topology.ends()
     doors = topology.doors()
     for number, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
@@ -146,7 +143,7 @@ def _check_ways(topology: Topology, routes: Routes, src: IntArray, dst: IntArray
         _check_flow(tail[way], head[way], share, {a, int(doors[a])}, {b, int(doors[b])})
 
 
-def _check_one_by_one(topology: Topology, src: IntArray, dst: IntArray) -> None:
+def _check_one_by_one(topology: Topology, src: Ints, dst: Ints) -> None:
     together = topology.routes(src, dst)
     for number in range(len(src)):
         alone = topology.routes(src[number : number + 1], dst[number : number + 1])

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Ints
 from foretrain.errors import FileError
 from foretrain.units import show_bytes
 
@@ -46,10 +47,10 @@ class State:
 class Marks:
     """Brackets and commas outside strings: where, what, and the depth behind each."""
 
-    at: NDArray[np.int64]
+    at: Ints
     kind: NDArray[np.uint8]
-    depth: NDArray[np.int64]
-    strings: NDArray[np.int64]  # where strings begin
+    depth: Ints
+    strings: Ints  # where strings begin
     after: State
 
 
@@ -76,7 +77,7 @@ def scan(raw: bytes, state: State) -> Marks:
     return Marks(at, kind, depth, strings, State(last, is_string, is_escaped))
 
 
-def _odd_runs(letters: NDArray[np.uint8], carry: bool) -> tuple[NDArray[np.bool_], bool]:
+def _odd_runs(letters: NDArray[np.uint8], carry: bool) -> tuple[Bools, bool]:
     """Whether an odd number of backslashes stands right before each letter, and behind the last."""
     where = np.arange(len(letters), dtype=np.int64)
     other = np.maximum.accumulate(np.where(letters == ord("\\"), -1, where))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from foretrain.adapters.read.collective_calls import Call, CallArgs, call_of
 from foretrain.adapters.read.elements import Elements, cut
 from foretrain.adapters.read.stream import Pieces
+from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.errors import FileError
 
 __all__ = ["COPY", "KERNEL", "MARK", "OP", "RUNTIME", "Trace", "read_trace"]
@@ -44,9 +45,6 @@ LONGEST = 1e12
 """Microseconds of one event (eleven days); what is longer was written by a broken clock."""
 LATEST = 4e15
 """Microseconds since 1970 (the year 2096)."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class _Args(CallArgs, rename={"external": "External id", "dims": "Input Dims", "types": "Input type"}):  # fmt: skip
@@ -82,12 +80,12 @@ class Trace:
     start: Floats
     seconds: Floats
     kind: NDArray[np.uint8]
-    name: NDArray[np.int32]  # into names
-    lane: NDArray[np.int32]  # into lanes
+    name: Ints32  # into names
+    lane: Ints32  # into lanes
     correlation: Ints  # of a driver call and the device work it issued; -1: none
     external: Ints  # of an operator and what it issued; -1: none
-    shape: NDArray[np.int32]  # into shapes; -1: not recorded
-    call: NDArray[np.int32]  # into calls: what a collective was called with; -1: not told
+    shape: Ints32  # into shapes; -1: not recorded
+    call: Ints32  # into calls: what a collective was called with; -1: not told
     names: tuple[str, ...]
     lanes: tuple[tuple[str, str], ...]  # process and thread, or device and stream
     shapes: tuple[tuple[str, str], ...]  # dims and types, as JSON
@@ -103,7 +101,7 @@ class Trace:
     def end(self) -> Floats:
         return self.start + self.seconds
 
-    def named(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def named(self, wanted: Callable[[str], bool]) -> Bools:
         """Which events have a name that is wanted."""
         hits = np.fromiter((wanted(name) for name in self.names), dtype=np.bool_)
         return hits[self.name] if len(hits) else np.zeros(len(self.name), dtype=np.bool_)

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
-from foretrain.cluster.fabric import Fabric, IntArray, Site, left_packed
+from foretrain.cluster.fabric import Fabric, Site, left_packed
 from foretrain.cluster.link import Network
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 
@@ -29,7 +30,7 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
     child = np.arange(1, hosts.count, dtype=np.int64)
     cables = Cables(child, (child - 1) // given.arity).both_ways
 
-    def route(src: IntArray, dst: IntArray) -> IntArray:
+    def route(src: Ints, dst: Ints) -> Ints:
         return _climbed(hosts.port_vertex[src], hosts.port_vertex[dst], given.arity, hosts.count)
 
     diameter = _diameter(hosts.count, given.arity)
@@ -48,7 +49,7 @@ def _diameter(nodes: int, arity: int) -> int:
     return 2 * depth - (0 if is_even else 1)
 
 
-def _climbed(src: IntArray, dst: IntArray, arity: int, nodes: int) -> IntArray:
+def _climbed(src: Ints, dst: Ints, arity: int, nodes: int) -> Ints:
     """The higher number is never nearer to the root, so it climbs until both meet."""
     low, high = src.copy(), dst.copy()
     up, down = [], []

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, FloatArray, IntArray, Site, expect_links, left_packed
+from foretrain.arrays import Floats, Ints
+from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
 from foretrain.cluster.link import Network
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
@@ -85,9 +86,7 @@ def _shape(hosts: int, given: Parameters) -> _Shape:
     return _Shape(groups, routers, nodes, cables)
 
 
-def _rates(
-    site: Site, host: IntArray, shape: _Shape, given: Parameters
-) -> tuple[FloatArray, FloatArray]:
+def _rates(site: Site, host: Ints, shape: _Shape, given: Parameters) -> tuple[Floats, Floats]:
     node = float(np.bincount(host, weights=site.bandwidth).mean())
     inside = shape.groups * shape.routers * (shape.routers - 1)
     between = shape.groups * (shape.groups - 1)
@@ -102,18 +101,18 @@ def _rates(
 class _Ways:
     """Links: ports up, ports down, router to router of each group, group to group."""
 
-    def __init__(self, site: Site, router: IntArray, shape: _Shape) -> None:
+    def __init__(self, site: Site, router: Ints, shape: _Shape) -> None:
         self.ports, self.router, self.shape = site.ports, router, shape
         self.local = 2 * site.ports
         self.trunk = self.local + shape.groups * shape.routers * (shape.routers - 1)
         self.links = self.trunk + shape.groups * (shape.groups - 1)
 
-    def gateway(self, group: IntArray, other: IntArray) -> IntArray:
+    def gateway(self, group: Ints, other: Ints) -> Ints:
         """The router of `group` where the trunk to `other` is plugged in: trunks go round the routers."""
         slot = (other - group - 1) % self.shape.groups
         return np.asarray(group * self.shape.routers + slot % self.shape.routers)
 
-    def ends(self) -> tuple[IntArray, IntArray]:
+    def ends(self) -> tuple[Ints, Ints]:
         shape, port = self.shape, np.arange(self.ports, dtype=np.int64)
         leaf = self.router + self.ports
         rest = shape.routers - 1
@@ -128,7 +127,7 @@ class _Ways:
         heads = [leaf, port, head + self.ports, self.gateway(far, group) + self.ports]
         return np.concatenate(tails), np.concatenate(heads)
 
-    def route(self, src: IntArray, dst: IntArray) -> IntArray:
+    def route(self, src: Ints, dst: Ints) -> Ints:
         """Port, own router, gateway of the own group, gateway of the other, router, port."""
         a, b = self.router[src], self.router[dst]
         own, other = a // self.shape.routers, b // self.shape.routers
@@ -145,7 +144,7 @@ class _Ways:
         ]
         return left_packed(np.stack(columns, axis=1))
 
-    def _inside(self, a: IntArray, b: IntArray) -> IntArray:
+    def _inside(self, a: Ints, b: Ints) -> Ints:
         here, there = a % self.shape.routers, b % self.shape.routers
         link = self.local + a * (self.shape.routers - 1) + there - (there > here)
         return np.where(a != b, link, -1)

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
-from foretrain.cluster.fabric import Fabric, IntArray, Site, expect_links
+from foretrain.cluster.fabric import Fabric, Site, expect_links
 from foretrain.cluster.link import Network
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
@@ -39,7 +40,7 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
     head = (tail + np.array([*offsets, 0])[number]) % hosts.count
     walks = _walks(hosts.count, offsets)
 
-    def route(src: IntArray, dst: IntArray) -> IntArray:
+    def route(src: Ints, dst: Ints) -> Ints:
         here, goal = hosts.port_vertex[src], hosts.port_vertex[dst]
         walk = walks[(goal - here) % hosts.count]
         moved = np.where(walk >= 0, np.array([*offsets, 0])[walk], 0)
@@ -59,7 +60,7 @@ def _offsets(nodes: int, given: Parameters) -> list[int]:
     return list(dict.fromkeys([*steps, *back]))
 
 
-def _walks(nodes: int, offsets: list[int]) -> IntArray:
+def _walks(nodes: int, offsets: list[int]) -> Ints:
     """For each distance around the circle the cables of a shortest walk: every node sees the same graph."""
     seen = np.zeros(nodes, dtype=np.bool_)
     seen[0] = True

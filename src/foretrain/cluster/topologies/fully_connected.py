@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
-from foretrain.cluster.fabric import Fabric, IntArray, Site, expect_links
+from foretrain.cluster.fabric import Fabric, Site, expect_links
 from foretrain.cluster.link import Network
 from foretrain.cluster.quantities import STRICT, Bandwidth, Seconds
 
@@ -30,7 +31,7 @@ def build(site: Site, network: Network, given: Parameters) -> Fabric:
     tail, rest = np.divmod(np.arange(hosts.count * others, dtype=np.int64), max(others, 1))
     head = rest + (rest >= tail)
 
-    def route(src: IntArray, dst: IntArray) -> IntArray:
+    def route(src: Ints, dst: Ints) -> Ints:
         a, b = hosts.port_vertex[src], hosts.port_vertex[dst]
         return np.where(a != b, a * others + b - (b > a), -1)[:, None]
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, IntArray, Site, no_route
+from foretrain.arrays import Ints
+from foretrain.cluster.fabric import Fabric, Site, no_route
 from foretrain.cluster.forms import MOST_VERTICES, too_many
 from foretrain.cluster.link import Network, NetworkEdge, self_loop
 from foretrain.cluster.parts import expect_joined
@@ -77,7 +78,7 @@ def _faults(
 
 
 def _fabric(
-    edges: tuple[NetworkEdge, ...], known: dict[int | str, int], names: list[str], place: IntArray
+    edges: tuple[NetworkEdge, ...], known: dict[int | str, int], names: list[str], place: Ints
 ) -> Fabric:
     """Links in the order drawn, there before back; the same way again adds to the first."""
     number: dict[tuple[int, int], int] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cluster.fabric import Edge, Fabric, IntArray, Site, graph_fabric
+from foretrain.arrays import Ints
+from foretrain.cluster.fabric import Edge, Fabric, Site, graph_fabric
 from foretrain.cluster.link import Interconnect
 from foretrain.errors import ClusterError
 
@@ -29,7 +30,7 @@ def build(site: Site, interconnect: Interconnect) -> Fabric:
     return graph_fabric(edges, ports, lambda vertex: f"device{vertex}")
 
 
-def _lanes(interconnect: Interconnect, ports: int) -> IntArray:
+def _lanes(interconnect: Interconnect, ports: int) -> Ints:
     """Links between each pair in the *whole* mesh: a device's rate is shared over all its lanes."""
     if interconnect.lanes is None:
         return np.ones((ports, ports), dtype=np.int64) - np.eye(ports, dtype=np.int64)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, IntArray, Site
+from foretrain.arrays import Ints
+from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 
 __all__ = ["build", "hub"]
@@ -23,7 +24,7 @@ def hub(site: Site, port_word: str, hub_word: str) -> Fabric:
     each = np.arange(ports, dtype=np.int64)
     centre = np.full(ports, ports, dtype=np.int64)
 
-    def route(src: IntArray, dst: IntArray) -> IntArray:
+    def route(src: Ints, dst: Ints) -> Ints:
         apart = src != dst
         return np.stack([np.where(apart, src, -1), np.where(apart, dst + ports, -1)], axis=1)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cluster.fabric import Fabric, IntArray, Site
+from foretrain.arrays import Ints
+from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 from foretrain.errors import ClusterError
 
@@ -24,5 +25,5 @@ def build(site: Site, interconnect: Interconnect) -> Fabric:
     return Fabric(rate, rate, none, none, ports, _route, lambda vertex: f"device{vertex}")
 
 
-def _route(src: IntArray, dst: IntArray) -> IntArray:
+def _route(src: Ints, dst: Ints) -> Ints:
     return np.full((len(src), 0), -1, dtype=np.int64)

@@ -20,12 +20,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import count_distinct
 from foretrain.compile.execution import Communicator
 from foretrain.plan.mesh import Mesh
 from foretrain.units import counted
 
-Ints = NDArray[np.int64]
 Colors = NDArray[np.uint64]
 Use = tuple[Communicator, str]  # a communicator and a collective run on it
 Mover = Communicator | Use  # groups by their communicator, parties by their use
@@ -37,7 +37,7 @@ class Loads:
 
     group: Ints
     link: Ints
-    weight: NDArray[np.float64]
+    weight: Floats
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -107,9 +107,7 @@ class Fold:
     stage_of: Ints  # class → pipeline stage
     device_of: Colors  # class → equal where devices are alike
     groups: Mapping[Communicator, GroupFold]
-    shared: Mapping[
-        Communicator, NDArray[np.bool_]
-    ]  # group class → its links carry other ranks' traffic
+    shared: Mapping[Communicator, Bools]  # group class → its links carry other ranks' traffic
     parties: Mapping[Use, PartyFold]  # of collectives whose groups do not move as one
 
     def __repr__(self) -> str:
@@ -312,7 +310,7 @@ def mix(values: Colors) -> Colors:
     return x
 
 
-def _bits(values: NDArray[np.float64]) -> Colors:
+def _bits(values: Floats) -> Colors:
     return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
 
 
@@ -364,7 +362,7 @@ def _shared(
     loads: Mapping[Use, tuple[Loads, ...]],
     links: int,
     rank_class: Ints,
-) -> dict[Communicator, NDArray[np.bool_]]:
+) -> dict[Communicator, Bools]:
     """Which group classes cross a link that somebody else loads too.
 
     Other collectives of one's own rank class do not count, because a chain runs them one after the other, and

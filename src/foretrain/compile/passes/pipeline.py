@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from foretrain.arrays import Ints32
 from foretrain.compile.execution import (
     BACKWARD,
     BACKWARD_WEIGHT,
@@ -105,9 +106,7 @@ class StageSetting:
     def starts_forward(self) -> bool:
         return self.runtime.synchronises_at == "forward"
 
-    def reductions(
-        self, ready: bucket.Ready, chain: np.typing.NDArray[np.int32]
-    ) -> tuple[Async, ...]:
+    def reductions(self, ready: bucket.Ready, chain: Ints32) -> tuple[Async, ...]:
         how = self.reduction
         clock = None
         if how.cycles is not None and self.pace is not None:
@@ -289,8 +288,8 @@ class _PartBuilder:
         return any("seq" in cut.dims and "tp" in cut.axes for cut in self.setting.plan.root.split)
 
     def _arrival(
-        self, chain: np.typing.NDArray[np.int32], starts: list[int], is_end: bool, size: float
-    ) -> tuple[np.typing.NDArray[np.int32], list[int]]:
+        self, chain: Ints32, starts: list[int], is_end: bool, size: float
+    ) -> tuple[Ints32, list[int]]:
         """Slices of a scattered boundary are put together again before anything else runs."""
         s = self.setting
         if is_end or not self._scatters() or s.sizes["tp"] == 1 or self._is_sequence_cut():
@@ -310,9 +309,7 @@ def _fullest(workspaces: list[float], kept: list[float]) -> float:
     return worst
 
 
-def _update(
-    shards: list[WeightShard], setting: StageSetting, copied: np.typing.NDArray[np.int32]
-) -> Segment:
+def _update(shards: list[WeightShard], setting: StageSetting, copied: Ints32) -> Segment:
     """Apply the optimizer to the shard a rank owns, then bring the weights back together."""
     s = setting
     if not s.workload.optimizer.has_update or not shards:
@@ -346,7 +343,7 @@ def _update(
     return Segment(chain, workspace=whole_until, is_update=True)
 
 
-def _launches(parts: tuple[Part, ...], s: StageSetting) -> np.typing.NDArray[np.int32]:
+def _launches(parts: tuple[Part, ...], s: StageSetting) -> Ints32:
     """What hosts take while devices have nothing else to do: kernels for each weight and fp32 value kept of it, and
     delays of the slowest of them."""
     optimizer = s.workload.optimizer
@@ -369,7 +366,7 @@ def _buffer_traffic(shards: list[WeightShard], owned: float, s: StageSetting) ->
     return wider + buffer * (4.0 if s.runtime.clips_gradients else 1.0)
 
 
-def _copied(parts: tuple[Part, ...], s: StageSetting) -> np.typing.NDArray[np.int32]:
+def _copied(parts: tuple[Part, ...], s: StageSetting) -> Ints32:
     """Copies that bring each owner's part of each gathered weight to its place, all of the mean size.
 
     Packing counts with them: gradients are copied twice on their way into a flat buffer, weights into one, out of it

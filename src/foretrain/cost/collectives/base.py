@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cost.collectives.program import Program
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # places in a group: from, to, weight
 
 

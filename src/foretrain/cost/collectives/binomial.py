@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.cost.collectives.base import FromProgram, Ints, Steps, levels, log_steps
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import FromProgram, Steps, levels, log_steps
 from foretrain.cost.collectives.program import Program, Round
 
 

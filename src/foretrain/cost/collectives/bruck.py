@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import FromProgram, Ints, Steps, levels, log_steps
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import FromProgram, Steps, levels, log_steps
 from foretrain.cost.collectives.program import Program, Round
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Routes
-from foretrain.cost.collectives.base import Floats, Ints
 
 MOST_RINGS = 32
 """Channels that NCCL opens at most (MAXCHANNELS), and so rings that are tried."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.cost.collectives.base import FromProgram, Ints, Steps, in_order
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import FromProgram, Steps, in_order
 from foretrain.cost.collectives.channels import channel_rings
 from foretrain.cost.collectives.program import Program, Round, pipelined
 

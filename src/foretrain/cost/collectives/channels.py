@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Ints, members
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import members
 
 
 def local_paths(layout: Ints) -> list[list[Ints]]:

@@ -8,11 +8,9 @@ delay spreads one hop per step, and a rank that is slow once is forgotten where 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cost.collectives.graphs import Graph
-
-Floats = NDArray[np.float64]
 
 
 def neighbour_clocks(graph: Graph, work: Floats, exchange: Floats | float) -> Floats:

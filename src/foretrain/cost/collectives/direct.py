@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import (
-    Edges,
-    Flows,
-    Ints,
-    Plain,
-    Steps,
-    everywhere,
-    one_exchange,
-)
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, everywhere, one_exchange
 from foretrain.cost.collectives.program import Program, Round
 from foretrain.cost.collectives.ring import halves
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import (
     Edges,
     Flows,
     FromProgram,
-    Ints,
     Steps,
     everywhere,
     in_order,

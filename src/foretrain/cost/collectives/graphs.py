@@ -14,12 +14,10 @@ from functools import cache
 from math import isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.errors import InputError, did_you_mean
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 ONE_PEER = "one_peer_exponential2"
 DRAWN = "edges:"
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.cost.collectives.base import FromProgram, Ints, Steps, in_order
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import FromProgram, Steps, in_order
 from foretrain.cost.collectives.channels import local_paths
 from foretrain.cost.collectives.program import Program, Round
 from foretrain.cost.collectives.ring import halves

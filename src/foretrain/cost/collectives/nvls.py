@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Flows, Ints, Plain, Steps, in_order, levels
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import Flows, Plain, Steps, in_order, levels
 from foretrain.cost.collectives.channels import local_paths
 from foretrain.cost.collectives.program import Program, Round
 from foretrain.cost.collectives.ring import ring_flows

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from foretrain.cost.collectives.base import FromProgram, Ints, Steps
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import FromProgram, Steps
 from foretrain.cost.collectives.program import Program, Round
 from foretrain.errors import InputError
 

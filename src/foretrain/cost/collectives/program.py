@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from foretrain.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -85,7 +83,7 @@ class Program:
         total = np.bincount(inverse, everything.bytes).astype(np.float64)
         return pairs // self.ranks, pairs % self.ranks, total
 
-    def heard(self) -> NDArray[np.bool_]:
+    def heard(self) -> Bools:
         """Row i: whose data can have reached rank i, following messages in time."""
         nodes = 1 + max(self.ranks - 1, *(int(max(r.src.max(), r.dst.max())) for r in self.rounds))
         known = np.eye(nodes, dtype=np.bool_)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Edges, Flows, Ints, Plain, Steps, by_layout, in_order
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, by_layout, in_order
 from foretrain.cost.collectives.channels import channel_rings
 from foretrain.cost.collectives.program import Program, Round
 

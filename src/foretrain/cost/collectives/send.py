@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Flows, Ints, Plain, Steps
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import Flows, Plain, Steps
 from foretrain.cost.collectives.program import Program, Round
 
 

@@ -11,7 +11,8 @@ from math import ceil
 
 import numpy as np
 
-from foretrain.cost.collectives.base import Flows, FromProgram, Ints, Steps, in_order, levels
+from foretrain.arrays import Ints
+from foretrain.cost.collectives.base import Flows, FromProgram, Steps, in_order, levels
 from foretrain.cost.collectives.channels import local_paths
 from foretrain.cost.collectives.program import Program, Round, pipelined
 from foretrain.cost.collectives.ring import ring_flows

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cost.collectives.base import (
     Edges,
     Flows,
     FromProgram,
-    Ints,
     Steps,
     everywhere,
     one_exchange,
@@ -24,7 +23,7 @@ from foretrain.cost.collectives.base import (
 from foretrain.cost.collectives.program import Program, Round
 from foretrain.errors import InputError
 
-Shares = NDArray[np.float64]
+Shares = Floats
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
 from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.cost.compute.gemm import sustained, sustained_seconds
@@ -30,7 +30,6 @@ from foretrain.model.ops.base import FORWARD, Kernel
 
 __all__ = ["DTYPES", "Grid", "Hardware", "Shapes", "Speed", "estimate", "seconds", "speed_of"]
 
-Floats = NDArray[np.float64]
 
 FAMILY = "attention"
 DTYPES = ("bf16", "fp16")
@@ -152,7 +151,7 @@ def _arithmetic(shapes: Shapes, speed: Speed, hardware: Hardware, products: floa
     return result
 
 
-def _between(knots: Floats, at: Floats) -> tuple[NDArray[np.int64], Floats]:
+def _between(knots: Floats, at: Floats) -> tuple[Ints, Floats]:
     """The knot below and how far towards the next, ends held."""
     place = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     share = (at - knots[place]) / (knots[place + 1] - knots[place])

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from foretrain.arrays import Bools, Floats
 from foretrain.cluster.device import Device
 from foretrain.model.ops.base import Kernel
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +17,7 @@ class KernelCosts:
 
     seconds: Floats
     spread: Floats  # relative, one standard deviation
-    measured: NDArray[np.bool_]  # rests on measured times of this kind of kernel on this device
+    measured: Bools  # rests on measured times of this kind of kernel on this device
     source: tuple[str, ...]
     notes: tuple[str, ...] = ()  # substitutions the user should know of, each once
 

@@ -13,10 +13,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.compute import attention, conv, embedding, gemm, grouped, memory
-from foretrain.cost.compute.base import ComputeModel, Floats, KernelCosts
+from foretrain.cost.compute.base import ComputeModel, KernelCosts
 from foretrain.cost.compute.estimate import Estimate, Family
 from foretrain.cost.compute.roofline import Roofline, alike, dtype_on
 from foretrain.model.ops.base import Kernel

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import Tile, table
-from foretrain.cost.compute.estimate import TABLES, Estimate, Floats, Kin, kin_of, names, stored
+from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.cost.compute.tiles import Units
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Kernel

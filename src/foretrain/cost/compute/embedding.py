@@ -16,8 +16,9 @@ from functools import cache
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
-from foretrain.cost.compute.estimate import Estimate, Floats, Kin, kin_of, names, stored
+from foretrain.cost.compute.estimate import Estimate, Kin, kin_of, names, stored
 from foretrain.model.ops.base import FORWARD, Kernel
 
 FAMILY = "embedding"

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Bools, Floats
 from foretrain.cluster.device import Device
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import Kernel
 
 __all__ = ["Estimate", "Family", "Kin", "kin_of", "names", "stored", "unpacked"]
 
-Floats = NDArray[np.float64]
 
 TABLES = Path(__file__).parents[1] / "calibration" / "compute"
 
@@ -34,7 +33,7 @@ class Estimate:
 
     seconds: Floats
     spread: Floats  # relative, one standard deviation
-    measured: NDArray[np.bool_]  # rests on measured times on this device
+    measured: Bools  # rests on measured times on this device
     source: str
     notes: tuple[str, ...] = ()  # substitutions the user should know of
 

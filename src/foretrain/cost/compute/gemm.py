@@ -24,8 +24,8 @@ from typing import Any
 from zlib import decompress
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.loading import load_own_yaml
@@ -33,7 +33,6 @@ from foretrain.model.ops.base import Kernel
 
 __all__ = ["Table", "estimate", "table_of"]
 
-Floats = NDArray[np.float64]
 
 FAMILY = "gemm"
 FORMS: Mapping[str, tuple[str, ...]] = {

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import gemm
 from foretrain.cost.compute.estimate import Estimate, kin_of, names, stored
@@ -25,7 +25,6 @@ from foretrain.model.ops.base import Kernel
 
 __all__ = ["Grouped", "Hardware", "estimate", "products_seconds"]
 
-Floats = NDArray[np.float64]
 
 FAMILY = "grouped"
 FORMS = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4"}  # fmt: skip

@@ -11,19 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import Efficiencies, Table, table
 from foretrain.cost.compute.base import KernelCosts
-from foretrain.cost.compute.tiles import Floats, Units, gemm_seconds
+from foretrain.cost.compute.tiles import Units, gemm_seconds
 from foretrain.errors import ClusterError
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Kernel
 
 FLASH_PRODUCTS = {FORWARD: 2.0, INPUT_GRADIENT: 5.0, WEIGHT_GRADIENT: 5.0}
 """Matrix products of fused attention: backward computes the scores again (Dao et al. 2022)."""
 
-Ints = NDArray[np.int64]
 Dims = Callable[[Kernel], tuple[int, ...]]
 
 

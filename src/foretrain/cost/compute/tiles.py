@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.cost.calibration.efficiencies import Tile
-
-Floats = NDArray[np.float64]
 
 FP32_BYTES = 4.0
 
@@ -33,7 +31,7 @@ class Units:
 
 
 def gemm_seconds(
-    shape: NDArray[np.float64], units: Units, tiles: Sequence[Tile], splits: Sequence[int]
+    shape: Floats, units: Units, tiles: Sequence[Tile], splits: Sequence[int]
 ) -> Floats:
     """Seconds of the arithmetic for rows `(batch, m, n, k)`, the best over tiles and splits of k."""
     best = np.full(len(shape), np.inf)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.arrays import Ints, Ints32
 from foretrain.errors import PlanError
 
 FORWARD, BACKWARD, BACKWARD_WEIGHT = range(3)
 """Phases of a step. BACKWARD is both gradients, or the input gradient alone where weight steps exist."""
 
-Steps = NDArray[np.int32]
+Steps = Ints32
 """Shape (n, 3): phase, chunk, micro-batch, in the order run. Read-only."""
 
 
@@ -67,7 +67,7 @@ def check_stage(stage: int, stages: int) -> None:
         )
 
 
-def steps(phase: int, chunk: NDArray[np.int64], micro: NDArray[np.int64]) -> Steps:
+def steps(phase: int, chunk: Ints, micro: Ints) -> Steps:
     """Rows of one phase."""
     rows = np.empty((len(micro), 3), dtype=np.int32)
     rows[:, 0] = phase

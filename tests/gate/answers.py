@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from foretrain import search
@@ -52,7 +53,8 @@ def _estimated(scenario: Any) -> Numbers:
         return {}
     task = Task.of(scenario)
     try:
-        seen = estimate(task, task.words(plan.text))
+        words = replace(task.words(plan.text), micro=plan.schedule.micro_batch)
+        seen = estimate(task, words)
     except InputError:
         return {"estimate": "refused"}
     return {f"estimate.{name}": getattr(seen, name) for name in ESTIMATED}

@@ -219,6 +219,21 @@ class ModelStates:
 
     # --- what replicas exchange -----------------------------------------------------------------------
 
+    @property
+    def reduced_bytes(self) -> float:
+        """Per element of what replicas agree on: gradients, or weights."""
+        at_gradient = self.runtime.synchronises_at == "gradient"
+        return self.gradient_bytes if at_gradient else self.weight_bytes
+
+    def reduces_blocks(self, bucket: float | None) -> bool:
+        """Whether a block's gradients go together; not in a plan that names the size of its buckets."""
+        return self.runtime.reduces_blocks and bucket is None
+
+    def bucket_limits(self, bucket: float | None) -> tuple[float, float]:
+        """Bytes of the first bucket and of the others, in a plan that may name their size."""
+        first, limit = self.runtime.first_bucket_bytes, self.runtime.bucket_bytes
+        return (first, limit) if bucket is None else (min(bucket, first), bucket)
+
     def refreshed(self, w: Weights) -> Amount:
         """Bytes of weights that are gathered after the update: those whose optimizer states alone are sharded."""
         is_due = (np.asarray(w.shards.optimizer) > 1) & (np.asarray(w.shards.weight) == 1)

@@ -88,11 +88,9 @@ class StageSetting:
     def reduction(self) -> bucket.Reduction:
         """How replicas agree: on gradients, or on weights."""
         runtime = self.runtime
-        at_gradient = runtime.synchronises_at == "gradient"
-        size = self.states.gradient_bytes if at_gradient else self.states.weight_bytes
         return bucket.Reduction(
             runtime.synchronises,
-            size,
+            self.states.reduced_bytes,
             (0.0, 0.0) if self.reduces_blocks else self.bucket_limits,
             runtime.overlaps_gradients,
             bucket.cycles(runtime),
@@ -102,7 +100,7 @@ class StageSetting:
 
     @property
     def reduces_blocks(self) -> bool:
-        return self.runtime.reduces_blocks and self.plan.root.bucket_bytes is None
+        return self.states.reduces_blocks(self.plan.root.bucket_bytes)
 
     @property
     def starts_forward(self) -> bool:
@@ -118,10 +116,7 @@ class StageSetting:
 
     @property
     def bucket_limits(self) -> tuple[float, float]:
-        chosen = self.plan.root.bucket_bytes
-        if chosen is not None:
-            return min(chosen, self.runtime.first_bucket_bytes), chosen
-        return self.runtime.first_bucket_bytes, self.runtime.bucket_bytes
+        return self.states.bucket_limits(self.plan.root.bucket_bytes)
 
 
 def stage_program(index: int, parts: tuple[Part, ...], setting: StageSetting) -> StageProgram:
@@ -274,31 +269,34 @@ class _PartBuilder:
             replicated, starts, "optimizer", s.states.weight_bytes, None, s.interner
         )
 
-    def _scatters(self) -> bool:
-        return self.setting.runtime.scatters_pipeline and "tp" in self.setting.sizes
+    def _slices(self) -> int:
+        s = self.setting
+        is_cut = any("seq" in cut.dims and "tp" in cut.axes for cut in s.plan.root.split)
+        return boundary_slices(s.runtime, s.sizes.get("tp", 1), is_cut)
 
     def _send(self, size: float, direction: int) -> int:
         """The boundary goes to the neighbour; replicated over tp it may go in slices (SC21, section 4.1)."""
         s = self.setting
-        if self._scatters() and not self._is_sequence_cut():
-            size /= s.sizes["tp"]
+        size /= self._slices()
         wraps = s.plan.schedule.chunks > 1
         group = Communicator(("pp",), "shift", direction, wraps)
         return s.interner.number(Item(Communication("send", size, group, "pipeline")))
-
-    def _is_sequence_cut(self) -> bool:
-        return any("seq" in cut.dims and "tp" in cut.axes for cut in self.setting.plan.root.split)
 
     def _arrival(
         self, chain: Ints32, starts: list[int], is_end: bool, size: float
     ) -> tuple[Ints32, list[int]]:
         """Slices of a scattered boundary are put together again before anything else runs."""
         s = self.setting
-        if is_end or not self._scatters() or s.sizes["tp"] == 1 or self._is_sequence_cut():
+        if is_end or self._slices() == 1:
             return chain, starts
         gather = Item(Communication("all_gather", size, Communicator(("tp",)), "pipeline"))
         head = np.array([s.interner.number(gather)], dtype=np.int32)
         return np.concatenate([head, chain]), [start + 1 for start in starts]
+
+
+def boundary_slices(runtime: Runtime, tp: int, is_sequence_cut: bool) -> int:
+    """In how many slices a boundary is sent that tensor-parallel ranks have copies of (SC21, section 4.1)."""
+    return tp if runtime.scatters_pipeline and not is_sequence_cut else 1
 
 
 def _fullest(workspaces: list[float], kept: list[float]) -> float:

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
+from support.plans import questions
 
 from foretrain.analysis.sensitivity import program, run_graph
 from foretrain.compile import template
@@ -20,7 +21,6 @@ from foretrain.compile.verify import verify
 from foretrain.engine import native_available, simulate
 from foretrain.resolving import ask
 from foretrain.simulation import answer, compile_scenario, cost_scenario
-from foretrain.testing.plans import questions
 
 QUIET = settings(
     deadline=None,

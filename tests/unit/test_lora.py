@@ -8,6 +8,8 @@ from statistics import median
 from typing import Any
 
 import pytest
+from estimate_gaps import gaps
+from support.plans import tiny_model
 
 from foretrain import export
 from foretrain.analysis.goodput import checkpoint_bytes
@@ -27,9 +29,7 @@ from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
 from foretrain.simulation import answer, compile_scenario
-from foretrain.testing.estimates import gaps
 from foretrain.testing.parallelism import contraction_flops, message_bytes
-from foretrain.testing.plans import tiny_model
 
 S, H, V = 64, 1024, 2048  # of the tiny transformers
 LORA = {"peft": "lora", "lora_rank": 8, "lora_targets": ["linear_qkv", "linear_proj"]}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.plans import tiny_model
 
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.testing import parallelism as kit
-from foretrain.testing.plans import tiny_model
 
 
 @pytest.mark.parametrize("row", PARALLELISMS, ids=lambda row: row.__module__.rpartition(".")[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from support.plans import tiny_model
 
 from foretrain import simulation
 from foretrain.planning.markov import Choice, Ground
@@ -12,7 +13,6 @@ from foretrain.planning.planner import search
 from foretrain.planning.task import Task
 from foretrain.planning.walked import _higher
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 
 def higher(ground: Ground, *degrees: int, devices: int = 64) -> Ground | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.analysis.sensitivity import run_graph
@@ -12,7 +13,6 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.model.workload import DataSource
 from foretrain.simulation import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
 NO_HOST = {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0}

@@ -14,7 +14,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import with_stragglers
 from foretrain.compile.verify import verify
 from foretrain.errors import PlanError
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 
 QUIET = settings(

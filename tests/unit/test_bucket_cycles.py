@@ -24,7 +24,7 @@ from foretrain.compile.segment import Interner
 from foretrain.cost.pace import chain_clock
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
-from foretrain.simulation import compile_scenario, compute_of, simulate_scenario
+from foretrain.simulate import compile_scenario, compute_of, simulate_scenario
 
 MIB = float(1 << 20)
 MS = 1e-3

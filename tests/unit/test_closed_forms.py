@@ -15,7 +15,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
 

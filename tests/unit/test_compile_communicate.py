@@ -12,7 +12,7 @@ from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE, Compute
 from foretrain.errors import PlanError
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
 

@@ -21,7 +21,7 @@ from foretrain.compile.execution import (
 from foretrain.compile.segment import Async, Segment
 from foretrain.compile.verify import verify, verify_segments
 from foretrain.errors import Bug
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
 
 

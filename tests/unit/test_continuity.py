@@ -17,7 +17,7 @@ from foretrain.cost.curves import Curve, OwnCurves, Table, share
 from foretrain.cost.joints import joint_of
 from foretrain.cost.network import network_of
 from foretrain.followups import whatif
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask, bare
 
 TRANSFORMER = {"model": "gpt3-350m", "batch": 8, "micro_batch": 1, "seq": 512, "runtime": bare()}

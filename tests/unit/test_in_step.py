@@ -8,7 +8,7 @@ from support.plans import tiny_model
 from foretrain.compile import template
 from foretrain.compile.verify import verify
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario, simulate_scenario
+from foretrain.simulate import compile_scenario, simulate_scenario
 from foretrain.testing.asking import ask
 
 ON = "2 x aws:p3.16xlarge"

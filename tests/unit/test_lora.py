@@ -28,7 +28,7 @@ from foretrain.model.verify import model_faults
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.parallelism import contraction_flops, message_bytes
 
 S, H, V = 64, 1024, 2048  # of the tiny transformers

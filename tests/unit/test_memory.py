@@ -10,7 +10,7 @@ from foretrain.analysis.prediction import MEMORY_KINDS
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import FORWARD
 from foretrain.compile.passes.place import _even_shares
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 
 NODE = "1 x dgx-a100-80gb"

@@ -17,7 +17,7 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import parse
 from foretrain.plan.strategy import Cut, Node, block_choice, leaf, matches
 from foretrain.runtime import runtime
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 
 NODE = "1 x dgx-a100-80gb"

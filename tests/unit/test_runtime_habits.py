@@ -17,7 +17,7 @@ from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
 from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
 
 PLAIN = {

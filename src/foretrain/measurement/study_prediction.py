@@ -20,7 +20,7 @@ from foretrain.model.graph import Model
 from foretrain.model.ops.base import Kernel
 from foretrain.model.zoo.cnn import ConvSketch, carried, image
 from foretrain.resolving import ask
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 __all__ = ["graph_of", "predicted_stalls"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from foretrain.adapters.write.exported import Exported
 from foretrain.errors import InputError, ModelError, hint
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 
 __all__ = ["TARGETS", "Exported", "expect_target", "export"]
 

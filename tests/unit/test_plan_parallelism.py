@@ -9,12 +9,12 @@ from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.testing import parallelism as kit
 
 
-@pytest.mark.parametrize("row", PARALLELISMS, ids=lambda row: row.__module__.rpartition(".")[2])
+@pytest.mark.parametrize("row", PARALLELISMS, ids=lambda row: row.__name__)
 def test_every_parallelism_conforms(row):
     kit.check_parallelism(row)
 
 
-@pytest.mark.parametrize("row", FACTORINGS, ids=lambda row: row.__module__.rpartition(".")[2])
+@pytest.mark.parametrize("row", FACTORINGS, ids=lambda row: row.__name__)
 def test_every_factoring_conforms(row):
     kit.check_factoring(row)
 

@@ -7,7 +7,7 @@ import sys
 import time
 from types import TracebackType
 
-from foretrain.cli import tell
+from foretrain.cli.process import tell
 
 QUIET_SECONDS = 1.0
 TERMINAL_PERIOD = 0.2

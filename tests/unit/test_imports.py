@@ -46,3 +46,33 @@ def test_who_knows_others_by_name_is_listed() -> None:
         if loads.search(path.read_text("utf-8"))
     }
     assert found == BY_NAME
+
+
+LATE = {
+    # commands and renderers: help and a plain answer load none of what the others need
+    "cli", "report",
+    # nouns that a cold call loads, with readers of files it does not
+    "cluster", "model", "plan", "runtime", "resolving", "compile",
+    # a user's training script imports `measure`, and a search without a journal needs no database
+    "measure.py", "searching.py",
+    # the compiled engine may be missing
+    "engine",
+}  # fmt: skip
+
+
+def test_imports_are_late_only_where_a_cold_call_gains_by_it() -> None:
+    package = SOURCE / "foretrain"
+    late = {
+        path.relative_to(package).parts[0]
+        for path in package.rglob("*.py")
+        if re.search(
+            r"^ +from foretrain\.\S+ import", _run_time(path.read_text("utf-8")), re.MULTILINE
+        )
+    }
+    assert late == LATE
+
+
+def _run_time(text: str) -> str:
+    """Without what only type checkers see, and without examples in docstrings."""
+    text = re.sub(r"^if TYPE_CHECKING:\n(?:    .*\n|\n)+", "", text, flags=re.MULTILINE)
+    return re.sub(r'"""(?:.|\n)*?"""', "", text)

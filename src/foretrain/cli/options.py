@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrain.cli.process import COMPLETE, hang_up, interrupted
+from foretrain.cli.streams import answer_alone
 from foretrain.errors import InputError
 
 HELP = ("-h", "--help")
@@ -317,8 +318,6 @@ def _answer_alone_if(is_wanted: bool) -> contextlib.AbstractContextManager[None]
     """With `--json` nothing but the document may reach stdout."""
     if not is_wanted:
         return contextlib.nullcontext()
-    from foretrain.cli.streams import answer_alone
-
     return answer_alone()
 
 

@@ -14,6 +14,7 @@ from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.layout import Layout, lay_out
 from foretrain.cluster.link import Network, Nics
 from foretrain.cluster.node import Node
+from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
 from foretrain.errors import ClusterError
 from foretrain.limits import DEVICES, shown
@@ -243,8 +244,6 @@ class Cluster:
 
         `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do not change.
         """
-        from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
-
         factors = Factors(
             network, interconnect, compute, memory_bandwidth, memory, host, storage,
             network_latency, interconnect_latency,

@@ -18,6 +18,7 @@ from foretrain.cluster.quantities import (
     Seconds,
     split_count,
 )
+from foretrain.cluster.topologies import NETWORKS
 from foretrain.errors import InputError
 
 __all__ = [
@@ -174,8 +175,6 @@ class EdgeForm:
 def _with_parameters(schema: dict[str, Any]) -> None:
     """The schema of a network as files have it: parameters of all topologies beside the other keys."""
     from pydantic import TypeAdapter
-
-    from foretrain.cluster.topologies import NETWORKS
 
     properties = schema["properties"]
     for name, shape in NETWORKS.items():

@@ -18,8 +18,8 @@ from foretrain.scenario import Measured
 from foretrain.simulate import answer
 
 if TYPE_CHECKING:
-    from foretrain.analysis.job_words import JobWords
     from foretrain.cluster.stragglers import Spread
+    from foretrain.keywords import JobWords
 
 
 @keywords(Asked)

@@ -12,14 +12,13 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from foretrain import __version__, engine
-from foretrain.analysis.critical_path import critical_path
 from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import headroom_note, memory, notes
 from foretrain.analysis.operators import busiest_operators, executed_flops
 from foretrain.analysis.prediction import Late, LinkUse, Memory, Money, Prediction
 from foretrain.analysis.sensitivity import remedies
 from foretrain.analysis.stalls import stalls
-from foretrain.analysis.timeline import timeline
+from foretrain.analysis.timeline import critical_path, timeline
 from foretrain.analysis.uncertainty import Known, trust
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile import ExecutionGraph, compile_step
@@ -27,11 +26,11 @@ from foretrain.cost.collectives import chosen
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.cost import Costs, cost_graph
 from foretrain.cost.drift import with_waits
+from foretrain.cost.host import chain_clock
 from foretrain.cost.items import Known as Costed
 from foretrain.cost.network import Network, network_of
-from foretrain.cost.pace import chain_clock
 from foretrain.engine import Program, Run
-from foretrain.model.flops import training_flops
+from foretrain.model.ops import training_flops
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
 from foretrain.units import rounded_seconds

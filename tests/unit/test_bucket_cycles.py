@@ -21,7 +21,7 @@ from foretrain.compile.passes.bucket import (
 )
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Interner
-from foretrain.cost.pace import chain_clock
+from foretrain.cost.host import chain_clock
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
 from foretrain.simulate import compile_scenario, compute_of, simulate_scenario

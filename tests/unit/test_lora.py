@@ -18,11 +18,10 @@ from foretrain.cli import run
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Compute, ExecutionGraph
 from foretrain.errors import InputError, ModelError, RuntimePresetError
-from foretrain.model.flops import forward_flops, training_flops
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.lora import TARGETS, Adapters, with_adapters
-from foretrain.model.ops import family
+from foretrain.model.ops import family, forward_flops, training_flops
 from foretrain.model.ops.base import WEIGHT_GRADIENT
 from foretrain.model.verify import model_faults
 from foretrain.planning.task import Task

@@ -19,10 +19,9 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import ExecutionGraph
 from foretrain.errors import ModelError, PlanError, RuntimePresetError
 from foretrain.model import zoo
-from foretrain.model.flops import forward_flops
 from foretrain.model.graph import Model
 from foretrain.model.huggingface import model_from_config
-from foretrain.model.ops import family
+from foretrain.model.ops import family, forward_flops
 from foretrain.model.transformer import transformer
 from foretrain.planning.task import Task
 from foretrain.resolving import ask

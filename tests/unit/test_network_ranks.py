@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.clocks import joint_clocks, neighbour_clocks
 
 from foretrain import Cluster
 from foretrain.analysis.prediction import STALLS
@@ -14,7 +15,6 @@ from foretrain.analysis.stalls import stalls
 from foretrain.compile.execution import CHAIN, COLLECTIVE, UPDATE
 from foretrain.compile.verify import verify
 from foretrain.cost.collectives import algorithms_for
-from foretrain.cost.collectives.clocks import joint_clocks, neighbour_clocks
 from foretrain.cost.collectives.graphs import Graph, graph
 from foretrain.cost.network import Network
 from foretrain.errors import InputError

@@ -34,7 +34,7 @@ test: lint
 lint: $(VENV)/.testing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src testbed
 	$(BIN)/lint-imports --no-cache
 
 pytest: $(VENV)/.testing
@@ -47,7 +47,7 @@ bench: $(VENV)/.testing
 
 testbed: $(VENV)/.testing
 	@command -v tc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; } >/dev/null || true
-	$(BIN)/python -m foretrain.testing.testbed.main --json docs/testbed.json --page docs/testbed.md
+	$(BIN)/python -m testbed.main --json docs/testbed.json --page docs/testbed.md
 
 stalls: $(VENV)/.testing
 	$(BIN)/python tools/measured_stalls.py --json docs/measured-stalls.json --page docs/measured-stalls.md

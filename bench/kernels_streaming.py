@@ -38,7 +38,7 @@ from foretrain.model.ops.base import (  # noqa: E402
     WEIGHT_GRADIENT,
     Kernel,
 )
-from foretrain.simulation import answer  # noqa: E402
+from foretrain.simulate import answer  # noqa: E402
 
 BOARDS = {"V100": "v100-sxm2-16gb", "TITAN Xp": "titan-xp", "P100": "p100-pcie-16gb"}
 NETWORKS = {"ResNet50": "resnet50", "Inception-V3": "inception-v3"}

@@ -50,7 +50,7 @@ def drawn(seed: int = 0, chance: float = 0.15) -> str:
 
 def rank_by_rank(path: str) -> Any:
     from foretrain.resolving import ask
-    from foretrain.simulation import answer
+    from foretrain.simulate import answer
 
     return answer(ask("resnet50", on=path, **RESNET), is_folded=False)  # type: ignore[arg-type]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from plan_sets import LEAST_SET, NEAR, PlanSet, measured_sets
+
 from foretrain.report.md import table
-from foretrain.testing.measured_plans import LEAST_SET, NEAR, PlanSet, measured_sets
 from foretrain.validation.cases import read_cases
 
 GROUPS = ("vtrain_multi", "nanotron", "alpa_ablation")

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the testbed's hosts
 from measured.held_disk import held
 from measured.stalls_page import case_lines, has_failed, page, whatif_rows
 from measured.two_hosts import Pair, pair
@@ -33,7 +34,7 @@ from measured.two_hosts import Pair, pair
 from foretrain.measurement import page_cache
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.protocol import Protocol, measure_train
-from foretrain.testing.testbed.hosts import why_not
+from testbed.hosts import why_not
 
 SCRIPT = Path(__file__).parent / "measured" / "train.py"
 MEBIBYTES = 256

@@ -24,7 +24,7 @@ from foretrain.analysis.memory import memory
 from foretrain.analysis.prediction import Memory
 from foretrain.cases import scenario_from_case
 from foretrain.errors import ForetrainError
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 from foretrain.validation.cases import read_cases
 from foretrain.validation.split import HALVES, half_of
 from foretrain.validation.steps import blind

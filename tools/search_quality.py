@@ -16,15 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from estimate_gaps import Agreement, Exhausted, Gap, exhausted, gaps
 from measured_plans import measured_part, share
+from plan_sets import LEAST_SET, NEAR
+from small_searches import Drawn, drawn
 
 from foretrain.planning.planner import LEAST_SIMULATED
 from foretrain.planning.task import Task
 from foretrain.report.md import table
 from foretrain.resolving import ask
-from foretrain.testing.estimates import Agreement, Exhausted, Gap, exhausted, gaps
-from foretrain.testing.measured_plans import LEAST_SET, NEAR
-from foretrain.testing.small_searches import Drawn, drawn
 
 HERE = Path(__file__).resolve().parents[1]
 STACKS: tuple[tuple[str, str, int, str, str], ...] = (

@@ -40,7 +40,7 @@ from foretrain.measurement.timing import Effort
 from foretrain.measurement.torch_group import TorchGroup
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 WARM_UP, LEAST, MOST, SECONDS = 5, 15, 400, 2.5
 EFFORT = Effort(seconds=0.4, sample_seconds=1e-2, warm_up_seconds=0.02)

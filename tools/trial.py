@@ -23,7 +23,7 @@ import yaml
 import foretrain
 from foretrain.compile import ExecutionGraph
 from foretrain.errors import ForetrainError
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 from foretrain.validation.steps import asked, step_of
 
 PACKAGE = Path(foretrain.__file__).parent

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
+from foretrain.keywords import JobWords
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision

@@ -20,7 +20,7 @@ from foretrain.plan.short_form import Words, parse
 from foretrain.resolving import ask
 from foretrain.resolving.stack import is_switch, known_options, spelled
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.units import parse_count
 
 

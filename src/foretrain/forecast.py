@@ -15,11 +15,11 @@ from foretrain.plan.plan import Plan
 from foretrain.resolving import ask
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 if TYPE_CHECKING:
-    from foretrain.analysis.job_words import JobWords
     from foretrain.cluster.stragglers import Spread
+    from foretrain.keywords import JobWords
 
 
 @keywords(Asked)

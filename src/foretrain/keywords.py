@@ -7,11 +7,9 @@ import inspect
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from foretrain.errors import InputError, did_you_mean
-
-__all__ = ["expect_keywords", "keywords", "paths_of", "texts_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,3 +89,19 @@ def texts_of(name: str, given: object) -> tuple[str, ...]:
     if wrong:
         raise InputError(f"{name}: {wrong[0]!r} is not a text or a list of texts.")
     return tuple(str(one) for one in every)
+
+
+class JobWords(TypedDict, total=False):
+    """What a question may say of a job."""
+
+    tokens: float | str | None
+    samples: float | str | None
+    steps: float | str | None
+    epochs: float | str | None
+    dataset_samples: float | str | None
+    dataset_tokens: float | str | None
+    usd_per_hour: float | str | None  # of one device
+    pue: float | str | None
+    mtbf: float | str | None  # of one node: seconds, or "90d"
+    restart: float | str | None  # seconds, or "15m"
+    checkpoint_rate: float | str | None  # of one node: bytes/s, or "2GB/s"

@@ -7,9 +7,14 @@ from typing import Any
 
 from foretrain.analysis.document import prediction_schema
 from foretrain.case_schema import case_schema
+from foretrain.cluster.forms import ClusterForm
 from foretrain.errors import InputError, did_you_mean
+from foretrain.measurement.calibration import Calibration
+from foretrain.model.document import ModelDocument
+from foretrain.model.shape import TransformerShape
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.strategy import STATE_ROLES
+from foretrain.runtime import Runtime
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -37,15 +42,10 @@ def _of_dataclass(cls: type) -> dict[str, Any]:
 
 
 def _cluster() -> dict[str, Any]:
-    from foretrain.cluster.forms import ClusterForm
-
     return _of_dataclass(ClusterForm)
 
 
 def _model() -> dict[str, Any]:
-    from foretrain.model.document import ModelDocument
-    from foretrain.model.shape import TransformerShape
-
     shape = _of_dataclass(TransformerShape)
     graph = _of_dataclass(ModelDocument)
     definitions = {**shape.pop("$defs", {}), **graph.pop("$defs", {})}
@@ -54,14 +54,10 @@ def _model() -> dict[str, Any]:
 
 
 def _runtime() -> dict[str, Any]:
-    from foretrain.runtime import Runtime
-
     return _of_dataclass(Runtime)
 
 
 def _calibration() -> dict[str, Any]:
-    from foretrain.measurement.calibration import Calibration
-
     return _of_dataclass(Calibration)
 
 

@@ -14,7 +14,7 @@ from foretrain.asked import ClusterLike, ModelLike, Options, word_of
 from foretrain.errors import InputError
 from foretrain.followups import changed, expect_changes
 from foretrain.keywords import keywords
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 from foretrain.units import rounded_seconds
 
 __all__ = ["Point", "Sweep", "sweep"]

@@ -9,14 +9,14 @@ import os
 from pathlib import Path
 
 import pytest
-
-from foretrain.testing.measured_plans import (
+from plan_sets import (
     LEAST_SET,
     MeasuredPlan,
     PlanSet,
     measured_sets,
     share_near,
 )
+
 from foretrain.validation.cases import read_cases
 
 HERE = Path(__file__).resolve().parents[2]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from estimate_gaps import Agreement, exhausted, gaps, tau
+from small_searches import Drawn, drawn
 
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
-from foretrain.testing.estimates import Agreement, exhausted, gaps, tau
-from foretrain.testing.small_searches import Drawn, drawn
 
 SPACES = (
     ("gpt3-1.3b", "1 x dgx-a100-80gb", 64, "megatron", ("cp=1",)),

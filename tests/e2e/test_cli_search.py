@@ -17,7 +17,7 @@ import pytest
 
 import foretrain
 from foretrain.cli import run
-from foretrain.cli.search_progress import SearchProgress, line
+from foretrain.cli.progress import SearchProgress, line
 from foretrain.planning import planner
 from foretrain.planning.planner import Progress
 from foretrain.planning.survey import Seen

@@ -125,7 +125,8 @@ def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
 
 
 def test_a_small_study() -> None:
-    from foretrain.measurement.study import LAW, Net, measure_study
+    from foretrain.measurement.study import LAW, measure_study
+    from foretrain.measurement.study_networks import Net
     from foretrain.report.measured_study import study_page
     from foretrain.report.page import render_page
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.searches import small_task, substance
 
 from foretrain.planning import inputs
 from foretrain.planning.journal import Journal
 from foretrain.planning.planner import search, search_key
-from foretrain.testing.searches import small_task, substance
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kill -9 is POSIX")
 WHERE = ("micro<=2", "no offload")
@@ -29,7 +29,7 @@ from foretrain.planning import inputs
 from foretrain.planning.executors import InOrder, Processes
 from foretrain.planning.journal import Journal
 from foretrain.planning.planner import search, search_key
-from foretrain.testing.searches import Wrapped, slowed, small_task, substance
+from support.searches import Wrapped, slowed, small_task, substance
 
 inputs.sources = lambda: "as they are"
 path, workers = sys.argv[1], int(sys.argv[2])

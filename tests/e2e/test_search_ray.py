@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.searches import Wrapped, small_task, substance
 
 from foretrain.planning import executors
 from foretrain.planning.executors import RayExecutor
 from foretrain.planning.planner import search
-from foretrain.testing.executors import check_executor
-from foretrain.testing.searches import Wrapped, dying_at, small_task, substance
+from foretrain.testing.executors import check_executor, dying_at
 
 WHERE = ("micro<=2", "no offload")
 

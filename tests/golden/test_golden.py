@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 from .questions import QUESTIONS, summary
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 from tests.golden.questions import QUESTIONS, summary
 
 FOLDER = Path(__file__).parent / "predictions"

@@ -14,7 +14,7 @@ from foretrain.cluster import Cluster
 from foretrain.compile.execution import COLLECTIVE
 from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.scenario import Scenario
-from foretrain.simulation import Simulation, simulate_scenario
+from foretrain.simulate import Simulation, simulate_scenario
 
 from .drawing import Drawn, drawn
 

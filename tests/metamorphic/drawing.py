@@ -15,7 +15,7 @@ from foretrain.cluster import Cluster
 from foretrain.cluster.catalog import devices, nodes
 from foretrain.errors import InputError
 from foretrain.resolving import ask
-from foretrain.simulation import Simulation, simulate_scenario
+from foretrain.simulate import Simulation, simulate_scenario
 
 SEED = 20
 MOST_TRIES = 60

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from foretrain.forecast import predict
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 
 from .cases import ROUNDING, Case, allowance, every, hold
 

@@ -13,7 +13,7 @@ from foretrain.errors import InputError
 from foretrain.model.workload import DataSource
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario, plain
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 
 from .cases import Case, every, figures, hold
 

@@ -14,7 +14,7 @@ from foretrain.cluster import Cluster
 from foretrain.cluster.catalog import is_node
 from foretrain.cluster.cluster import NodeRun
 from foretrain.forecast import predict
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 from .cases import Case, differences, every, figures, hold
 

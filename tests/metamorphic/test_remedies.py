@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from foretrain.analysis.sensitivity import WORTH_SAYING
 from foretrain.followups import changed
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 
 from .cases import Case, every, hold
 

@@ -11,16 +11,15 @@ from unittest.mock import patch
 
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
+from support.plans import questions
 
-from foretrain.analysis.sensitivity import program, run_graph
+from foretrain import engine
 from foretrain.compile import template
 from foretrain.compile.execution import Communication
 from foretrain.compile.passes import fold
 from foretrain.compile.verify import verify
-from foretrain.engine import native_available, simulate
 from foretrain.resolving import ask
-from foretrain.simulation import answer, compile_scenario, cost_scenario
-from foretrain.testing.plans import questions
+from foretrain.simulate import answer, compile_scenario, cost_scenario, program, simulate
 
 QUIET = settings(
     deadline=None,
@@ -79,12 +78,12 @@ def test_every_compiled_graph_is_legal(question):
 def test_both_engines_give_the_same_bits(question):
     graph = compile_scenario(question)
     costs = cost_scenario(question, graph)
-    readable = simulate(program(graph, costs), "reference")
-    if native_available():
-        compiled = simulate(program(graph, costs), "native")
+    readable = engine.simulate(program(graph, costs), "reference")
+    if engine.native_available():
+        compiled = engine.simulate(program(graph, costs), "native")
         for column in ("start", "end", "waited_for"):
             assert np.array_equal(getattr(readable, column), getattr(compiled, column)), column
-    assert float(run_graph(graph, costs).end.max()) == float(readable.end.max())
+    assert float(simulate(graph, costs).end.max()) == float(readable.end.max())
 
 
 @settings(QUIET, max_examples=60)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
+from support.plans import clusters, plan_words, tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import with_stragglers
 from foretrain.compile.verify import verify
 from foretrain.errors import PlanError
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import clusters, plan_words, tiny_model
 
 QUIET = settings(
     deadline=None,

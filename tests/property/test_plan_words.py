@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import MODELS, plan_words
 
 from foretrain.plan.plan import Plan
 from foretrain.runtime import runtime
-from foretrain.testing.plans import MODELS, plan_words
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)

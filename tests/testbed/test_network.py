@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from foretrain.testing.testbed import hosts, report
-from foretrain.testing.testbed.jobs import Job, per_step
-from foretrain.testing.testbed.launching import run
-from foretrain.testing.testbed.topologies import TOPOLOGIES, Cable, Graph
+from testbed import hosts, report
+from testbed.jobs import Job, per_step
+from testbed.launching import CHECKOUT, run
+from testbed.topologies import TOPOLOGIES, Cable, Graph
 
 REASON = hosts.why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no testbed: {REASON}")
-TESTBED = [sys.executable, "-m", "foretrain.testing.testbed.main"]
+TESTBED = [sys.executable, "-m", "testbed.main"]
 
 
 def left_by(process: int) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_worker_that_fails_says_why() -> None:
 def test_nothing_is_left_of_a_run_that_is_ended(how: signal.Signals, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = [*TESTBED, "--subset", "--json", str(tmp_path / "rows.json")]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
         wait_for(lambda: len(left_by(process.pid)) >= 2)
         process.send_signal(how)
     if how == signal.SIGKILL:
@@ -85,7 +85,9 @@ def test_a_short_experiment(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     there = tmp_path / "rows.json"
     words = [*TESTBED, "--subset", "--json", str(there), "--page", str(tmp_path / "page.md")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=600, cwd=CHECKOUT
+    )
     assert done.returncode in (0, 1), done.stderr
     rows = report.from_json(there)
     assert len(rows) == 4

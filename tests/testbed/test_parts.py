@@ -14,9 +14,9 @@ import pytest
 from foretrain.cost.collectives.constants import constants
 from foretrain.errors import InputError
 from foretrain.model.load import load_model
-from foretrain.testing.testbed import experiment, main, page, report
-from foretrain.testing.testbed.figure import figure
-from foretrain.testing.testbed.jobs import (
+from testbed import experiment, main, page, report
+from testbed.figure import figure
+from testbed.jobs import (
     DDP,
     GOSSIP,
     ONE_PEER,
@@ -26,9 +26,9 @@ from foretrain.testing.testbed.jobs import (
     partner,
     per_step,
 )
-from foretrain.testing.testbed.models import MODELS, module, sample
-from foretrain.testing.testbed.prediction import Configuration, Line, Machine, expect
-from foretrain.testing.testbed.topologies import TOPOLOGIES
+from testbed.models import MODELS, module, sample
+from testbed.prediction import Configuration, Line, Machine, expect
+from testbed.topologies import TOPOLOGIES
 
 NOTHING = Line(0.0, 0.0)
 PHASES = ("forward", "backward", "update")

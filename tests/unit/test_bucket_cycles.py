@@ -21,10 +21,10 @@ from foretrain.compile.passes.bucket import (
 )
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Interner
-from foretrain.cost.pace import chain_clock
+from foretrain.cost.host import chain_clock
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
-from foretrain.simulation import compile_scenario, compute_of, simulate_scenario
+from foretrain.simulate import compile_scenario, compute_of, simulate_scenario
 
 MIB = float(1 << 20)
 MS = 1e-3

@@ -12,7 +12,7 @@ from foretrain.cases.switches import recompute_from
 from foretrain.model.precision import precision
 from foretrain.plan.strategy import of_repetition
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 LLAMA = {
     "family": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16,

@@ -9,15 +9,15 @@ from functools import cache
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
-from foretrain.testing.plans import tiny_model
 
 IDEAL = {
     "host_seconds_per_kernel": 0.0,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from foretrain.cluster import Cluster, Interconnect, Network, NetworkEdge, Site, catalog
-from foretrain.cluster.fabric import Edge, graph_fabric
+from foretrain.cluster.routing import Edge, graph_fabric
 from foretrain.cluster.topologies import INTERCONNECTS, NETWORKS
 from foretrain.errors import ClusterError
 from foretrain.testing.topology import check_fabric, check_topology

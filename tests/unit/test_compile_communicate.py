@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE, Compute
 from foretrain.errors import PlanError
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
-from foretrain.testing.plans import tiny_model
 
 S, H, V = 64, 1024, 2048  # of the tiny transformers
 LAYERS = 4

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain.compile.execution import (
     CHAIN,
@@ -20,9 +21,8 @@ from foretrain.compile.execution import (
 from foretrain.compile.segment import Async, Segment
 from foretrain.compile.verify import verify, verify_segments
 from foretrain.errors import Bug
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 
 @pytest.fixture(scope="module")

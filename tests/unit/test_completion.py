@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import foretrain
-from foretrain.cli import COMPLETE, completion
+from foretrain.cli import completion
+from foretrain.cli.process import COMPLETE
 
 HEAVY = (
     "numpy",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain import predict
 from foretrain.cluster.catalog import devices, nodes, standard_node
@@ -16,9 +17,8 @@ from foretrain.cost.curves import Curve, OwnCurves, Table, share
 from foretrain.cost.joints import joint_of
 from foretrain.cost.network import network_of
 from foretrain.followups import whatif
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask, bare
-from foretrain.testing.plans import tiny_model
 
 TRANSFORMER = {"model": "gpt3-350m", "batch": 8, "micro_batch": 1, "seq": 512, "runtime": bare()}
 MB = 2**20

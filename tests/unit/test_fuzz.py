@@ -77,13 +77,14 @@ def test_it_would_find_one(
     tools: Any, monkeypatch: pytest.MonkeyPatch, code: str, kind: str
 ) -> None:
     from foretrain import cli
+    from foretrain.cli.process import tell
     from foretrain.errors import InputError
 
     def run(args: list[str]) -> int:
         try:
             exec(code, {"InputError": InputError})
         except InputError as error:
-            cli.tell(str(error))
+            tell(str(error))
             return 2
         except Exception as error:
             return cli._our_fault(error, args)

@@ -6,7 +6,7 @@ import pytest
 
 from foretrain.compile.execution import COLLECTIVE, Communication
 from foretrain.resolving import ask
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario
 
 QUESTION = {"plan": "", "micro_batch": 64, "precision": "fp32", "optimizer": "sgd"}
 NEIGHBOURS = {"synchronises": "inner_outer_all_reduce", "fusion_copies": 2}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.plans import tiny_model
 
 from foretrain.compile import template
 from foretrain.compile.verify import verify
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario, simulate_scenario
+from foretrain.simulate import compile_scenario, simulate_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 ON = "2 x aws:p3.16xlarge"
 """Cubes of NVLinks beside PCIe switches: ranks of a tensor-parallel group differ in how they send."""

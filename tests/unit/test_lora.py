@@ -8,6 +8,8 @@ from statistics import median
 from typing import Any
 
 import pytest
+from estimate_gaps import gaps
+from support.plans import tiny_model
 
 from foretrain import export
 from foretrain.analysis.goodput import checkpoint_bytes
@@ -16,20 +18,17 @@ from foretrain.cli import run
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Compute, ExecutionGraph
 from foretrain.errors import InputError, ModelError, RuntimePresetError
-from foretrain.model.flops import forward_flops, training_flops
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.lora import TARGETS, Adapters, with_adapters
-from foretrain.model.ops import family
+from foretrain.model.ops import family, forward_flops, training_flops
 from foretrain.model.ops.base import WEIGHT_GRADIENT
 from foretrain.model.verify import model_faults
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario
-from foretrain.testing.estimates import gaps
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.parallelism import contraction_flops, message_bytes
-from foretrain.testing.plans import tiny_model
 
 S, H, V = 64, 1024, 2048  # of the tiny transformers
 LORA = {"peft": "lora", "lora_rank": 8, "lora_targets": ["linear_qkv", "linear_proj"]}

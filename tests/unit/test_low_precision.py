@@ -10,7 +10,7 @@ from foretrain.model.ops import family
 from foretrain.model.ops.base import Choices
 from foretrain.model.ops.linear import casts
 from foretrain.model.precision import precision
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
 
 

@@ -19,7 +19,7 @@ from foretrain.measurement.local import local_cluster
 from foretrain.measurement.store import Store
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 DRIFT = 4e-3
 PIECE = 1e-4

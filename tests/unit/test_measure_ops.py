@@ -32,7 +32,7 @@ from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 
 HERE = Machine("cpu", 2, 8, (), "", "host", "Linux", (("torch", "2"),))
 

@@ -11,15 +11,14 @@ import pytest
 
 from foretrain.errors import InputError
 from foretrain.measurement.study import (
-    FAMILY,
     LAW,
-    Net,
     _worked,
     fitted_law,
     measure_study,
     rank_correlation,
     study_document,
 )
+from foretrain.measurement.study_networks import FAMILY, Net
 from foretrain.measurement.study_prediction import graph_of, predicted_stalls
 from foretrain.report.measured_study import study_page
 from foretrain.report.page import render_page

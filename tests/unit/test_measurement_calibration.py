@@ -15,12 +15,13 @@ from foretrain.cluster import catalog
 from foretrain.cost.compute import Calibrated
 from foretrain.cost.curves import Curve
 from foretrain.errors import FileError, InputError
-from foretrain.measurement.calibration import LOCAL, Calibration
+from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.fitting import calibrate, calibration_of
 from foretrain.measurement.link_curves import rising, wire
 from foretrain.measurement.local import local_cluster, local_processes, measured_device
 from foretrain.measurement.records import Measurement, link_key, op_key
 from foretrain.measurement.store import Store
+from foretrain.measurement.tables import LOCAL
 from foretrain.model.ops.base import Kernel
 from foretrain.testing.cost import (
     check_alone_as_in_company,

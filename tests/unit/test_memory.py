@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from support.plans import tiny_model
 
 from foretrain.analysis.operators import executed_flops
 from foretrain.analysis.prediction import MEMORY_KINDS
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import FORWARD
 from foretrain.compile.passes.place import _even_shares
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
 LEAN = {"context_bytes": 0.0, "fragmentation": 0.0}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from foretrain.cases import scenario_from_case
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 HIDDEN, HEADS, GROUPS, WIDTH, FFN, VOCAB, SEQ = 4096, 32, 8, 128, 14336, 128256, 4096
 EXPERTS, CHOSEN, EXPERT_FFN = 32, 4, 2048

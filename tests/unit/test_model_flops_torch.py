@@ -7,8 +7,7 @@ import math
 import pytest
 
 from foretrain.model import zoo
-from foretrain.model.flops import forward_flops, training_flops
-from foretrain.model.ops import Choices, family
+from foretrain.model.ops import Choices, family, forward_flops, training_flops
 from foretrain.model.precision import precision
 
 torch = pytest.importorskip("torch", reason="torch counts the FLOPs we compare with")

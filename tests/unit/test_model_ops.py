@@ -8,9 +8,8 @@ import pytest
 
 from foretrain.errors import ModelError
 from foretrain.model import zoo
-from foretrain.model.flops import forward_flops, training_flops
 from foretrain.model.graph import Block, Model, Op, Tensor
-from foretrain.model.ops import Choices, family, workspace
+from foretrain.model.ops import Choices, family, forward_flops, training_flops, workspace
 from foretrain.model.ops.base import WEIGHT_GRADIENT, saved_bytes
 from foretrain.model.precision import precision
 from foretrain.model.shape import TransformerShape

@@ -8,6 +8,8 @@ from statistics import median
 from typing import Any
 
 import pytest
+from estimate_gaps import gaps
+from support.plans import tiny_model
 
 from foretrain.adapters.write import export
 from foretrain.adapters.write.architecture import shape_of
@@ -17,18 +19,15 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import ExecutionGraph
 from foretrain.errors import ModelError, PlanError, RuntimePresetError
 from foretrain.model import zoo
-from foretrain.model.flops import forward_flops
 from foretrain.model.graph import Model
 from foretrain.model.huggingface import model_from_config
-from foretrain.model.ops import family
+from foretrain.model.ops import family, forward_flops
 from foretrain.model.transformer import transformer
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario
-from foretrain.testing.estimates import gaps
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.parallelism import contraction_flops, message_bytes
-from foretrain.testing.plans import tiny_model
 
 S, H, V = 64, 1024, 2048  # of the tiny transformers
 GLM = {

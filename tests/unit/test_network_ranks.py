@@ -7,19 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.clocks import joint_clocks, neighbour_clocks
 
 from foretrain import Cluster
 from foretrain.analysis.prediction import STALLS
-from foretrain.analysis.sensitivity import run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.compile.execution import CHAIN, COLLECTIVE, UPDATE
 from foretrain.compile.verify import verify
 from foretrain.cost.collectives import algorithms_for
-from foretrain.cost.collectives.clocks import joint_clocks, neighbour_clocks
 from foretrain.cost.collectives.graphs import Graph, graph
 from foretrain.cost.network import Network
 from foretrain.errors import InputError
-from foretrain.simulation import answer, compile_scenario, cost_scenario, network_for
+from foretrain.simulate import answer, compile_scenario, cost_scenario, network_for, simulate
 from foretrain.testing.asking import ask
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
@@ -174,7 +173,7 @@ class Step:
         self.graph = compile_scenario(self.question, is_folded=False)
         verify(self.graph)
         self.costs = cost_scenario(self.question, self.graph)
-        self.run = run_graph(self.graph, self.costs)
+        self.run = simulate(self.graph, self.costs)
 
     def of(self, kept, value, pick):
         return np.array(

@@ -8,7 +8,7 @@ from foretrain import predict
 from foretrain.compile.execution import Communication, Item
 from foretrain.cost.interference import pair
 from foretrain.errors import InputError
-from foretrain.simulation import compile_scenario, cost_scenario
+from foretrain.simulate import compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
 
 TENSOR = {"on": "1 x dgx-h100", "plan": "tp8 sp", "batch": 8, "seq": 4096, "runtime": "megatron"}

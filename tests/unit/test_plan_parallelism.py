@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from support.plans import tiny_model
 
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.testing import parallelism as kit
-from foretrain.testing.plans import tiny_model
 
 
-@pytest.mark.parametrize("row", PARALLELISMS, ids=lambda row: row.__module__.rpartition(".")[2])
+@pytest.mark.parametrize("row", PARALLELISMS, ids=lambda row: row.__name__)
 def test_every_parallelism_conforms(row):
     kit.check_parallelism(row)
 
 
-@pytest.mark.parametrize("row", FACTORINGS, ids=lambda row: row.__module__.rpartition(".")[2])
+@pytest.mark.parametrize("row", FACTORINGS, ids=lambda row: row.__name__)
 def test_every_factoring_conforms(row):
     kit.check_factoring(row)
 

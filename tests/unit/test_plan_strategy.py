@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain import predict
 from foretrain.compile.blocks import Blocks
@@ -16,9 +17,8 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import parse
 from foretrain.plan.strategy import Cut, Node, block_choice, leaf, matches
 from foretrain.runtime import runtime
-from foretrain.simulation import answer, compile_scenario
+from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
 

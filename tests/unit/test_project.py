@@ -50,6 +50,22 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: zipfile.ZipFile) -> N
     assert {name for name in packed if not name.endswith(".pyc")} == expected
 
 
+def test_the_wheel_holds_neither_the_testbed_nor_what_only_tests_use(
+    wheel: zipfile.ZipFile,
+) -> None:
+    modules = {Path(name) for name in wheel.namelist() if name.endswith(".py")}
+    assert {path.parts[0] for path in modules} == {"foretrain"}
+    assert not any("testbed" in path.parts or "support" in path.parts for path in modules)
+    assert (ROOT / "testbed" / "main.py").is_file()
+    scripts = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert wheel.read(scripts).decode().split() == [
+        "[console_scripts]",
+        "foretrain",
+        "=",
+        "foretrain.cli:main",
+    ]
+
+
 def test_the_wheel_carries_its_licences(wheel: zipfile.ZipFile) -> None:
     names = {Path(name).name for name in wheel.namelist() if ".dist-info/" in name}
     assert {"LICENSE", "NOTICE", "ECHARTS-LICENSE.txt"} <= names

@@ -18,7 +18,7 @@ from foretrain.report.page import render_page
 from foretrain.report.recommendation import recommendation_page
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 STASH = ("aws:p2.*", "aws:p3.*", "aws:p3dn.24xlarge")
 

@@ -14,7 +14,7 @@ from foretrain.analysis.prediction import LinkFlows, LinkUse, Prediction
 from foretrain.cost.network import network_of
 from foretrain.report import links, network, plain, render, trace
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
 from foretrain.testing.exporters import bare_prediction, sample_prediction
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from estimate_gaps import gaps
 
 from foretrain import predict
 from foretrain.compile.execution import CHAIN, Communication, Compute, ExecutionGraph
@@ -16,9 +17,8 @@ from foretrain.model.ops.base import Choices
 from foretrain.model.precision import precision
 from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.estimates import gaps
 
 PLAIN = {
     "kernel_pace": 1.0,

@@ -13,7 +13,7 @@ from foretrain.cluster import Cluster
 from foretrain.cluster.cluster import NodeRun
 from foretrain.resolving import ask
 from foretrain.scenario import digest, plain
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 TWO = {"node": "aws:g5.12xlarge", "name": "first", "devices": [{"device": "mine", "count": 4}]}
 LIKE: dict[str, Any] = {"mine": {"like": "a10g"}}

@@ -21,14 +21,14 @@ from executor_work import (
     run_out_of_memory,
     slow_own_id,
 )
+from support.searches import Wrapped, small_task, substance
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
 from foretrain.planning.executors import InOrder, Processes, RayExecutor
 from foretrain.planning.planner import SearchResult, search
 from foretrain.planning.task import Task
-from foretrain.testing.executors import check_executor, die_at_three, square
-from foretrain.testing.searches import Wrapped, dying_at, small_task, substance
+from foretrain.testing.executors import check_executor, die_at_three, dying_at, square
 
 WHERE = ("micro<=2", "no offload")
 

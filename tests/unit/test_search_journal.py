@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.searches import small_task, substance
 
 from foretrain.errors import FileError, InputError
 from foretrain.planning import journal as journal_module
@@ -23,7 +24,6 @@ from foretrain.planning.journal import Journal
 from foretrain.planning.planner import Score, SearchResult, search, search_key
 from foretrain.planning.survey import Seen, Survey, Told
 from foretrain.planning.task import Task
-from foretrain.testing.searches import small_task, substance
 
 WHERE = ("micro<=2", "no offload")
 KEY = Key("d" * 64, {"model": "gpt2", "global batch": "64"})

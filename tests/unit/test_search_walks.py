@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from support.plans import tiny_model
 
-from foretrain import simulation
+from foretrain import simulate
 from foretrain.planning.markov import Choice, Ground
 from foretrain.planning.planner import search
 from foretrain.planning.task import Task
 from foretrain.planning.walked import _higher
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 
 def higher(ground: Ground, *degrees: int, devices: int = 64) -> Ground | None:
@@ -34,7 +34,7 @@ def test_plans_are_ranked_without_an_analysis(monkeypatch):
     def refused(simulated: object) -> None:
         raise AssertionError("analysed")
 
-    monkeypatch.setattr(simulation, "_prediction", refused)
+    monkeypatch.setattr(simulate, "_prediction", refused)
     asked = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", batch=8)
     task = Task(asked.workload, asked.cluster, asked.runtime)
     found = search(task, where=["micro=1", "no offload"], top=3)

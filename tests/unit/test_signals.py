@@ -143,4 +143,6 @@ def test_little_is_imported_before_ctrl_c_ends_quietly() -> None:
     run = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
-    assert set(run.stdout.split()) <= {"__future__", "errno", "foretrain", "foretrain.cli", "gc"}
+    assert set(run.stdout.split()) <= {
+        "__future__", "errno", "foretrain", "foretrain.cli", "foretrain.cli.process", "gc",
+    }  # fmt: skip

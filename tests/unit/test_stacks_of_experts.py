@@ -13,7 +13,7 @@ from foretrain.compile.execution import Communication, Compute, ExecutionGraph, 
 from foretrain.cost.compute import gemm
 from foretrain.model.ops.base import WEIGHT_GRADIENT, Kernel
 from foretrain.resolving import ask
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 
 
 def graph_of(model: str, plan: str, **given: Any) -> ExecutionGraph:

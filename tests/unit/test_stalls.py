@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain.analysis.prediction import STALLS
-from foretrain.analysis.sensitivity import run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.cluster.cluster import Cluster
 from foretrain.model.workload import DataSource
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario, simulate
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
 NO_HOST = {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0}
@@ -54,7 +53,7 @@ def test_rounding_is_all_that_is_left_over(plan):
     question = ask(tiny_model("gpt"), on=NODE, plan=plan, batch=16, micro_batch=1)
     graph = compile_scenario(question)
     costs = cost_scenario(question, graph)
-    run = run_graph(graph, costs)
+    run = simulate(graph, costs)
     step = float(run.end.max())
     from foretrain.analysis import stalls as module
 

@@ -9,14 +9,13 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from foretrain.analysis.sensitivity import run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.uncertainty import Z80, Known, Trust, scales, term_of, trust
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import KernelCosts, Roofline
 from foretrain.model.ops.base import Kernel
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, compile_scenario, cost_scenario
+from foretrain.simulate import answer, compile_scenario, cost_scenario, simulate
 from foretrain.testing.asking import ask
 
 
@@ -57,7 +56,7 @@ def question(layers: int = 2) -> Scenario:
 def trust_of(asked: Scenario, model: Stated, known: Known | None = None) -> Trust:
     graph = compile_scenario(asked)
     costs = cost_scenario(asked, graph, model)
-    run = run_graph(graph, costs)
+    run = simulate(graph, costs)
     found = stalls(graph, costs, run, float(run.end.max()))
     return trust(graph, costs, found, known or Known())
 

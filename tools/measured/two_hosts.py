@@ -13,8 +13,8 @@ from typing import Any
 
 from foretrain.measurement.launching import free_port
 from foretrain.measurement.protocol import Protocol, measure_train
-from foretrain.testing.testbed.hosts import INTERFACE, Hosts, standing
-from foretrain.testing.testbed.topologies import Cable, Graph
+from testbed.hosts import INTERFACE, Hosts, standing
+from testbed.topologies import Cable, Graph
 
 PAIR = Graph("pair", 2, (Cable(0, 1),))
 PATIENCE = 300.0  # seconds of one run, and of one host's wait for the other

@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from foretrain.named import named
+
 
 class Answer(ABC):
-    """An answer that travels. How it looks is the business of `report`, which is loaded when something is shown: the
-    one place where a lower layer calls an upper one."""
+    """An answer that travels. How it looks is the business of `report`, known here by its name alone and loaded when
+    something is shown."""
 
     __slots__ = ()
 
@@ -19,25 +21,22 @@ class Answer(ABC):
 
     def _told(self) -> dict[str, Any]:
         """The document of its page, for an answer that has no other."""
-        from foretrain.report import page_of
-
-        return dict(page_of(self).document)
+        return dict(_report("page_of")(self).document)
 
     def save(self, path: str | Path) -> None:
         """Write a report in the format the extension names: `.html`, `.json`, `.md`, `.csv`, `.txt`."""
-        from foretrain.report import save
-
-        save(self, path)
+        _report("save")(self, path)
 
     def __repr__(self) -> str:
-        from foretrain.report import brief
-
-        return f"<{type(self).__name__}: {brief(self)}>"
+        return f"<{type(self).__name__}: {_report('brief')(self)}>"
 
     def _repr_html_(self) -> str:
-        from foretrain.report import notebook
+        shown: str = _report("notebook")(self)
+        return shown
 
-        return notebook(self)
+
+def _report(function: str) -> Any:
+    return named(f"foretrain.report:{function}")
 
 
 class Table(Answer):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from foretrain.analysis.goodput import HOUR, Interruptions, Risk, checkpoint_bytes
-from foretrain.analysis.job_words import JobWords
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
 from foretrain.errors import InputError
+from foretrain.keywords import JobWords
 from foretrain.limits import shown
 from foretrain.model.workload import Workload
 from foretrain.units import (

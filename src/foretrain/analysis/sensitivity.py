@@ -16,8 +16,6 @@ from foretrain.analysis.prediction import Remedy
 from foretrain.compile.execution import CHAIN, COPY, LAUNCH, LAUNCH_REST, ExecutionGraph
 from foretrain.cost.cost import Costs
 from foretrain.cost.items import COMPUTE, INTERCONNECT, NETWORK
-from foretrain.engine import Run, simulate
-from foretrain.engine.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,72 +44,44 @@ BOUNDS = {
 WORTH_SAYING = 1.005
 
 
-def program(graph: ExecutionGraph, costs: Costs) -> Program:
-    """The engine's input."""
-    return Program(
-        duration=costs.seconds,
-        volume=costs.volume,
-        route=costs.route,
-        stream_ptr=graph.stream_ptr,
-        stream_ids=graph.stream_ids,
-        succ_ptr=graph.succ_ptr,
-        succ=graph.succ,
-        route_ptr=costs.routes.ptr,
-        route_link=costs.routes.link,
-        route_weight=costs.routes.weight,
-        route_cap=costs.routes.ceiling,
-        capacity=costs.routes.capacity,
-        streams=len(graph.streams),
-        stream_place=np.array([rank_class for rank_class, _ in graph.streams], dtype=np.int32),
-        activity=costs.activity,
-        sensitivity=costs.sensitivity,
-        slowdown=costs.slowdown,
-    )
-
-
-def run_graph(graph: ExecutionGraph, costs: Costs) -> Run:
-    return simulate(program(graph, costs))
-
-
 def remedies(
     graph: ExecutionGraph,
     costs: Costs,
     step_seconds: float,
+    seconds: Callable[[Costs], float],
     on_links: Callable[[str, float], Costs],
     hosted: Callable[[float], float | None],
 ) -> tuple[Remedy, ...]:
-    """Changes that would help, best first. `on_links` costs the graph with a rate of links times a factor, by its name
-    in `Cluster.scaled`; `hosted` is the step with hosts that take so many times as long, None where only launches do."""
+    """Changes that would help, best first. `seconds` runs the graph with other costs; `on_links` costs it with a rate of
+    links times a factor, by its name in `Cluster.scaled`; `hosted` is the step with hosts that take so many times
+    as long, None where only launches do."""
     tried = []
+
+    def under(change: Change) -> float:
+        """The step under a change, run again only where the change touches something."""
+        other = changed(graph, costs, change)
+        is_same = np.array_equal(other.seconds, costs.seconds)
+        if is_same and np.array_equal(other.volume, costs.volume):
+            return step_seconds
+        return seconds(other)
+
     for change in CHANGES:
         exact = hosted(change.host) if change.host != 1.0 else None
-        plain = _quicker(graph, costs, step_seconds, change) if exact is None else exact
+        plain = under(change) if exact is None else exact
         tried.append((change.text, plain))
     for links, halved in BOUNDS.items():
-        bound = _quicker(graph, costs, step_seconds, halved)
+        bound = under(halved)
         if step_seconds / bound < WORTH_SAYING:
             continue
-        wider = _seconds(graph, on_links(links, 2.0))
+        wider = seconds(on_links(links, 2.0))
         tried.append((f"twice the {links} bandwidth", wider))
         if wider / bound >= WORTH_SAYING:  # what bandwidth leaves is latency
-            quicker = _seconds(graph, on_links(f"{links}_latency", 0.5))
+            quicker = seconds(on_links(f"{links}_latency", 0.5))
             tried.append((f"half the {links} latency", quicker))
     worth = [
         Remedy(text, s, step_seconds / s) for text, s in tried if step_seconds / s >= WORTH_SAYING
     ]
     return tuple(sorted(worth, key=lambda r: r.step_seconds))
-
-
-def _quicker(graph: ExecutionGraph, costs: Costs, step_seconds: float, change: Change) -> float:
-    """The step under a change, run again only where the change touches something."""
-    other = changed(graph, costs, change)
-    if np.array_equal(other.seconds, costs.seconds) and np.array_equal(other.volume, costs.volume):
-        return step_seconds
-    return _seconds(graph, other)
-
-
-def _seconds(graph: ExecutionGraph, costs: Costs) -> float:
-    return float(simulate(program(graph, costs), is_graph_known=True).end.max())
 
 
 def changed(graph: ExecutionGraph, costs: Costs, change: Change) -> Costs:

@@ -12,7 +12,7 @@ from foretrain.cases.translation import request_from_case
 from foretrain.errors import ForetrainError
 from foretrain.resolving import resolve
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 __all__ = ["predict_case", "predict_cases", "request_from_case", "scenario_from_case"]
 

@@ -10,15 +10,13 @@ import gc
 import os
 import sys
 
+from foretrain.cli.process import COMPLETE, drop, hang_up, interrupted, say, tell
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import IO
 
-__all__ = ["COMPLETE", "main"]
-
-COMPLETE = "_FORETRAIN_COMPLETE"
-"""Set by the shell when it asks what could stand where the cursor is."""
+__all__ = ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -56,12 +54,12 @@ def run(args: list[str]) -> int:
     except ForetrainError as error:
         if isinstance(error, Bug):
             return _our_fault(error, args)
-        _say(str(error))
+        say(str(error))
         return error.exit_code
     except Exception as error:
         if _is_of_stdout(error):
-            _drop(sys.stdout)
-            _say(f"cannot write to standard output ({os.strerror(error.errno)}).")  # type: ignore[attr-defined]
+            drop(sys.stdout)
+            say(f"cannot write to standard output ({os.strerror(error.errno)}).")  # type: ignore[attr-defined]
             return 2
         if hasattr(error, "format_message"):  # a usage error of the argument parser
             return _usage(error)
@@ -89,41 +87,10 @@ def _typed() -> list[str]:
     return words_typed()
 
 
-def hang_up() -> int:
-    """The reader of our output is gone: end quietly, as a signal would have ended us."""
-    _drop(sys.stdout)
-    return 141
-
-
-def _drop(stream: IO[str]) -> None:
-    """What is yet to be written leads nowhere."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
-    os.close(null)
-
-
 def _is_of_stdout(error: Exception) -> bool:
     """Whether it is stdout that cannot be written: errors of files tell the file's name."""
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return isinstance(error, OSError) and error.filename is None and error.errno in full
-
-
-def interrupted() -> int:
-    _say("interrupted.")
-    return 130
-
-
-def _say(message: str) -> None:
-    tell(f"foretrain: {message}")
-
-
-def tell(text: str, end: str = "\n") -> None:
-    """A line on stderr; that nobody can read it does not stop an answer."""
-    try:
-        sys.stderr.write(text + end)
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        _drop(sys.stderr)
 
 
 def _usage(error: Exception) -> int:
@@ -131,7 +98,7 @@ def _usage(error: Exception) -> int:
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     if not message:  # the group alone: its help was printed
         return 2
-    _say(message)
+    say(message)
     if context is not None:
         tell(f"See '{context.command_path} --help'.")
     return 2
@@ -143,7 +110,7 @@ def _our_fault(error: Exception, args: list[str]) -> int:
 
         traceback.print_exception(error)
     text = " ".join(str(error).split())
-    _say(f"internal error: {type(error).__name__}: {text[:300]}")
+    say(f"internal error: {type(error).__name__}: {text[:300]}")
     tell(
         "This is a bug in Foretrain, not an error in your input. Please report it with the "
         "command line and the output of the same command with -v."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from foretrain import __version__
 from foretrain.cli.as_given import let_texts_through
 from foretrain.cli.options import HELP, command
+from foretrain.named import named
 
 # Command -> "module:function" under foretrain.cli, or the app of a group of commands; in the order help shows
 # them. Names, not functions, so that one command does not load the others.
@@ -53,8 +53,7 @@ def app_with(names: Iterable[str]) -> typer.Typer:
     )
     app.callback()(top)
     for name in names:
-        module, _, home = COMMANDS[name].partition(":")
-        found: Any = getattr(import_module(f"foretrain.cli.{module}"), home)
+        found = named(f"foretrain.cli.{COMMANDS[name]}")
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from foretrain.cli.completion import KINDS
 from foretrain.cli.options import HELP, Output, command
 from foretrain.errors import InputError, hint
-
-KINDS = ("devices", "nodes", "links", "models", "runtimes", "measurements")
 
 app = typer.Typer(
     help="Devices, nodes, links, models, runtimes and measurements.",

@@ -23,6 +23,11 @@ _SOURCES = ("model/zoo/*.py", "model/*.yaml", "cluster/catalog/*.yaml", "cluster
 _ON_NETWORK = re.compile(r"(.*\son\s+)(\S*)$")
 _COUNTED = re.compile(r"(\s*\d[\d,_]*\s*[x×*]\s*)(\S*)$")
 
+KINDS = ("devices", "nodes", "links", "models", "runtimes", "measurements")
+"""What the catalog lists."""
+SCHEMAS = ("cluster", "plan", "model", "case", "prediction", "search", "runtime", "calibration")
+"""Documents that have a JSON Schema; named here so that a key press does not load them."""
+
 Names = Mapping[str, list[str]]
 
 
@@ -120,18 +125,6 @@ def _after_comma(incomplete: str, known: Names) -> Iterable[str]:
     return [before + comma + word for word in clouds]
 
 
-def _kinds(_: str, __: Names) -> Iterable[str]:
-    from foretrain.cli.catalog import KINDS
-
-    return KINDS
-
-
-def _schemas(_: str, __: Names) -> Iterable[str]:
-    from foretrain.cli.schema import NAMES
-
-    return NAMES
-
-
 COMPLETED: dict[str, Callable[[str, Names], Iterable[str]]] = {
     "model": _of("models"),
     "on": _cluster,
@@ -145,9 +138,9 @@ COMPLETED: dict[str, Callable[[str, Names], Iterable[str]]] = {
     "to": _of("targets"),
     "objective": _of("goals"),
     "instances": _after_comma,
-    "list.kind": _kinds,
+    "list.kind": lambda _, __: KINDS,
     "show.name": _of("devices", "nodes", "links", "models", "runtimes"),
-    "schema.name": _schemas,
+    "schema.name": lambda _, __: SCHEMAS,
 }
 """Parameter, of any command or of one -> what may stand there."""
 

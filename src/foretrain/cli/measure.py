@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import typer
 
 from foretrain.cli.options import HELP, command
+from foretrain.named import named
 
 # Command -> "module:function" under foretrain.cli, in the order help shows them.
 MEASURES: dict[str, str] = {
@@ -28,5 +27,4 @@ app = typer.Typer(
     context_settings={"help_option_names": list(HELP)},
 )
 for _name, _home in MEASURES.items():
-    _module, _, _function = _home.partition(":")
-    command(app, getattr(import_module(f"foretrain.cli.{_module}"), _function), name=_name)
+    command(app, named(f"foretrain.cli.{_home}"), name=_name)

@@ -45,7 +45,8 @@ def study(
     ]
     if faults:
         raise InputError("invalid study:", faults=faults)
-    from foretrain.measurement.study import FAMILY, QUICK, measure_study
+    from foretrain.measurement.study import measure_study
+    from foretrain.measurement.study_networks import FAMILY, QUICK
     from foretrain.report.measured_study import study_page
 
     with Progress("launches", quiet=output.quiet) as progress:

@@ -123,7 +123,7 @@ def _predicted(question: SameQuestion) -> dict[str, Any] | None:
 
 
 def _keep(found: dict[str, Any], store: Path) -> None:
-    from foretrain.measurement.kept_runs import keep_runs
+    from foretrain.measurement.train_runs import keep_runs
 
     keep_runs(found, None if str(store) in ("", ".") else store)
 

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrain.cli import COMPLETE
+from foretrain.cli.process import COMPLETE, hang_up, interrupted
+from foretrain.cli.streams import answer_alone
 from foretrain.errors import InputError
 
 HELP = ("-h", "--help")
@@ -317,15 +318,11 @@ def _answer_alone_if(is_wanted: bool) -> contextlib.AbstractContextManager[None]
     """With `--json` nothing but the document may reach stdout."""
     if not is_wanted:
         return contextlib.nullcontext()
-    from foretrain.cli.streams import answer_alone
-
     return answer_alone()
 
 
 def _guarded(function: Callable[..., int], given: dict[str, Any]) -> int:
     """Ends that the parser would answer with codes, or a silence, that mean something else here."""
-    from foretrain.cli import hang_up, interrupted
-
     try:
         with _answer_alone_if(any(getattr(value, "json", False) for value in given.values())):
             code = function(**given)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrain.cli.options import Output
+from foretrain.cli.process import tell
 from foretrain.errors import FileError
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ def print_text(text: str) -> None:
 
 def note(text: str) -> None:
     """A line for the person, beside the answer."""
-    from foretrain.cli import tell
-
     tell(text)
 
 

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foretrain.cli.completion import SCHEMAS
 from foretrain.cli.options import Output
 
 if TYPE_CHECKING:
     from foretrain.report.page import Page
 
-NAMES = ("cluster", "plan", "model", "case", "prediction", "search", "runtime", "calibration")
-
 
 def schema(
     output: Output,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help=" | ".join(NAMES))] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help=" | ".join(SCHEMAS))] = None,
 ) -> int:
     """Print the JSON Schema of a file format, for editors and tools.
 
@@ -28,9 +27,9 @@ def schema(
 
     expect_page(output)
     if name is None:
-        rows = tuple((known,) for known in NAMES)
+        rows = tuple((known,) for known in SCHEMAS)
         return give_page(
-            Page("Schemas", {"schemas": NAMES}, (Section("Known", ("name",), rows),)), output
+            Page("Schemas", {"schemas": SCHEMAS}, (Section("Known", ("name",), rows),)), output
         )
     import foretrain
 

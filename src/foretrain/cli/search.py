@@ -12,7 +12,7 @@ from foretrain.cli.options import OpenQuestion, Output
 from foretrain.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from foretrain.cli.search_progress import SearchProgress
+    from foretrain.cli.progress import SearchProgress
     from foretrain.searching import Found
 
 
@@ -110,7 +110,7 @@ def search(
     All plans are estimated and the best are simulated. Exit code 1 if none fits.
     """
     from foretrain.cli.output import expect_page, give_page
-    from foretrain.cli.search_progress import SearchProgress
+    from foretrain.cli.progress import SearchProgress
 
     expect_page(output)
     asked = _asked(question, wanted, workforce)

@@ -14,9 +14,11 @@ from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.layout import Layout, lay_out
 from foretrain.cluster.link import Network, Nics
 from foretrain.cluster.node import Node
+from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
 from foretrain.errors import ClusterError
 from foretrain.limits import DEVICES, shown
+from foretrain.named import named
 from foretrain.units import counted
 
 __all__ = ["Cluster", "Described", "NodeRun"]
@@ -83,29 +85,24 @@ class Cluster:
     @classmethod
     def of(cls, spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
         """From `"16 x dgx-a100-80gb"`, `"8xH100"`, `"64 x dgx-h100 on torus(dims=3)"`, a YAML path, a mapping or itself."""
-        from foretrain.cluster import reading
-
-        return reading.cluster_of(spec)
+        return cls.read(spec).cluster
 
     @classmethod
     def read(cls, spec: str | Path | Mapping[str, Any] | Cluster) -> Described:
         """Like `of`, and also return the assumptions made about nodes defined by device and links."""
-        from foretrain.cluster import reading
-
-        return reading.cluster_with_notes(spec)
+        described: Described = named("foretrain.cluster.reading:cluster_with_notes")(spec)
+        return described
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "cluster") -> Cluster:
         """Inverse of `to_dict`; also accepts the short YAML form."""
-        from foretrain.cluster import documents
-
-        return documents.cluster_from_dict(data, where)
+        cluster: Cluster = named("foretrain.cluster.documents:cluster_from_dict")(data, where)
+        return cluster
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in the YAML form; self-contained, so no catalog is needed to read it back."""
-        from foretrain.cluster import documents
-
-        return documents.cluster_to_dict(self)
+        data: dict[str, Any] = named("foretrain.cluster.documents:cluster_to_dict")(self)
+        return data
 
     # --- counting -------------------------------------------------------------------------------
 
@@ -247,8 +244,6 @@ class Cluster:
 
         `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do not change.
         """
-        from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
-
         factors = Factors(
             network, interconnect, compute, memory_bandwidth, memory, host, storage,
             network_latency, interconnect_latency,

@@ -12,11 +12,11 @@ nodes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from foretrain.cluster import catalog
 from foretrain.cluster.build import (
@@ -38,7 +38,9 @@ from foretrain.cluster.forms import (
     EdgeForm,
     NetworkForm,
     NodeForm,
+    normal_node,
     too_many,
+    tried,
 )
 from foretrain.cluster.link import Network, NetworkEdge, Nics, self_loop
 from foretrain.cluster.node import Node, network_kind
@@ -51,12 +53,8 @@ __all__ = [
     "cluster_to_dict",
     "joined",
     "network_of",
-    "normal_node",
-    "tried",
     "with_network",
 ]
-
-T = TypeVar("T")
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -166,37 +164,6 @@ def _normal_edge(edge: Any) -> Any:
         return edge
     late = {"latency": edge[3]} if len(edge) == 4 else {}
     return {"ends": list(edge[:2]), "bandwidth": edge[2], **late}
-
-
-def normal_node(entry: Any) -> Any:
-    if isinstance(entry, str):
-        from foretrain.cluster.reading import split_count
-
-        count, name = split_count(entry)
-        return {"node": name, "count": count}
-    if not isinstance(entry, Mapping):
-        return entry
-    full = dict(entry)
-    if isinstance(full.get("interconnect"), str):
-        full["interconnect"] = {"kind": full["interconnect"]}
-    devices = full.get("devices")
-    if isinstance(devices, str | Mapping):
-        devices = [devices]
-    if isinstance(devices, list | tuple):
-        full["devices"] = [{"device": one} if isinstance(one, str) else one for one in devices]
-    return full
-
-
-def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
-    """The value, or None with its faults noted under their path."""
-    try:
-        return make()
-    except InputError as error:
-        head = str(error).splitlines()[0]
-        faults.extend(f"{path}.{fault}" for fault in error.faults)
-        if not error.faults:
-            faults.append(f"{path}: {head}")
-        return None
 
 
 def _own_devices(forms: Mapping[str, DeviceForm], faults: list[str]) -> dict[str, Device]:

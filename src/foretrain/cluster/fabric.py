@@ -6,7 +6,7 @@ A builder in `topologies/` receives a `Site` (the ports to join and how fast eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,15 +16,11 @@ from foretrain.errors import ClusterError
 
 __all__ = [
     "MOST_LINKS",
-    "Edge",
     "Fabric",
-    "Floats",
-    "Ints",
     "Routes",
     "Site",
     "compressed",
     "expect_links",
-    "graph_fabric",
     "left_packed",
 ]
 
@@ -147,38 +143,6 @@ def expect_links(links: float, what: str) -> None:
             f"{what} would have {links:,.0f} links; at most {MOST_LINKS:,}. Use a sparser "
             "topology or fewer nodes."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """One directed link of a small graph."""
-
-    tail: int
-    head: int
-    capacity: float
-    latency: float
-
-    @property
-    def reverse(self) -> Edge:
-        return Edge(self.head, self.tail, self.capacity, self.latency)
-
-
-def graph_fabric(
-    edges: Sequence[Edge], port_vertex: Ints, vertex_name: Callable[[int], str]
-) -> Fabric:
-    """A fabric over a small directed graph: fewest hops, then widest bottleneck, then lowest vertex."""
-    from foretrain.cluster.routing import shortest_routed
-
-    bare = Fabric(
-        capacity=np.array([edge.capacity for edge in edges], dtype=np.float64),
-        latency=np.array([edge.latency for edge in edges], dtype=np.float64),
-        tail=np.array([edge.tail for edge in edges], dtype=np.int64),
-        head=np.array([edge.head for edge in edges], dtype=np.int64),
-        port_vertex=port_vertex,
-        route=no_route,
-        vertex_name=vertex_name,
-    )
-    return shortest_routed(bare)
 
 
 def no_route(src: Ints, dst: Ints) -> Ints:

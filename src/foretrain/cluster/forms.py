@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from foretrain.cluster.quantities import (
     STRICT,
@@ -15,7 +16,10 @@ from foretrain.cluster.quantities import (
     Number,
     Rate,
     Seconds,
+    split_count,
 )
+from foretrain.cluster.topologies import NETWORKS
+from foretrain.errors import InputError
 
 __all__ = [
     "MOST_CABLES",
@@ -31,8 +35,12 @@ __all__ = [
     "NicsForm",
     "NodeForm",
     "PriceForm",
+    "normal_node",
     "too_many",
+    "tried",
 ]
+
+T = TypeVar("T")
 
 MOST_CABLES = 20_000
 """Of a drawn network: a few seconds of reading, and 4,096 nodes with ten cables each."""
@@ -168,8 +176,6 @@ def _with_parameters(schema: dict[str, Any]) -> None:
     """The schema of a network as files have it: parameters of all topologies beside the other keys."""
     from pydantic import TypeAdapter
 
-    from foretrain.cluster.topologies import NETWORKS
-
     properties = schema["properties"]
     for name, shape in NETWORKS.items():
         own = TypeAdapter(shape.parameters).json_schema().get("properties", {})
@@ -213,3 +219,32 @@ class LinkForm:
     bandwidth: Bandwidth | None = None
     cpu_link_bandwidth: Bandwidth | None = None
     source: str | None = None
+
+
+def normal_node(entry: Any) -> Any:
+    if isinstance(entry, str):
+        count, name = split_count(entry)
+        return {"node": name, "count": count}
+    if not isinstance(entry, Mapping):
+        return entry
+    full = dict(entry)
+    if isinstance(full.get("interconnect"), str):
+        full["interconnect"] = {"kind": full["interconnect"]}
+    devices = full.get("devices")
+    if isinstance(devices, str | Mapping):
+        devices = [devices]
+    if isinstance(devices, list | tuple):
+        full["devices"] = [{"device": one} if isinstance(one, str) else one for one in devices]
+    return full
+
+
+def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
+    """The value, or None with its faults noted under their path."""
+    try:
+        return make()
+    except InputError as error:
+        head = str(error).splitlines()[0]
+        faults.extend(f"{path}.{fault}" for fault in error.faults)
+        if not error.faults:
+            faults.append(f"{path}: {head}")
+        return None

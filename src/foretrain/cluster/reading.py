@@ -12,26 +12,19 @@ from foretrain.cluster.cluster import Cluster, Described, NodeRun
 from foretrain.cluster.link import Network
 from foretrain.cluster.network_words import network_word
 from foretrain.cluster.node import network_kind
+from foretrain.cluster.quantities import COUNT, TERM, counted_nodes, split_count
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.limits import shown
 from foretrain.loading import is_file, load_yaml, read_text
 
-__all__ = ["cluster_of", "split_count"]
+__all__ = ["cluster_with_notes"]
 
 MOST_BYTES = 4_000_000
 _FILE = (".yaml", ".yml", ".json")
-_COUNT = r"(\d[\d,_]*)"
-_TERM = re.compile(rf"(?:{_COUNT}(?:\s*[x×*]\s*|\s+))?(\S.*)", re.ASCII)
-_COUNT_BEHIND = re.compile(rf"(\S.*?)\s*:\s*{_COUNT}", re.ASCII)
 _NODES_OF = re.compile(
-    rf"{_COUNT}\s*(?:[x×*]\s*)?(?:nodes?|machines?|servers?|hosts?)\s+(?:of|with)\s+(\S.*)",
+    rf"{COUNT}\s*(?:[x×*]\s*)?(?:nodes?|machines?|servers?|hosts?)\s+(?:of|with)\s+(\S.*)",
     re.ASCII | re.IGNORECASE,
 )
-
-
-def cluster_of(spec: str | Path | Mapping[str, Any] | Cluster) -> Cluster:
-    """See `Cluster.of`."""
-    return cluster_with_notes(spec).cluster
 
 
 def cluster_with_notes(
@@ -86,8 +79,8 @@ def _from_words(spec: str) -> Cluster:
 
 def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluster:
     # here, because a cluster without a word on its network has no use for forms
-    from foretrain.cluster.documents import joined, network_of, tried, with_network
-    from foretrain.cluster.forms import NetworkForm
+    from foretrain.cluster.documents import joined, network_of, with_network
+    from foretrain.cluster.forms import NetworkForm, tried
 
     faults: list[str] = []
     form = NetworkForm(**shape)
@@ -139,27 +132,6 @@ def _arguments(inner: str, spec: str) -> dict[str, Any]:
     return found
 
 
-def split_count(term: str) -> tuple[int, str]:
-    """`"16 x dgx-a100"`, `"16 dgx-a100"` and `"dgx-a100:16"` as (16, "dgx-a100"); no count means one."""
-    plain = term.strip()
-    behind = _COUNT_BEHIND.fullmatch(plain)
-    if behind is not None:
-        return _counted(behind[2], plain), behind[1]
-    found = _TERM.fullmatch(plain)
-    if found is None:
-        raise ClusterError(
-            f'{shown(term)} is not a cluster; write for example "2 x dgx-a100-80gb".'
-        )
-    return _counted(found[1] or "1", plain), found[2].strip()
-
-
-def _counted(digits: str, term: str) -> int:
-    digits = digits.replace(",", "").replace("_", "")
-    if len(digits) > 9:
-        raise ClusterError(f"{shown(term, 80)} has too many nodes.")
-    return int(digits)
-
-
 def _is_file(spec: str) -> bool:
     """By its ending, or because it is a path that leads to a file."""
     if spec.strip().lower().endswith(_FILE):
@@ -208,13 +180,13 @@ def _runs(term: str) -> list[NodeRun]:
     """Runs of one term: machines by name, or devices in the machine they usually sit in."""
     nodes_of = _NODES_OF.fullmatch(term.strip())
     if nodes_of is not None:
-        return [_nodes_of(_counted(nodes_of[1], term.strip()), nodes_of[2])]
+        return [_nodes_of(counted_nodes(nodes_of[1], term.strip()), nodes_of[2])]
     count, name = split_count(term)
     if catalog.is_node(name):
         node = catalog.find_node(name)
         return [NodeRun(node, count, node.device_count)]
     if not catalog.is_device(name):
-        if _TERM.fullmatch(name)[1]:  # type: ignore[index]  # "2 x 8 H100": a name matches always
+        if TERM.fullmatch(name)[1]:  # type: ignore[index]  # "2 x 8 H100": a name matches always
             return [_nodes_of(count, name)]
         raise _unknown(name)
     node = catalog.standard_node(catalog.find_device(name))

@@ -8,22 +8,60 @@ within bounds, so a large graph costs only what is asked of it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from foretrain.arrays import Floats, Ints, Ints32
-from foretrain.cluster.fabric import Fabric, Routes, left_packed
+from foretrain.cluster.fabric import Fabric, Routes, left_packed, no_route
 from foretrain.errors import ClusterError
 
-__all__ = ["GRAPH_ROUTINGS", "ROUTINGS", "distances", "ecmp_routed", "shortest_routed"]
+__all__ = [
+    "GRAPH_ROUTINGS",
+    "ROUTINGS",
+    "Edge",
+    "distances",
+    "ecmp_routed",
+    "graph_fabric",
+    "shortest_routed",
+]
 
 KEPT_CELLS = 2**25
 """Table cells (4 bytes each) that one router keeps."""
 GROWN_CELLS = 2**17
 """Cells of trees that grow at the same time: few enough for a processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One directed link of a small graph."""
+
+    tail: int
+    head: int
+    capacity: float
+    latency: float
+
+    @property
+    def reverse(self) -> Edge:
+        return Edge(self.head, self.tail, self.capacity, self.latency)
+
+
+def graph_fabric(
+    edges: Sequence[Edge], port_vertex: Ints, vertex_name: Callable[[int], str]
+) -> Fabric:
+    """A fabric over a small directed graph: fewest hops, then widest bottleneck, then lowest vertex."""
+    bare = Fabric(
+        capacity=np.array([edge.capacity for edge in edges], dtype=np.float64),
+        latency=np.array([edge.latency for edge in edges], dtype=np.float64),
+        tail=np.array([edge.tail for edge in edges], dtype=np.int64),
+        head=np.array([edge.head for edge in edges], dtype=np.int64),
+        port_vertex=port_vertex,
+        route=no_route,
+        vertex_name=vertex_name,
+    )
+    return shortest_routed(bare)
 
 
 def shortest_routed(fabric: Fabric) -> Fabric:

@@ -22,10 +22,9 @@ from foretrain.compile.execution import (
 from foretrain.cost import interference
 from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
-from foretrain.cost.host import chain_summaries
+from foretrain.cost.host import chain_summaries, host_seconds
 from foretrain.cost.interference import slowdown
 from foretrain.cost.items import COMPUTE, ItemCosts, Known, Surroundings
-from foretrain.cost.launching import host_seconds
 from foretrain.cost.network import EngineRoutes, Network, Routes
 from foretrain.cost.rows import rows_of
 from foretrain.model.workload import DataSource

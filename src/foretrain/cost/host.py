@@ -12,12 +12,18 @@ and takes no part in the recursion.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.arrays import Floats
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile.execution import Communication, Compute, Item
+from foretrain.compile.passes.fold import Fold
+from foretrain.cost.compute import ComputeModel
+from foretrain.runtime import Runtime
 
 
 class Chain(NamedTuple):
@@ -86,3 +92,70 @@ def _summarise(device: Floats, host: Floats) -> tuple[Floats, Floats, Floats]:
     ahead = issued - before
     # Past a chain's end `issued` stays and `before` only grows, so the maximum is not touched.
     return ran[:, -1], issued[:, -1], ahead.max(axis=1)
+
+
+def host_seconds(items: Sequence[Item], fold: Fold, cluster: Cluster, runtime: Runtime) -> Floats:
+    """Host seconds of every item."""
+    kernel, collective = runtime.host_seconds_per_kernel, runtime.host_seconds_per_collective
+    plain = np.array([
+        (kernel if isinstance(item.work, Compute) else collective)
+        + (collective if item.beside is not None else 0.0)
+        for item in items
+    ])  # fmt: skip
+    if not runtime.host_delay_on_network:
+        return plain
+    return plain + _delays(items, fold, cluster, runtime.host_delay_on_network)
+
+
+def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) -> Floats:
+    """How late the hosts of a tensor-parallel group are together, where pipelines cross the network.
+
+    Threads that wait for the network keep the host's cores busy, so that now and then one that launches kernels has
+    to wait for its turn. A collective starts when the last of its ranks has come. Such waits are rare and
+    seldom meet, so they add up over the ranks.
+    """
+    delays = np.zeros(len(items))
+    works = [_communication(item) for item in items]
+    pipelines = {work.group for work in works if work and work.purpose == "pipeline"}
+    node_of = np.asarray(cluster.node_of)
+    homes = [node_of[fold.groups[group].groups] for group in pipelines]
+    if not any((nodes != nodes[:, :1]).any() for nodes in homes):
+        return delays
+    for index, work in enumerate(works):
+        if work and work.purpose == "tensor":
+            delays[index] = each * fold.groups[work.group].groups.shape[1]
+    return delays
+
+
+def _communication(item: Item) -> Communication | None:
+    return item.work if isinstance(item.work, Communication) else item.beside
+
+
+def chain_clock(
+    cluster: Cluster, runtime: Runtime, compute: ComputeModel, items: Sequence[Item]
+) -> Floats:
+    """[items + 1] seconds after which so many items of a chain are done, on the slowest kind of device.
+
+    Kernels count as soon as the host has issued them, which begins with the chain; what is no kernel takes none here.
+    """
+    device = _kernel_seconds(cluster, compute, items) * runtime.kernel_pace
+    ran: Floats = np.concatenate([[0.0], np.cumsum(device)])
+    if runtime.uses_cuda_graphs:
+        return ran
+    is_kernel = np.array([isinstance(item.work, Compute) for item in items], dtype=np.bool_)
+    issued = np.cumsum(np.where(is_kernel, runtime.host_seconds_per_kernel, 0.0))
+    # as in `cost.host`: a kernel is late by the most that the host was behind before it
+    late = np.maximum.accumulate(np.maximum(issued - ran[:-1], 0.0))
+    return np.asarray(ran + np.concatenate([[0.0], late]))
+
+
+def _kernel_seconds(cluster: Cluster, compute: ComputeModel, items: Sequence[Item]) -> Floats:
+    """[items] seconds of their kernels on the slowest kind of device."""
+    seconds = np.zeros(len(items))
+    distinct = {item: item.work for item in items if isinstance(item.work, Compute)}
+    kernels = [work.kernel for work in distinct.values() if isinstance(work, Compute)]
+    each = [compute.seconds(kernels, device).seconds for device in cluster.devices]
+    known = dict(zip(distinct, np.max(each, axis=0).tolist(), strict=True)) if kernels else {}
+    for row, item in enumerate(items):
+        seconds[row] = known.get(item, 0.0)
+    return seconds

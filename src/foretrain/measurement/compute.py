@@ -13,16 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, log, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foretrain.arrays import Floats
+from foretrain.cluster import catalog
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.compute import Calibrated, ComputeModel, KernelCosts
 from foretrain.cost.compute.roofline import dtype_on
-from foretrain.measurement.calibration import Calibration, Op, Roofline
+from foretrain.errors import InputError
+from foretrain.measurement.machine import GIB, Machine
+from foretrain.measurement.tables import LOCAL, Op, Roofline
 from foretrain.model.ops.base import LAUNCHES, Kernel
+
+if TYPE_CHECKING:
+    from foretrain.measurement.calibration import Calibration
 
 Group = tuple[str, str, str, int]  # kind, phase, dtype, dims of the shape
 
@@ -135,14 +142,10 @@ class MeasuredCompute:
 
     @cached_property
     def _base_peaks(self) -> Mapping[str, float]:
-        from foretrain.measurement.local import measured_device
-
         return measured_device(self.calibration).peaks
 
     @cached_property
     def _base_bandwidth(self) -> float:
-        from foretrain.measurement.local import measured_device
-
         return measured_device(self.calibration).memory_bandwidth
 
     @cached_property
@@ -158,6 +161,31 @@ class MeasuredCompute:
             for phase in (op.phase, ANY):
                 found.setdefault((op.kernel, phase, op.dtype, len(op.shape)), []).append(op)
         return {group: Points.of(ops, self._rates) for group, ops in found.items()}
+
+
+def measured_device(calibration: Calibration) -> Device:
+    """The device that was measured, with all its cores to itself."""
+    if calibration.device != LOCAL:
+        return catalog.find_device(calibration.device)
+    fitted, machine = calibration.roofline, Machine.from_dict(calibration.machine)
+    if fitted is None:
+        raise InputError(
+            "The calibration has no kernels, so the speed of this machine is unknown. Run "
+            "'foretrain measure ops' and calibrate again."
+        )
+    return Device(
+        name=LOCAL,
+        title=machine.cpu,
+        vendor=machine.cpu.split(" ")[0].lower() or "unknown",
+        kind="cpu",
+        architecture="x86",
+        memory_bytes=max(machine.memory_gib, 1) * GIB,
+        memory_bandwidth=fitted.best_bandwidth,
+        peak_flops=tuple(sorted(fitted.best_flops.items())),
+        pcie_bandwidth=calibration.data.host_to_device or fitted.best_bandwidth,
+        source=f"highest rates measured on {machine.title}",
+        compute_units=calibration.threads,
+    )
 
 
 def _identity(kernel: Kernel, dtype: str) -> tuple[object, ...]:

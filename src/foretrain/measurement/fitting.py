@@ -13,20 +13,13 @@ from foretrain import __version__
 from foretrain.arrays import Floats
 from foretrain.cluster import catalog
 from foretrain.errors import InputError
-from foretrain.measurement.calibration import (
-    LOCAL,
-    Calibration,
-    DataRates,
-    Op,
-    Peak,
-    Provenance,
-    Roofline,
-)
+from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.drift import drift_of
 from foretrain.measurement.link_curves import link_curves
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement
 from foretrain.measurement.store import Store
+from foretrain.measurement.tables import LOCAL, DataRates, Op, Peak, Provenance, Roofline
 
 SMALL = 0.1
 """A kernel's start is no longer than all but this share of kernels: the very shortest are parts of a call."""

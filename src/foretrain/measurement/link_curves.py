@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.cost.curves import Curve, OwnCurves, Table, share
-from foretrain.measurement.calibration import LinkCurve
 from foretrain.measurement.records import Measurement
+from foretrain.measurement.tables import LinkCurve
 
 if TYPE_CHECKING:
     from foretrain.measurement.links import LinkReport

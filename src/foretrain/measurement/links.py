@@ -18,6 +18,7 @@ from foretrain.analysis.answer import Answer
 from foretrain.errors import InputError, hint
 from foretrain.measurement.drift import Crew, measure_drift
 from foretrain.measurement.launching import free_port
+from foretrain.measurement.link_curves import fitted
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement, link_key
 from foretrain.measurement.store import Store
@@ -101,8 +102,6 @@ class LinkReport(Answer):
         return sum(not row.was_known for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        from foretrain.measurement.link_curves import fitted
-
         return {
             "backend": self.backend,
             "processes": self.world,

@@ -11,9 +11,13 @@ from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Network
 from foretrain.cluster.node import Host, Node
 from foretrain.errors import InputError
-from foretrain.measurement.calibration import LOCAL, Calibration
+from foretrain.measurement.calibration import Calibration
+from foretrain.measurement.compute import measured_device
+from foretrain.measurement.fitting import calibrate
 from foretrain.measurement.link_curves import wire
 from foretrain.measurement.machine import GIB, Machine
+from foretrain.measurement.store import Store
+from foretrain.measurement.tables import LOCAL
 from foretrain.units import counted
 
 MOST_PROCESSES = 1024
@@ -33,37 +37,9 @@ def resolved(on: str, file: str | Path | None = None) -> tuple[str | Cluster, Ca
     if file is not None:
         calibration = Calibration.load(file)
     else:
-        from foretrain.measurement.fitting import calibrate
-        from foretrain.measurement.store import Store
-
         with Store.open(must_exist=True) as store:
             calibration = calibrate(store, Machine.here(), processes=processes or 1)
     return on if processes is None else local_cluster(calibration, processes), calibration
-
-
-def measured_device(calibration: Calibration) -> Device:
-    """The device that was measured, with all its cores to itself."""
-    if calibration.device != LOCAL:
-        return catalog.find_device(calibration.device)
-    fitted, machine = calibration.roofline, Machine.from_dict(calibration.machine)
-    if fitted is None:
-        raise InputError(
-            "The calibration has no kernels, so the speed of this machine is unknown. Run "
-            "'foretrain measure ops' and calibrate again."
-        )
-    return Device(
-        name=LOCAL,
-        title=machine.cpu,
-        vendor=machine.cpu.split(" ")[0].lower() or "unknown",
-        kind="cpu",
-        architecture="x86",
-        memory_bytes=max(machine.memory_gib, 1) * GIB,
-        memory_bandwidth=fitted.best_bandwidth,
-        peak_flops=tuple(sorted(fitted.best_flops.items())),
-        pcie_bandwidth=calibration.data.host_to_device or fitted.best_bandwidth,
-        source=f"highest rates measured on {machine.title}",
-        compute_units=calibration.threads,
-    )
 
 
 def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:

@@ -16,7 +16,7 @@ from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 
 ACCUMULATE, UPDATE, STREAM = "accumulate", "update", "stream"
 CONTEXT = 8

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,66 +25,13 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.errors import InputError
 from foretrain.measurement.launching import free_port
-from foretrain.measurement.ranks import bucket_sizes
+from foretrain.measurement.study_networks import FAMILY, Net
+from foretrain.measurement.study_prediction import predicted_stalls
 from foretrain.measurement.train_runs import train_run
 
-__all__ = ["FAMILY", "LAW", "Net", "fitted_law", "measure_study"]
+__all__ = ["LAW", "fitted_law", "measure_study"]
 
-CLASSES = 10
-PIXELS = 8
 LAW = ("per_layer", "per_tensor", "per_bucket", "per_byte")
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """A chain of 3 x 3 convolutions of one width, with or without shortcuts and normalisation."""
-
-    depth: int
-    width: int
-    is_residual: bool = True
-    is_normed: bool = True
-
-    @property
-    def name(self) -> str:
-        words = [f"{self.depth} x {self.width}"]
-        words += [] if self.is_residual else ["no residual"]
-        words += [] if self.is_normed else ["no norm"]
-        return ", ".join(words)
-
-    @property
-    def kind(self) -> str:
-        """The part of the family that it is drawn with."""
-        if not self.is_normed:
-            return "no batch norm"
-        return "residual" if self.is_residual else "no residual"
-
-    def tensor_bytes(self) -> list[int]:
-        """Bytes of every gradient, in the order of the layers (fp32)."""
-        norm = [4 * self.width] * 2 if self.is_normed else []
-        sizes = [4 * 27 * self.width, *norm]
-        for _ in range(self.depth):
-            sizes += [4 * 9 * self.width**2, *norm]
-        return [*sizes, 4 * self.width * CLASSES, 4 * CLASSES]
-
-    def facts(self) -> dict[str, Any]:
-        sizes = self.tensor_bytes()
-        return {
-            "layers": self.depth + 2,
-            "tensors": len(sizes),
-            "bytes": sum(sizes),
-            "buckets": len(bucket_sizes(sizes)),
-        }
-
-
-FAMILY = (
-    *(Net(depth, 32) for depth in (4, 8, 16, 32)),
-    *(Net(8, width) for width in (16, 64, 128, 192)),
-    *(Net(16, width) for width in (64, 128)),
-    *(Net(depth, 32, is_residual=False) for depth in (8, 16, 32)),
-    *(Net(depth, 32, is_normed=False) for depth in (8, 16, 32)),
-    Net(8, 128, is_normed=False),
-)
-QUICK = (Net(4, 16), Net(12, 16), Net(4, 64), Net(12, 16, is_normed=False), Net(12, 16, is_residual=False))  # fmt: skip
 
 
 def measure_study(
@@ -97,8 +44,6 @@ def measure_study(
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """The study document: a row for each network and number of processes, the law, and the simulator's."""
-    from foretrain.measurement.study_prediction import predicted_stalls
-
     counts = tuple(dict.fromkeys(devices))
     if not counts or min(counts) < 2:
         raise InputError("a study compares one process with 2 or more: use --devices 2 or 2,4.")

@@ -13,14 +13,14 @@ from foretrain.cluster.node import Host, Node
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.compute.base import KernelCosts
 from foretrain.cost.curves import OwnCurves
-from foretrain.measurement.calibration import LinkCurve
 from foretrain.measurement.link_curves import own_curves, rising, wire
-from foretrain.measurement.study import CLASSES, PIXELS, Net
+from foretrain.measurement.study_networks import CLASSES, PIXELS, Net
+from foretrain.measurement.tables import LinkCurve
 from foretrain.model.graph import Model
 from foretrain.model.ops.base import Kernel
 from foretrain.model.zoo.cnn import ConvSketch, carried, image
 from foretrain.resolving import ask
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 __all__ = ["graph_of", "predicted_stalls"]
 

@@ -19,7 +19,7 @@ from torch import nn
 from foretrain.measurement.launching import end_at_once
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import StepEvents, clock_of
-from foretrain.measurement.study import CLASSES, PIXELS, Net
+from foretrain.measurement.study_networks import CLASSES, PIXELS, Net
 
 WARMUP = 4
 CURVE_BYTES = tuple(2**power for power in range(8, 25, 2))

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foretrain.arrays import Bools, Floats
 from foretrain.errors import InputError
+from foretrain.measurement.machine import Machine
+from foretrain.measurement.records import Measurement, now
 from foretrain.measurement.step_events import PARTS
+from foretrain.measurement.store import Store
 
 DRAWS = 400
 SEED = 20_231_001
@@ -156,3 +160,24 @@ def _facts(launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         seconds = float(np.median([one["seconds"] for one in told]))
         facts["communication"] = {**told[0], "seconds": seconds}
     return facts
+
+
+def keep_runs(document: Mapping[str, Any], path: str | Path | None = None) -> int:
+    """Keep every run of a `measure train` document, all or none; how many."""
+    here, at = Machine.here(), now()
+    rows = [
+        Measurement(
+            "train",
+            {"command": document["command"], "run": name},
+            float(run["step_seconds"]),
+            float(run["spread"]),
+            int(run["steps"]),
+            here,
+            at,
+            about={**run, "stalls": document["stalls"], "explained_run": document["explained_run"]},
+        )
+        for name, run in document["runs"].items()
+    ]
+    with Store.open(path) as store:
+        store.add(*rows)
+    return len(rows)

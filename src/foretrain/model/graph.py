@@ -19,6 +19,7 @@ from typing import Any
 
 from foretrain.errors import ModelError
 from foretrain.model.shape import TransformerShape
+from foretrain.named import named
 from foretrain.units import counted, show_count
 
 Attr = str | int | float | bool
@@ -149,16 +150,13 @@ class Model:
         >>> Model.of("llama3-8b", seq=4096)
         <Model llama3-8b: 8.03 B parameters, 34 blocks, sequence 4,096>
         """
-        from foretrain.model.load import load_model
-
-        return load_model(spec, seq)
+        model: Model = named("foretrain.model.load:load_model")(spec, seq)
+        return model
 
     @staticmethod
     def names() -> tuple[str, ...]:
         """Names of the models in the zoo."""
-        from foretrain.model import zoo
-
-        return tuple(zoo.names())
+        return tuple(named("foretrain.model.zoo:names")())
 
     def __repr__(self) -> str:
         length = "" if self.seq_len is None else f", sequence {self.seq_len:,}"

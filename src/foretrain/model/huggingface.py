@@ -12,6 +12,8 @@ from foretrain.errors import ModelError, did_you_mean, hint
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
+from foretrain.model.zoo.t5 import T5Shape, t5
+from foretrain.model.zoo.vit import ViTShape, vit
 
 Config = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -299,8 +301,6 @@ def _nemotron(r: _Reader) -> TransformerShape:
 
 
 def _t5(config: Config, seq: int | None, name: str) -> Model:
-    from foretrain.model.zoo.t5 import T5Shape, t5
-
     r = _Reader(config, "t5")
     gated = "gated" in str(config.get("feed_forward_proj", "relu"))
     layers = r.number("num_layers")
@@ -320,8 +320,6 @@ def _t5(config: Config, seq: int | None, name: str) -> Model:
 
 
 def _vit(config: Config, seq: int | None, name: str) -> Model:
-    from foretrain.model.zoo.vit import ViTShape, vit
-
     r = _Reader(config, "vit")
     labels = config.get("id2label")
     shape = ViTShape(

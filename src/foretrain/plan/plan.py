@@ -9,7 +9,7 @@ from typing import Any
 
 from foretrain.errors import PlanError
 from foretrain.limits import shown
-from foretrain.loading import is_file
+from foretrain.loading import is_file, load_yaml
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build, parse
@@ -81,8 +81,6 @@ class Plan:
                 f"a plan must be a mapping or a string such as 'tp8 dp2', got {shown(spec)}."
             )
         elif spec.endswith((".yaml", ".yml")) or is_file(spec):
-            from foretrain.loading import load_yaml
-
             plan = cls.from_dict(load_yaml(Path(spec), "a plan"))
         else:
             plan = cls._from_words(parse(spec, defaults, devices), devices, runtime, defaults)

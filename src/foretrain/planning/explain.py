@@ -19,7 +19,7 @@ from foretrain.planning.planner import Ranked, SearchResult, simulate
 from foretrain.planning.space import space
 from foretrain.planning.survey import Seen, Survey, Told, merged, survey
 from foretrain.planning.task import Task
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 from foretrain.units import show_bytes, show_seconds
 
 PARTS = {

@@ -23,9 +23,8 @@ from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes
-from foretrain.cost.host import chain_summaries
+from foretrain.cost.host import chain_summaries, host_seconds
 from foretrain.cost.items import ItemCosts, Surroundings, uses_of
-from foretrain.cost.launching import host_seconds
 from foretrain.errors import InputError
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words

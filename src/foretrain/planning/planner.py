@@ -17,7 +17,7 @@ from foretrain.planning.inputs import Key, key
 from foretrain.planning.space import Part, Space, space
 from foretrain.planning.survey import OBJECTIVES, Seen, Survey, Told, merged, survey
 from foretrain.planning.task import Task
-from foretrain.simulation import Simulation, simulate_scenario
+from foretrain.simulate import Simulation, simulate_scenario
 from foretrain.units import counted, rounded_seconds, show_bytes
 
 if TYPE_CHECKING:

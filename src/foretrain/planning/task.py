@@ -20,7 +20,7 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
-from foretrain.simulation import compute_of, network_on
+from foretrain.simulate import compute_of, network_on
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from foretrain.planning.per_layer import best_walk, described, grounds
 from foretrain.planning.planner import Ranked
 from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 
 FIXED: dict[str, Any] = {
     "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": "1f1b", "offload": "none",

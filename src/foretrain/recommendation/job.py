@@ -21,7 +21,7 @@ from foretrain.model.workload import Workload
 from foretrain.recommendation.figures import figure, figures
 from foretrain.resolving.defaults import optimizer_for
 from foretrain.resolving.micro_batch import samples_of
-from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Notes
 from foretrain.units import parse_amount, parse_bytes, parse_seconds
 
 MOST_BATCH = 2**24

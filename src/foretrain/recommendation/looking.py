@@ -15,7 +15,7 @@ from foretrain.recommendation.job import Job
 from foretrain.recommendation.offers import Candidate, Offer, Terms, Timed, least_hours, offer
 from foretrain.recommendation.plans import Found
 from foretrain.recommendation.stacks import Stacks
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 _AS_GOOD = 1.02
 """Plans estimated this near to the best simulated one are simulated too."""

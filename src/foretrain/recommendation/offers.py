@@ -9,7 +9,7 @@ from typing import Any
 from foretrain.analysis.goodput import HOUR, Interruptions, Risk
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
-from foretrain.model.flops import training_flops
+from foretrain.model.ops import training_flops
 from foretrain.model.precision import precision as precision_of
 from foretrain.recommendation.data import Epochs, Feeding, epochs, feeding, with_loading
 from foretrain.recommendation.job import Job

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrain.errors import InputError, did_you_mean
+from foretrain.named import named
 
 if TYPE_CHECKING:
     from foretrain.analysis.answer import Answer
@@ -119,5 +119,4 @@ def _sheet(answer: Answer) -> Sheet:
 
 
 def _called(home: str) -> Any:
-    module, _, function = home.partition(":")
-    return getattr(importlib.import_module(f"foretrain.report.{module}"), function)
+    return named(f"foretrain.report.{home}")

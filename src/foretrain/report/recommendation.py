@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from foretrain.named import named
 from foretrain.report import words
 from foretrain.report.page import Page, Section, listed
 from foretrain.units import alike, counted, show_bytes
@@ -139,6 +140,5 @@ def _offer_sections(found: Recommendation) -> Section:
 
 
 def _html(page: Page, found: Recommendation) -> str:
-    from foretrain.report.offers_chart import render
-
-    return render(page, found)
+    html: str = named("foretrain.report.offers_chart:render")(page, found)
+    return html

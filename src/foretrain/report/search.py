@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from foretrain.named import named
 from foretrain.planning.document import pruned, question
 from foretrain.planning.explain import Explanation
 from foretrain.planning.per_layer import described
@@ -235,6 +236,6 @@ def pruned_section(found: Found) -> Section:
 
 
 def _html(found: Found, launch: Launch | None) -> str:
-    from foretrain.report.search_html import render
-
-    return render(found, _launch_sections(launch) if launch else ())
+    sections = _launch_sections(launch) if launch else ()
+    html: str = named("foretrain.report.search_html:render")(found, sections)
+    return html

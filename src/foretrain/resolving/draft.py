@@ -15,7 +15,7 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
-from foretrain.simulation import peak_memory
+from foretrain.simulate import peak_memory
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from foretrain.errors import RuntimePresetError, did_you_mean
 from foretrain.limits import shown
 from foretrain.model.precision import Precision, precision
-from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Notes
 
 _OFF = ("false", "off", "no", "none", "0", "")
 _ON = ("true", "on", "yes", "1")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from foretrain.errors import PlanError
 from foretrain.model.graph import Model
-from foretrain.plan.parallelism.embedding import LARGE
+from foretrain.plan.parallelism import LARGE
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import listed_recomputed
-from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Notes
 from foretrain.units import counted
 
 

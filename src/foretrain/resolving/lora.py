@@ -10,7 +10,7 @@ from foretrain.limits import DIMENSION, shown
 from foretrain.model.graph import Model
 from foretrain.model.precision import Precision, frozen_as
 from foretrain.resolving.defaults import defaults
-from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Notes
 
 METHODS = ("lora", "qlora")
 NEED_ADAPTERS = (

@@ -17,7 +17,7 @@ from foretrain.model.graph import Model
 from foretrain.plan.plan import Plan
 from foretrain.resolving.defaults import defaults, family_of, surely
 from foretrain.resolving.draft import Draft
-from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Notes
 from foretrain.units import multiples_near, parse_batch, show_count
 
 MOST_LISTED = 1 << 20

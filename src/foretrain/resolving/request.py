@@ -1,4 +1,4 @@
-"""Request: what a door hands over. Only what was said is in it; `resolve` fills in the rest."""
+"""Request: what a door hands over. Only what was said is in it; `resolve` fills in the rest and notes what it took."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foretrain.asked import ClusterLike, ModelLike
+from foretrain.errors import InputError, RuntimePresetError
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource
@@ -15,8 +16,9 @@ from foretrain.runtime import Runtime
 from foretrain.scenario import Measured
 
 if TYPE_CHECKING:
-    from foretrain.analysis.job_words import JobWords
     from foretrain.cluster.stragglers import Spread
+    from foretrain.keywords import JobWords
+
 
 AUTO = "auto"
 """The plan that a quick search finds."""
@@ -55,3 +57,34 @@ class Request:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     unknown: int = 0  # words of the run that nothing here answers to
+
+
+class Notes:
+    """Defaults that were taken, and what a reader should know besides."""
+
+    def __init__(self, request: Request | None = None) -> None:
+        self.strict = request is None or request.strict
+        self.assumptions = [] if request is None else list(request.assumptions)
+        self.warnings = [] if request is None else list(request.warnings)
+        self.unknown = 0 if request is None else request.unknown
+
+    def assume(self, what: str, why: str, word: str) -> None:
+        """`word` is what the user would write to have it otherwise."""
+        self.assumptions.append(f"{what}: {why} ({word})")
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def unknown_switch(self, text: str, fault: InputError) -> None:
+        """A switch that nothing here answers to: a mistake of the user, or something of a run that we do not know."""
+        if self.strict:
+            raise fault
+        self.unknown += 1
+        self.warnings.append(text)
+
+    def contradiction(self, one: str, other: str, used: str) -> None:
+        """Two switches that cannot both be: a mistake of the user, or a run of which one has to be believed."""
+        told = f"{one} and {other} contradict each other"
+        if self.strict:
+            raise RuntimePresetError(f"{told}. Specify only one of them.")
+        self.warnings.append(f"{told}; {used} is used.")

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from foretrain.analysis.job_words import JobWords
 from foretrain.asked import Asked, ModelLike
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, ModelError, PlanError
+from foretrain.keywords import JobWords
 from foretrain.limits import MICRO_BATCH
 from foretrain.loading import is_file, load_yaml
 from foretrain.model.graph import Model
@@ -32,8 +32,7 @@ from foretrain.resolving.micro_batch import (
     samples_of,
     shared_batch,
 )
-from foretrain.resolving.notes import Notes
-from foretrain.resolving.request import AUTO, Request
+from foretrain.resolving.request import AUTO, Notes, Request
 from foretrain.resolving.stack import stack_of
 from foretrain.resolving.work import as_trained
 from foretrain.runtime import presets

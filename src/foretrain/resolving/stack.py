@@ -15,8 +15,7 @@ from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.resolving.defaults import family_of, stack_for
 from foretrain.resolving.lora import SWITCHES
-from foretrain.resolving.notes import Notes
-from foretrain.resolving.request import Request
+from foretrain.resolving.request import Notes, Request
 from foretrain.runtime import Runtime, fields_of, folded, names, preset_file, presets, runtime
 
 MIB = float(1 << 20)

@@ -11,7 +11,7 @@ from foretrain.errors import RuntimePresetError
 from foretrain.limits import LAYERS, Range, shown
 from foretrain.model.graph import Model
 from foretrain.model.transformer import transformer
-from foretrain.resolving.notes import Notes
+from foretrain.resolving.request import Notes
 from foretrain.runtime import Runtime, preset_file
 
 SQUAD_TOKENS = 384

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.planning.executors import MOST_LOSSES, Executor, Work
+from foretrain.planning.space import Part
 
 
 def check_executor(make: Callable[[], Executor], *, loses_workers: bool) -> None:
@@ -97,6 +99,16 @@ def die_at_three(folder: str, deaths: int, item: int) -> int:
                 mark.touch()
                 die()
     return item**2
+
+
+def dying_at(folder: str, tp: int, work: Work, part: Part) -> Any:
+    """The first worker that has done a part with this degree is killed before it can say so."""
+    result = work(part)
+    mark = Path(folder, "died")
+    if part.tp == tp and not mark.exists():
+        mark.touch()
+        die()
+    return result
 
 
 def die() -> None:

@@ -27,7 +27,7 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.plan.strategy import Cut, Node, Schedule
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
 
 # Kernels whose arithmetic a split divides; what is left whole (norms, residuals) every rank repeats.

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
-from foretrain.analysis.sensitivity import run_graph
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.uncertainty import Trust, trust
 from foretrain.cases import scenario_from_case
 from foretrain.compile import ExecutionGraph
 from foretrain.cost.compute import ComputeModel
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario, cost_scenario, known_of
+from foretrain.simulate import compile_scenario, cost_scenario, known_of, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def step_of(
     question = asked(case, options)
     graph = graph or compile_scenario(question, compute=compute)
     costs = cost_scenario(question, graph, compute)
-    run = run_graph(graph, costs)
+    run = simulate(graph, costs)
     seconds = float(run.end.max())
     found = None
     if with_trust:

@@ -11,9 +11,11 @@ from importlib import import_module
 from typing import Any
 
 from foretrain.adapters.write.exported import Exported
+from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.launching import SCRIPT, remarked
 from foretrain.errors import InputError, ModelError, hint
 from foretrain.scenario import Scenario
-from foretrain.simulation import compile_scenario
+from foretrain.simulate import compile_scenario
 
 __all__ = ["TARGETS", "Exported", "expect_target", "export"]
 
@@ -36,9 +38,6 @@ def expect_target(target: str) -> str:
 
 def export(question: Scenario, target: str) -> Exported:
     """The launch files of a question for one target, and what of its plan they cannot say."""
-    from foretrain.adapters.write.job import Account, Job
-    from foretrain.adapters.write.launching import SCRIPT, remarked
-
     module: Any = import_module(f"{__name__}.{TARGETS[expect_target(target)]}")
     model = question.workload.model
     if model.trained_parameters < model.parameters:

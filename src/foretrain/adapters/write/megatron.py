@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, Job, is_even, parts_of, recomputed
 from foretrain.adapters.write.launching import torchrun_script
 from foretrain.adapters.write.megatron_model import Arguments, model_arguments
-from foretrain.adapters.write.placement import is_even, parts_of, recomputed
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
 
 TITLE = "Megatron-LM"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from foretrain.errors import InputError
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.parallelism.embedding import LARGE
+from foretrain.plan.parallelism import LARGE
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, build, parse
 from foretrain.plan.strategy import STATE_ROLES, Node

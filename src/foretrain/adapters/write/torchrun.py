@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, Job, recomputed
 from foretrain.adapters.write.launching import quoted, torchrun_script
-from foretrain.adapters.write.placement import recomputed
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
 

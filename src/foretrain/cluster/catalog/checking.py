@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from foretrain.cluster.documents import normal_node, tried
-from foretrain.cluster.forms import DeviceForm, LinkForm, NodeForm
+from foretrain.cluster.forms import DeviceForm, LinkForm, NodeForm, normal_node, tried
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Ints
-from foretrain.cluster.fabric import Edge, Fabric, Site, graph_fabric
+from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
+from foretrain.cluster.routing import Edge, graph_fabric
 from foretrain.errors import ClusterError
 
 __all__ = ["build"]

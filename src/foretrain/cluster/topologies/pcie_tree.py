@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.cluster.fabric import Edge, Fabric, Site, graph_fabric
+from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
+from foretrain.cluster.routing import Edge, graph_fabric
 
 __all__ = ["build"]
 

@@ -1,9 +1,12 @@
-"""Op families: one file per family, one row per kind in `FAMILIES`."""
+"""Op families: one file per family, one row per kind in `FAMILIES`; and the FLOPs of a whole model by them.
+
+Model FLOPs are what the mathematics asks for, whatever the implementation recomputes or skips.
+"""
 
 from __future__ import annotations
 
 from foretrain.errors import ModelError, hint
-from foretrain.model.graph import Op
+from foretrain.model.graph import Model, Op
 from foretrain.model.ops.attention import Attention
 from foretrain.model.ops.base import Choices, OpFamily
 from foretrain.model.ops.conv import Conv, Pooling
@@ -56,3 +59,19 @@ def workspace(op: Op, precision: Precision, choices: Choices) -> float:
     """Bytes an op needs only while it runs, beside its inputs and outputs."""
     formula = family(op)
     return formula.workspace(op, precision, choices) if isinstance(formula, CrossEntropy) else 0.0
+
+
+def forward_flops(model: Model) -> float:
+    """FLOPs of one sample's forward pass, two per multiply-add, contractions only."""
+    return sum(
+        block.repeat * sum(family(op).flops(op) for op in block.ops) for block in model.blocks
+    )
+
+
+def training_flops(model: Model) -> float:
+    """Forward and backward of one sample; backward is two products for each of forward's, but one for weights that are
+    frozen and so have no gradient."""
+    return sum(
+        block.repeat * (2.0 if op.is_frozen else 3.0) * family(op).flops(op)
+        for block, op in model.ops()
+    )

@@ -24,10 +24,10 @@ from foretrain.cost.network import network_of
 from foretrain.model.ops.base import Kernel
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
-from foretrain.simulation import answer, network_for
-from foretrain.testing.testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER
-from foretrain.testing.testbed.models import MODELS
-from foretrain.testing.testbed.topologies import Graph
+from foretrain.simulate import answer, network_for
+from testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER
+from testbed.models import MODELS
+from testbed.topologies import Graph
 
 PHASES = ("forward", "backward", "update")
 KIND = "ethernet"

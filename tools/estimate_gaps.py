@@ -18,7 +18,7 @@ from foretrain.planning.estimator import Estimates, Estimator
 from foretrain.planning.planner import search
 from foretrain.planning.space import Space, space
 from foretrain.planning.task import Task
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 
 
 @dataclass(frozen=True, slots=True)

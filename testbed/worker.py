@@ -1,4 +1,4 @@
-"""One rank of the testbed: `python -m foretrain.testing.testbed.worker RANK RANKS ADDRESS PORT JOBS RESULTS`.
+"""One rank of the testbed: `python -m testbed.worker RANK RANKS ADDRESS PORT JOBS RESULTS`.
 
 Reads jobs, runs them one after the other with PyTorch and Gloo, writes its times. A single thread computes, on one
 core: ranks r, r + cores, r + 2·cores … share a core.
@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from foretrain.measurement.launching import end_at_once
-from foretrain.testing.testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER, Job, Times, partner
-from foretrain.testing.testbed.models import module, sample
+from testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER, Job, Times, partner
+from testbed.models import module, sample
 
 FIRST_BUCKET = 1 << 20  # of DistributedDataParallel, in bytes; further ones hold 25 MiB
 SERVING = 0

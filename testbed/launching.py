@@ -11,11 +11,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from foretrain.testing.testbed.hosts import INTERFACE, Hosts
-from foretrain.testing.testbed.jobs import Job, Times
+from testbed.hosts import INTERFACE, Hosts
+from testbed.jobs import Job, Times
 
 PORT = 29511  # of the store; every network has its own ports
-WORKER = "foretrain.testing.testbed.worker"
+WORKER = "testbed.worker"
+CHECKOUT = Path(__file__).resolve().parents[1]  # where Python finds it
 
 
 def run(hosts: Hosts, ranks: int, jobs: Sequence[Job], patience: float = 600.0) -> list[list[Times]]:  # fmt: skip
@@ -47,6 +48,7 @@ def _start(hosts: Hosts, rank: int, ranks: int, there: Path) -> subprocess.Popen
             stdout=log,
             stderr=subprocess.STDOUT,
             env=surroundings,
+            cwd=CHECKOUT,
             start_new_session=True,  # whose share of the processor is the worker's own
         )
 

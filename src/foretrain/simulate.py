@@ -1,4 +1,8 @@
-"""From a scenario to a Prediction: compile, cost, simulate, analyse."""
+"""Simulate a step: a costed graph on the engine, or a whole scenario, which is compiled and costed first.
+
+`simulate(graph, costs)` says when each task ran; `simulate_scenario` keeps what a search ranks by, and analyses the step
+only where someone asks why (`Simulation.prediction`).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,14 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from foretrain import __version__
-from foretrain.analysis.critical_path import critical_path
+from foretrain import __version__, engine
 from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import headroom_note, memory, notes
 from foretrain.analysis.operators import busiest_operators, executed_flops
 from foretrain.analysis.prediction import Late, LinkUse, Memory, Money, Prediction
-from foretrain.analysis.sensitivity import remedies, run_graph
+from foretrain.analysis.sensitivity import remedies
 from foretrain.analysis.stalls import stalls
-from foretrain.analysis.timeline import timeline
+from foretrain.analysis.timeline import critical_path, timeline
 from foretrain.analysis.uncertainty import Known, trust
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile import ExecutionGraph, compile_step
@@ -23,14 +26,42 @@ from foretrain.cost.collectives import chosen
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.cost import Costs, cost_graph
 from foretrain.cost.drift import with_waits
+from foretrain.cost.host import chain_clock
 from foretrain.cost.items import Known as Costed
 from foretrain.cost.network import Network, network_of
-from foretrain.cost.pace import chain_clock
-from foretrain.engine import Run, engine_name
-from foretrain.model.flops import training_flops
+from foretrain.engine import Program, Run
+from foretrain.model.ops import training_flops
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
 from foretrain.units import rounded_seconds
+
+
+def program(graph: ExecutionGraph, costs: Costs) -> Program:
+    """The engine's input."""
+    return Program(
+        duration=costs.seconds,
+        volume=costs.volume,
+        route=costs.route,
+        stream_ptr=graph.stream_ptr,
+        stream_ids=graph.stream_ids,
+        succ_ptr=graph.succ_ptr,
+        succ=graph.succ,
+        route_ptr=costs.routes.ptr,
+        route_link=costs.routes.link,
+        route_weight=costs.routes.weight,
+        route_cap=costs.routes.ceiling,
+        capacity=costs.routes.capacity,
+        streams=len(graph.streams),
+        stream_place=np.array([rank_class for rank_class, _ in graph.streams], dtype=np.int32),
+        activity=costs.activity,
+        sensitivity=costs.sensitivity,
+        slowdown=costs.slowdown,
+    )
+
+
+def simulate(graph: ExecutionGraph, costs: Costs, *, is_graph_known: bool = False) -> Run:
+    """When each task ran. `is_graph_known`: the graph was run before, with other costs."""
+    return engine.simulate(program(graph, costs), is_graph_known=is_graph_known)
 
 
 def network_for(scenario: Scenario) -> Network:
@@ -108,7 +139,7 @@ def simulate_scenario(
     """Compile, cost, simulate; what is asked of the result is worked out then."""
     graph = compile_scenario(scenario, is_folded=is_folded, compute=compute)
     costs = cost_scenario(scenario, graph, compute)
-    return Simulation(scenario, graph, costs, run_graph(graph, costs), compute)
+    return Simulation(scenario, graph, costs, simulate(graph, costs), compute)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +208,7 @@ def _prediction(simulated: Simulation) -> Prediction:
                 graph,
                 costs,
                 step,
+                partial(_seconds, graph),
                 partial(_on_links, simulated),
                 partial(_hosted, simulated),
             )
@@ -202,6 +234,11 @@ def _prediction(simulated: Simulation) -> Prediction:
 @lru_cache(maxsize=64)
 def _rescaled(cluster: Cluster, rate: str, factor: float) -> Cluster:
     return cluster.scaled(**{rate: factor})
+
+
+def _seconds(graph: ExecutionGraph, costs: Costs) -> float:
+    """The step of a graph that was run before, with other costs."""
+    return float(simulate(graph, costs, is_graph_known=True).end.max())
 
 
 def _on_links(simulated: Simulation, rate: str, factor: float) -> Costs:
@@ -267,5 +304,5 @@ def _provenance(scenario: Scenario, costs: Costs) -> dict[str, str]:
         "version": __version__,
         "calibration": "; ".join(costs.sources[:3]),
         "inputs_sha256": scenario.sha256,
-        "engine": engine_name(),
+        "engine": engine.engine_name(),
     }

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from foretrain.testing.testbed.figure import figure
-from foretrain.testing.testbed.report import Row, lines, summary, verdict
+from testbed.figure import figure
+from testbed.report import Row, lines, summary, verdict
 
 HEAD = """# Predictions on a real network
 
-Written by `foretrain-testbed --page docs/testbed.md`; do not edit. PyTorch processes train over shaped links; the measurements are
+Written by `make testbed`; do not edit. PyTorch processes train over shaped links; the measurements are
 compared with predictions made before the runs.
 
-    make testbed                     # the whole experiment, about a quarter of an hour on two cores
-    foretrain-testbed --subset       # four configurations, about two minutes
-    foretrain-testbed --from docs/testbed.json --page docs/testbed.md
+    make testbed                       # the whole experiment, about a quarter of an hour on two cores
+    python -m testbed.main --subset    # four configurations, about two minutes
+    python -m testbed.main --from docs/testbed.json --page docs/testbed.md
 
-It needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN), `ip` and `tc`, and the extra `[torch]`; otherwise
-it reports what is missing and exits with status 77. Raw results, including every repeat, are written to the file of `--json`;
+It is run from a checkout and is no part of the installed package. It needs Linux, root (or CAP_NET_ADMIN and
+CAP_SYS_ADMIN), `ip` and `tc`, and the extra `[torch]`; otherwise it reports what is missing and exits with status 77. Raw results, including every repeat, are written to the file of `--json`;
 those of this page are [testbed.json](testbed.json).
 
 """

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from foretrain.testing.testbed.hosts import Hosts, standing
-from foretrain.testing.testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER, Job, Times, per_step
-from foretrain.testing.testbed.launching import run
-from foretrain.testing.testbed.models import MODELS
-from foretrain.testing.testbed.prediction import (
+from testbed.hosts import Hosts, standing
+from testbed.jobs import DDP, GOSSIP, ONE_PEER, SERVER, Job, Times, per_step
+from testbed.launching import run
+from testbed.models import MODELS
+from testbed.prediction import (
     PHASES,
     Configuration,
     Expected,
@@ -19,7 +19,7 @@ from foretrain.testing.testbed.prediction import (
     Machine,
     expect,
 )
-from foretrain.testing.testbed.topologies import TOPOLOGIES, Cable, Graph
+from testbed.topologies import TOPOLOGIES, Cable, Graph
 
 RATES_MEASURED = (40e6, 160e6)  # bit/s of the one cable whose messages are measured
 MESSAGES = (1 << 6, 1 << 20, 1 << 21)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretrain.testing.testbed.topologies import Graph
+from testbed.topologies import Graph
 
 MTU = 9000
 BURST_SECONDS, LEAST_BURST_BYTES = 1.5e-3, 12 * 1024

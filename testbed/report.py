@@ -13,8 +13,8 @@ from typing import Any
 
 from foretrain import __version__
 from foretrain.errors import InputError
-from foretrain.testing.testbed.experiment import Outcome
-from foretrain.testing.testbed.prediction import Machine
+from testbed.experiment import Outcome
+from testbed.prediction import Machine
 
 FORMAT = 1
 APART = 0.10  # topologies whose measured steps differ by less are not told apart

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from foretrain.testing.testbed.report import Row
+from testbed.report import Row
 
 SIDE, MARGIN, LEGEND = 420, 56, 150
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito

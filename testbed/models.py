@@ -135,7 +135,7 @@ def _cnn_module() -> torch.nn.Module:
 def _transformer_module() -> torch.nn.Module:
     from torch import nn
 
-    from foretrain.testing.testbed.modules import Decoder
+    from testbed.modules import Decoder
 
     decoder: nn.Module = Decoder(VOCABULARY, SEQUENCE, HIDDEN, FFN, HEADS, LAYERS)
     return decoder

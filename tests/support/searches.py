@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from foretrain.planning.executors import Executor, Work
 from foretrain.planning.planner import SearchResult
-from foretrain.planning.space import Part
 from foretrain.planning.task import Task
 from foretrain.scenario import plain
 from foretrain.testing.asking import ask
-from foretrain.testing.executors import die
 
 
 def small_task() -> Task:
@@ -56,13 +53,3 @@ class Wrapped:
 def slowed(seconds: float, work: Work, item: Any) -> Any:
     time.sleep(seconds)
     return work(item)
-
-
-def dying_at(folder: str, tp: int, work: Work, part: Part) -> Any:
-    """The first worker that has done a part with this degree is killed before it can say so."""
-    result = work(part)
-    mark = Path(folder, "died")
-    if part.tp == tp and not mark.exists():
-        mark.touch()
-        die()
-    return result

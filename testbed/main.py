@@ -1,4 +1,4 @@
-"""`foretrain-testbed`: run the experiment, print predicted beside measured, save raw results, figure and page."""
+"""`python -m testbed.main`: run the experiment, print predicted beside measured, save raw results, figure and page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from foretrain.errors import InputError
-from foretrain.testing.testbed.hosts import why_not
+from testbed.hosts import why_not
 
 if TYPE_CHECKING:
-    from foretrain.testing.testbed import report
+    from testbed import report
 
 SKIPPED = 77  # the exit status that test runners read as "skipped"
 
@@ -28,15 +28,15 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _render(given) if given.rows else _run(given)
     except InputError as error:
-        print(f"foretrain-testbed: {error}", file=sys.stderr)
+        print(f"testbed: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
-        print(f"foretrain-testbed: {error}", file=sys.stderr)
+        print(f"testbed: {error}", file=sys.stderr)
         return 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretrain-testbed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="testbed", description=__doc__)
     parser.add_argument(
         "--subset", action="store_true", help="four configurations, about two minutes"
     )
@@ -52,9 +52,9 @@ def _run(given: argparse.Namespace) -> int:
     if reason is None and importlib.util.find_spec("torch") is None:
         reason = "PyTorch is not installed (pip install 'foretrain[torch]')"
     if reason is not None:
-        print(f"foretrain-testbed: skipped: {reason}.", file=sys.stderr)
+        print(f"testbed: skipped: {reason}.", file=sys.stderr)
         return SKIPPED
-    from foretrain.testing.testbed import experiment, report
+    from testbed import experiment, report
 
     wanted = experiment.subset() if given.subset else experiment.configurations()
     known = dict.fromkeys(c.graph.name for c in wanted)
@@ -75,13 +75,13 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _render(given: argparse.Namespace) -> int:
-    from foretrain.testing.testbed import report
+    from testbed import report
 
     return _show(given, report.from_json(given.rows))
 
 
 def _show(given: argparse.Namespace, rows: Sequence[report.Row]) -> int:
-    from foretrain.testing.testbed import page, report
+    from testbed import page, report
 
     found = report.summary(rows)
     print("\n".join([*report.lines(rows), "", *report.verdict(found)]))

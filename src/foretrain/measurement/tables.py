@@ -1,0 +1,130 @@
+"""The tables of a calibration: kernels that were timed, a roofline for the others, collectives, rates of data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foretrain.cost.curves import Curve
+from foretrain.limits import is_finite
+
+LOCAL = "local"
+"""Name of the device that stands for a process on the machine itself."""
+
+STRICT: dict[str, str] = {"extra": "forbid"}
+
+
+def expect_positive(value: float | None, name: str, *, zero: bool = False) -> None:
+    if value is not None and not (is_finite(value) and (value > 0 or (zero and value == 0))):
+        raise ValueError(f"{name} must be a {'number' if zero else 'positive number'}")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A kernel that was timed, and how long it took."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    kernel: str
+    phase: str
+    dtype: str
+    shape: tuple[int, ...]
+    flops: float
+    bytes: float
+    seconds: float
+    spread: float
+
+    def __post_init__(self) -> None:
+        expect_positive(self.seconds, "seconds")
+        for name in ("flops", "bytes", "spread"):
+            expect_positive(getattr(self, name), name, zero=True)
+        if len(self.shape) > 16 or any(dim < 0 or dim > 2**62 for dim in self.shape):
+            raise ValueError("shape must be a few whole numbers, zero or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """FLOP/s that kernels of a kind reach in a number format."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    kernel: str
+    dtype: str
+    flops: float
+
+    def __post_init__(self) -> None:
+        expect_positive(self.flops, "flops")
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """What is left where no kernel like it was timed: a start, and the longer of arithmetic and traffic.
+
+    `best_*` are the highest rates seen: the data sheet of a device that has none.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    start_seconds: float
+    bandwidth: float
+    peaks: tuple[Peak, ...]
+    spread: float  # of measured over fitted, one standard deviation of the logarithm
+    best_bandwidth: float
+    best_flops: Mapping[str, float]  # by number format
+
+    def __post_init__(self) -> None:
+        for name in ("start_seconds", "bandwidth", "best_bandwidth"):
+            expect_positive(getattr(self, name), name)
+        expect_positive(self.spread, "spread", zero=True)
+        for dtype, rate in self.best_flops.items():
+            expect_positive(rate, f"best_flops.{dtype}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCurve:
+    """Seconds of a collective against its size, on so many ranks in so many nodes."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    collective: str
+    backend: str
+    ranks: int
+    nodes: int
+    bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2 or not 1 <= self.nodes <= self.ranks:
+            raise ValueError("ranks must be 2 or more, and nodes no more than ranks")
+        Curve(self.bytes, self.seconds)  # type: ignore[arg-type]  # says what is wrong with it
+
+
+@dataclass(frozen=True, slots=True)
+class DataRates:
+    """How fast this machine reads and prepares training data; None where it was not measured."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    fetch_cold: float | None = None  # bytes/s
+    fetch_warm: float | None = None
+    host_to_device: float | None = None
+    prep_seconds_per_sample: float | None = None  # on one worker
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            expect_positive(getattr(self, name), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Which measurements it is made of."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    version: str  # of Foretrain
+    measurements: int
+    first: str  # when the oldest and newest of them were made
+    last: str
+    sha256: str  # over their digests

@@ -1,1 +1,0 @@
-"""The testbed's own tests; `foretrain-testbed` runs the whole experiment."""

@@ -10,7 +10,7 @@ from foretrain.errors import InputError
 from foretrain.planning.explain import estimate
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
-from foretrain.simulation import answer
+from foretrain.simulate import answer
 from tests.gate.questions import Question
 
 Numbers = dict[str, float | str | None]

@@ -18,7 +18,7 @@ from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
-from foretrain.plan.parallelism.embedding import LARGE
+from foretrain.plan.parallelism import LARGE
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse

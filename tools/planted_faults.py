@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,9 @@ class Fault:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Fault:
-        package = row.get("package", row["file"].split("/")[0])
-        return cls(row["fault"], PACKAGE / row["file"], row["old"], row["new"], package)
+        path = PACKAGE / row["file"]
+        package = row.get("package") or package_of(path, nearest())
+        return cls(row["fault"], path, row["old"], row["new"], package)
 
     @property
     def times(self) -> int:
@@ -51,6 +52,13 @@ def faults() -> list[Fault]:
 def nearest() -> dict[str, list[str]]:
     """The tests of every package that are near and fast."""
     return dict(yaml.safe_load(NEAREST.read_text()))
+
+
+def package_of(path: Path, known: Iterable[str]) -> str:
+    """The innermost of the known packages around a module; else the outermost there is."""
+    name = path.relative_to(PACKAGE).as_posix()
+    around = [package for package in known if f"{name}/".startswith(f"{package}/")]
+    return max(around, key=len, default=name.split("/")[0])
 
 
 def expect_places(asked: Sequence[Fault]) -> None:

@@ -9,6 +9,7 @@ python -m tests.gate --draw               ask the questions of questions.py anew
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -73,7 +74,9 @@ def table(changed: list[Drift], asked: int) -> str:
         return f"All {asked:,} answers are as they were."
     cells: dict[tuple[str, str], list[Drift]] = defaultdict(list)
     for one in changed:
-        cells[one.name.split("/")[0], one.key].append(one)
+        # of searches all ranks together
+        key = re.sub(r"\.\d+\.", ".", one.key)
+        cells[one.name.split("/")[0], key].append(one)
     lines = [
         f"{len({one.name for one in changed}):,} of {asked:,} answers differ.\n",
         "| group | number | answers | largest | at | was | is |",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Communicator, Copy, Vectors
 from foretrain.cost.charging import priced
 from foretrain.cost.network import Network, wiring_of
-from foretrain.simulation import simulate_scenario
+from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
 

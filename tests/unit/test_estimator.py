@@ -11,14 +11,14 @@ from itertools import pairwise
 
 import pytest
 from estimated_plan import estimated
+from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.scenario import Scenario
-from foretrain.simulation import Simulation, peak_memory, simulate_scenario
+from foretrain.simulate import Simulation, peak_memory, simulate_scenario
 from foretrain.testing.asking import ask
-from foretrain.testing.plans import tiny_model
 
 NODE = "1 x dgx-a100-80gb"
 ONE_NIC_EACH = "2 x aws:p3.16xlarge"  # eight devices of a node leave it by one card

@@ -42,6 +42,15 @@ def compile_step(
     return _Compilation(workload, plan, runtime, pace).graph(traffic, is_folded)
 
 
+def stage_programs(
+    workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
+) -> tuple[tuple[StageProgram, ...], tuple[Item, ...]]:
+    """What every stage runs for a micro-batch and for a step, before it is laid out in time, and the items it names."""
+    made = _Compilation(workload, plan, runtime, pace)
+    programs = made.programs()
+    return programs, tuple(made.interner.items)
+
+
 def micro_batches(workload: Workload, plan: Plan) -> int:
     """How many micro-batches one replica runs per step."""
     schedule, replicas = plan.schedule, plan.replicas
@@ -95,8 +104,7 @@ class _Compilation:
             kind.order(stage, schedule.stages, count, schedule.chunks)
             for stage in range(schedule.stages)
         )
-        programs = self._stages(kind.splits_backward)
-        check_axes(self.plan.mesh, self.blocks.used_axes, self.workload.model)
+        programs = self.programs()
         barriers = self._barriers(programs)
         uses = self._uses(self.interner.items)
         alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
@@ -119,6 +127,11 @@ class _Compilation:
 
             verify_compiled(programs, graph)
         return graph
+
+    def programs(self) -> tuple[StageProgram, ...]:
+        programs = self._stages(SCHEDULES[self._schedule().kind].splits_backward)
+        check_axes(self.plan.mesh, self.blocks.used_axes, self.workload.model)
+        return programs
 
     def _schedule(self) -> Schedule:
         schedule = self.plan.schedule

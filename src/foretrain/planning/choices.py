@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretrain.arrays import Ints32
 from foretrain.plan.defaults import PLAIN, PlanDefaults
-from foretrain.plan.short_form import Words
+from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning.layers import State
 
 
@@ -138,4 +138,22 @@ def joined(parts: Iterable[Choices], palette: Palette) -> Choices:
         else np.zeros(0, dtype=np.int32)
         for name in COLUMNS
     )
+    return Choices(palette, *columns)
+
+
+def lone(words: Words) -> Choices:
+    """A plan by itself, of words that name its replicas."""
+    palette = Palette(
+        recompute=(words.recompute or "none",),
+        schedule=(schedule_of(words).kind,),
+        order=(words.order,),
+        offload=(words.offload,),
+        buckets=(words.buckets,),
+        exchange=(words.exchange,),
+        tables=(words.tables,),
+    )
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero")
+    numbers = {name: getattr(words, name) for name in names}
+    numbers |= {"micro": words.micro or 1, "shard": words.shard or 0, "sp": int(words.sp)}
+    columns = (np.array([numbers.get(name, 0)], dtype=np.int32) for name in COLUMNS)
     return Choices(palette, *columns)

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
-from foretrain.plan.short_form import Words, schedule_of
+from foretrain.plan.short_form import Words
 from foretrain.planning import constraints
-from foretrain.planning.choices import COLUMNS, Choices, Palette
+from foretrain.planning.choices import lone
 from foretrain.planning.estimator import Estimator
 from foretrain.planning.planner import Ranked, SearchResult, simulate
 from foretrain.planning.space import space
@@ -237,23 +235,7 @@ def estimated(result: SearchResult, winner: Ranked) -> Seen:
 def estimate(task: Task, words: Words) -> Seen:
     """One plan, estimated."""
     words = words.with_devices(task.devices)
-    palette = Palette(
-        recompute=(words.recompute or "none",),
-        schedule=(schedule_of(words).kind,),
-        order=(words.order,),
-        offload=(words.offload,),
-        buckets=(words.buckets,),
-        exchange=(words.exchange,),
-        tables=(words.tables,),
-    )
-    numbers = {
-        **{name: getattr(words, name) for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "zero")},
-        "micro": words.micro or 1,
-        "shard": words.shard or 0,
-        "sp": int(words.sp),
-    }
-    columns = (np.array([numbers.get(name, 0)], dtype=np.int32) for name in COLUMNS)
-    found = Estimator(task, only_fitting=False).estimate(Choices(palette, *columns))
+    found = Estimator(task, only_fitting=False).estimate(lone(words))
     names = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
     return Seen(task.text(words), *(float(getattr(found, name)[0]) for name in names))
 

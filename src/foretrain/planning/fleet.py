@@ -23,7 +23,17 @@ from foretrain.plan.short_form import Words, build
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchange, Exchanges
-from foretrain.planning.layers import DENSE, KINDS, LONE, TENSOR, Layers
+from foretrain.planning.layers import (
+    CONTEXT,
+    COUNTED,
+    DATA,
+    DENSE,
+    EXPERT,
+    KINDS,
+    TENSOR,
+    Layers,
+    places,
+)
 from foretrain.planning.task import Task
 
 
@@ -136,8 +146,11 @@ class Fleet:
         column = getattr(self.layers, name)[:, :, kind]
         if kind != DENSE or not self.ties.is_stored_before.any():
             return np.asarray(column)
-        twice = self.layers.tied * self.ties.is_stored_before
-        return np.asarray(np.maximum(column - twice @ self.ties.block, 0.0))
+        each = np.ones_like(self.layers.tied) if name in COUNTED else self.layers.tied
+        doubled = self.ties.is_stored_before
+        if name not in ("elements", "gathered"):
+            doubled = doubled & self.ties.is_trained
+        return np.asarray(np.maximum(column - (each * doubled) @ self.ties.block, 0.0))
 
     def weights_of(self, kind: int) -> Weights:
         """[plans, stages] weights of a kind."""
@@ -190,13 +203,12 @@ class Fleet:
         return found
 
     def _copies(self, kind: int) -> tuple[str, ...]:
-        if kind == LONE:
+        words = {DATA: "dp", CONTEXT: "cp", TENSOR: "tp"}
+        if kind != EXPERT:
+            named = (self.mesh.expand(word) for bit, word in words.items() if kind & bit)
+            return self._real(tuple(axis for axes in named for axis in axes))
+        if not any(name == "ep" for name, _ in self.mesh.names):
             return ()
-        replicas = (*self.mesh.expand("dp"), *self.mesh.expand("cp"))
-        if kind == TENSOR:
-            return self._real((*replicas, *self.mesh.expand("tp")))
-        if kind == DENSE or not any(name == "ep" for name, _ in self.mesh.names):
-            return self._real(replicas)
         holders = self.mesh.expand("expert_ranks")
         return self._real(tuple(a for a in holders if a not in self.mesh.expand("ep")))
 
@@ -236,17 +248,18 @@ class Shares:
         if found is None:
             model, by_products = self.task.workload.model, self.task.runtime.places_by_products
             schedule = Schedule("interleaved" if vpp > 1 else "1f1b", 1, pp, vpp)
-            share = np.zeros((pp * vpp, len(model.blocks)))
+            rows = {place: row for row, place in enumerate(places(model))}
+            share = np.zeros((pp * vpp, len(rows)))
             for part, instances in enumerate(place(model, schedule, by_products)):
-                for block, _ in instances:
-                    share[part, block] += 1.0
+                for block, repetition in instances:
+                    share[part, rows[block, repetition == 0]] += 1.0
             ties = _ties(model, stored_before(model, schedule, by_products))
             found = self._known[pp, vpp] = share, ties
         return found
 
 
 def _ties(model: Model, doubled: frozenset[str]) -> Ties:
-    names = [block.name for block in model.blocks]
+    names = [model.blocks[number].name for number, _ in places(model)]
     frozen = {f"{block.name}.{op.name}" for block, op in model.ops() if op.is_frozen}
     block = np.zeros((len(model.origins), len(names)))
     for copy, path in enumerate(model.origins):

@@ -20,7 +20,7 @@ def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
     """(bytes that the allocator holds on the stage with the least room, bytes that are usable there)."""
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
-    static, gradients, unsplit = (each[holds] for each in _static(lean))
+    kept, gradients, unsplit = (each[holds] for each in static(lean))
     busy, runs = fleet.distinct(fleet.rows, choices.schedule)
     work = _activations(busy)
     loose = 1.0 + runtime.fragmentation
@@ -29,15 +29,15 @@ def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
     if runtime.frees_gradients:
         # none is there before the first backward step has given back a micro-batch's activations
         first = np.maximum(alive, alive - work.first[runs] * loose + gradients)
-        held = static + np.where(work.refills[runs], alive + gradients, first)
+        held = kept + np.where(work.refills[runs], alive + gradients, first)
     else:
-        held = static + alive + gradients
+        held = kept + alive + gradients
     room = np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1)
     fullest = np.argmax(fill(held, room[None, :]), axis=1)
     return held[np.arange(len(held)), fullest], room[fullest]
 
 
-def _static(fleet: Fleet) -> tuple[Floats, Floats, Floats]:
+def static(fleet: Fleet) -> tuple[Floats, Floats, Floats]:
     """[plans, stages] weights, optimizer states and buffers; gradients; those that are whole until they are reduced."""
     states, away, bucket = fleet.task.states, fleet.is_offloaded, _buckets(fleet)
     none = np.zeros((len(fleet.choices), fleet.stages))
@@ -89,7 +89,7 @@ def _activations(fleet: Fleet) -> _Activations:
     plain, inverse = fleet.distinct(fleet.rows)
     saved = plain.by_part(layers.saved).reshape(-1, chunks, stages)[inverse]
     work = np.maximum(
-        _workspace(plain, layers.forward_workspace), _workspace(plain, layers.backward_workspace)
+        workspace(plain, layers.forward_workspace), workspace(plain, layers.backward_workspace)
     )
     work = work.reshape(-1, chunks, stages).max(axis=1)[inverse]
     flight = _in_flight(fleet)
@@ -98,7 +98,7 @@ def _activations(fleet: Fleet) -> _Activations:
     return _Activations(alive, saved[:, -1], refills)
 
 
-def _workspace(fleet: Fleet, column: Floats) -> Floats:
+def workspace(fleet: Fleet, column: Floats) -> Floats:
     """[plans, parts] the most that a block needs at work beside what all blocks of its part keep: while one is at
     work, those behind it keep nothing (yet, or any more)."""
     needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]

@@ -21,6 +21,10 @@ def issue_seconds(f: Fleet, sends: Sends) -> list[Floats] | None:
     if not layers.host_forward.any():
         return None
     host = [f.by_part(c) for c in (layers.host_forward, layers.host_backward, layers.host_weight)]
+    if layers.host_copied.any():
+        is_split = (f.choices.zero >= 3)[:, None]
+        out, back = (f.by_part(layers.host_copied[..., way]) * is_split for way in (0, 1))
+        host = [host[0] + out, host[1] + out + back, host[2] + back]
     if runtime.host_delay_on_network and sends.is_far:
         delays = (layers.late_forward, layers.late_backward, layers.late_weight)
         each = runtime.host_delay_on_network * f.choices.tp[:, None]

@@ -8,7 +8,7 @@ and their kernels and collectives cost what the simulator charges for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -26,13 +26,16 @@ from foretrain.compile.passes.scope import check_axes
 from foretrain.cost.host import chain_summaries, host_seconds
 from foretrain.cost.items import ItemCosts, Surroundings, uses_of
 from foretrain.errors import InputError
+from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words
 from foretrain.planning.task import Task
 
-KINDS = DENSE, TENSOR, EXPERT, LONE = range(4)
-"""Kinds of weights by who holds copies of them: all replicas, these and the tensor-parallel ranks (norms under sequence
-parallelism), replicas with the same experts, nobody (rows of tables)."""
+DATA, CONTEXT, TENSOR, EXPERT = 1, 2, 4, 8
+KINDS = range(EXPERT + 1)
+"""Kinds of weights by who holds copies of them: replicas (1), context-parallel (2) and tensor-parallel ranks (4), added
+up; or replicas with the same experts (8)."""
+DENSE = DATA + CONTEXT
 
 
 class State(NamedTuple):
@@ -81,6 +84,7 @@ class Layers:
     host_forward: Floats  # seconds the host takes to issue it
     host_backward: Floats
     host_weight: Floats
+    host_copied: Floats  # [states, blocks, 2] … copies of weights and of gradients, if split
     late_forward: Floats  # tensor-parallel collectives in it, at which hosts may be late
     late_backward: Floats
     late_weight: Floats
@@ -99,9 +103,8 @@ class Layers:
     reduced: Floats  # elements that replicas agree on …
     tensors: Floats  # … and tensors, as they are
     ready: Floats  # times at which backward has made some of them
-    messages: (
-        Objects  # [states, blocks, kinds] elements of every tensor, in the order of backward …
-    )
+    # [states, blocks, kinds] (elements, number among tied copies or -1) of every tensor, in the order of backward …
+    messages: Objects
     pooled: Objects  # … and a block's together
     large: Floats  # [states, blocks] weights large enough to be split
     oversize: Floats  # … and elements that make some of them larger than a bucket
@@ -130,6 +133,8 @@ class Layers:
         return is_new
 
 
+COUNTED = ("tensors", "ready")
+"""Columns that count weights, not elements."""
 _BY_KIND = ("elements", "gathered", "trained", "refreshed", "touched", "rows", "reduced", "tensors", "ready")  # fmt: skip
 _WEIGHTS = (*_BY_KIND, "large", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
@@ -203,19 +208,17 @@ class SharedBlocks:
 
 
 def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
-    """Each block once, as it is among its like: after another repetition of itself where it repeats."""
+    """The first repetition of each block, and another as it is among its like."""
     layouts: tuple[Layout, ...] | None = None
     found = []
-    for number, block in enumerate(blocks.model.blocks):
-        one, layouts = blocks.block(number, 0, layouts, recompute)
-        if block.repeat > 1:
-            one, layouts = blocks.block(number, 1, layouts, recompute)
+    for number, is_first in places(blocks.model):
+        one, layouts = blocks.block(number, 0 if is_first else 1, layouts, recompute)
         found.append(one)
     return tuple(found)
 
 
 def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[State, str]) -> Layers:
-    blocks = len(task.workload.model.blocks)
+    blocks = len(places(task.workload.model))
     kinds = len(task.cluster.devices)
     rows = len(compiled)
     seconds = np.zeros((5, rows, kinds, blocks))
@@ -238,9 +241,10 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         wires[:, mine] = np.moveaxis(wire.reshape(*shape, 2), 2, 0)
     held = {name: np.zeros((rows, blocks, len(KINDS))) for name in (*_BY_KIND, "rerun")}
     messages, pooled = (np.empty((rows, blocks, len(KINDS)), dtype=object) for _ in range(2))
+    copies = {path: number for number, path in enumerate(task.workload.model.origins)}
     for row, one in enumerate(compiled):
         for block, p in enumerate(one.passes):
-            found = _weights(p, one.mesh)
+            found = _weights(p, one.mesh, copies)
             for name, values in found.columns.items():
                 held[name][row, block] = values
             messages[row, block], pooled[row, block] = found.messages, found.pooled
@@ -261,6 +265,7 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         host_forward=hosts[0],
         host_backward=hosts[1],
         host_weight=hosts[2],
+        host_copied=np.moveaxis(hosts[3:], 0, 2),
         late_forward=lates[0],
         late_backward=lates[1],
         late_weight=lates[2],
@@ -410,12 +415,15 @@ class _Held:
     """The weights of a block by kind."""
 
     columns: dict[str, list[float]]
-    messages: list[tuple[float, ...]]
-    pooled: list[tuple[float, ...]]
+    messages: list[tuple[Message, ...]]
+    pooled: list[tuple[Message, ...]]
 
 
-def _weights(block: BlockPass, mesh: Mesh) -> _Held:
-    kinds = [_Kind(block, mesh, kind) for kind in KINDS]
+Message = tuple[float, int]
+
+
+def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
+    kinds = [_Kind(block, mesh, kind, copies) for kind in KINDS]
     return _Held(
         {name: [getattr(kind, name) for kind in kinds] for name in (*_BY_KIND, "rerun")},
         [kind.messages for kind in kinds],
@@ -426,7 +434,7 @@ def _weights(block: BlockPass, mesh: Mesh) -> _Held:
 class _Kind:
     """Weights of one kind in a block, added up as the compiler adds up a stage's."""
 
-    def __init__(self, block: BlockPass, mesh: Mesh, kind: int) -> None:
+    def __init__(self, block: BlockPass, mesh: Mesh, kind: int, copies: Mapping[str, int]) -> None:
         def mine(shards: Iterable[WeightShard]) -> list[WeightShard]:
             return [w for w in shards if _kind(w, mesh) == kind]
 
@@ -440,9 +448,9 @@ class _Kind:
         self.rows = sum(touched(w) for w in trained if w.is_table)
         self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))
         made = [mine(ws) for _, ws in block.ready]
-        self.messages = tuple(_reduced(w) for ws in made for w in ws)
-        self.together = tuple(_reduced(w) for w in trained)
-        self.reduced, self.tensors = sum(self.messages), len(self.messages)
+        self.messages = tuple((_reduced(w), copies.get(w.path, -1)) for ws in made for w in ws)
+        self.together = tuple((_reduced(w), -1) for w in trained)
+        self.reduced, self.tensors = sum(n for n, _ in self.messages), len(self.messages)
         self.ready = sum(1 for ws in made if ws)
 
 
@@ -451,10 +459,18 @@ def _reduced(w: WeightShard) -> float:
 
 
 def _kind(shard: WeightShard, mesh: Mesh) -> int:
-    replicas = {*mesh.expand("dp"), *mesh.expand("cp")} & {a for a, n in mesh.axes if n > 1}
-    copies = set(shard.reduce_axes)
-    if replicas and not copies:
-        return LONE
-    if not replicas <= copies:
+    copies, real = set(shard.reduce_axes), {axis for axis, size in mesh.axes if size > 1}
+    data, context, tensor = ({*mesh.expand(word)} & real for word in ("dp", "cp", "tp"))
+    if (copies & data and not data <= copies) or (copies & context and not context <= copies):
         return EXPERT
-    return DENSE if copies == replicas else TENSOR
+    is_tensor = bool(tensor) and tensor <= copies
+    return DATA * (data <= copies) + CONTEXT * (context <= copies) + TENSOR * is_tensor
+
+
+def places(model: Model) -> list[tuple[int, bool]]:
+    """Rows of a table of blocks: (block, whether it is the first of its repetitions). What comes before the first lies
+    otherwise than what comes before the others."""
+    found: list[tuple[int, bool]] = []
+    for number, block in enumerate(model.blocks):
+        found += [(number, True), (number, False)] if block.repeat > 1 else [(number, True)]
+    return found

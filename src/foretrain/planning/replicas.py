@@ -17,7 +17,7 @@ from foretrain.compile.passes.bucket import filled_at
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.planning.cycles import fused
 from foretrain.planning.fleet import Fleet
-from foretrain.planning.layers import KINDS
+from foretrain.planning.layers import DENSE, KINDS
 
 WAYS = INSIDE, NETWORK = range(2)
 """Ways between ranks."""
@@ -80,12 +80,12 @@ class Replicas:
     @cached_property
     def crosses(self) -> bool:
         """Whether copies of weights lie on several nodes."""
-        return self._way(self.f.axes_of(0)) == NETWORK
+        return self._way(self.f.axes_of(DENSE)) == NETWORK
 
     @cached_property
     def gathers_by(self) -> int:
         """The way that split weights are gathered."""
-        return self._way(self.f.owners_of(0))
+        return self._way(self.f.owners_of(DENSE))
 
     def _way(self, axes: tuple[str, ...]) -> int:
         is_far = bool(axes) and self.f.exchange(axes, "all_reduce").is_network
@@ -219,12 +219,12 @@ class Replicas:
         if self.work is not None:
             share = share.reshape(chunks, size.shape[1], -1).sum(axis=0)
             return self._in_cycles(kind, size, share, alone, chunks)
-        pieces, last = self._buckets(kind, share)
+        pieces, last = self.buckets(kind, share)
         pieces = pieces.reshape(len(pieces), chunks, -1).sum(axis=1)
         each = self._reduced(kind, size / np.maximum(pieces, 1.0), alone)
         return Buckets(each, pieces, self._reduced(kind, last[:, : size.shape[1]], alone))
 
-    def _buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
+    def buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
         """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""
         f = self.f
         pieces, last = (np.zeros((len(f.rows), len(share))) for _ in range(2))
@@ -244,12 +244,11 @@ class Replicas:
         """By the compiler's own rule."""
         layers, states = self.f.layers, self.states
         blocks = layers.pooled if states.reduces_blocks(bucket) else layers.messages
-        held = np.flatnonzero(share)[::-1].tolist()
-        found = [
-            np.tile(np.array(blocks[row, b, kind]), int(share[b]))
-            for b in held
-            if blocks[row, b, kind]
-        ]
+        doubled = self.f.ties.is_stored_before
+        found = []
+        for block in np.flatnonzero(share)[::-1].tolist():
+            made = [n for n, copy in blocks[row, block, kind] if copy < 0 or not doubled[copy]]
+            found += [np.tile(np.array(made), int(share[block]))] if made else []
         if not found:
             return 0, 0.0
         sizes = np.concatenate(found) * states.reduced_bytes
@@ -268,7 +267,7 @@ class Replicas:
         """Copies into fusion buffers and out of them come on top, and what the last buffers wait for."""
         f = self.f
         assert self.work is not None
-        tensors = f.layers.tensors.sum(axis=2)[f.rows] @ share.T
+        tensors = np.sum([f.elements("tensors", k) for k in KINDS], axis=0)[f.rows] @ share.T
         ranks = f.mesh.size(*f.axes_of(kind))
         work = self.work if chunks == 1 else f.summed(self.work) / chunks
         limit = self._limits()

@@ -1,0 +1,208 @@
+"""One stage program for both speeds: what the search's columns say a stage keeps, runs and exchanges is what the compiler
+lays out, to the last digits, for every stack, op family, precision and kind of machine.
+
+`FORETRAIN_EXAMPLES=5000` draws as many cases.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from foretrain.compile.compile import stage_programs
+from foretrain.compile.execution import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Communication,
+    Compute,
+    Item,
+)
+from foretrain.compile.passes.pipeline import StageProgram
+from foretrain.compile.segment import Segment
+from foretrain.errors import InputError
+from foretrain.planning.choices import lone
+from foretrain.planning.estimator import Estimator
+from foretrain.planning.fleet import Fleet, fleet
+from foretrain.planning.footprint import static, workspace
+from foretrain.planning.hosts import issue_seconds
+from foretrain.planning.layers import chain_seconds
+from foretrain.planning.replicas import Replicas
+from foretrain.planning.sends import sends
+from foretrain.planning.task import Task
+from foretrain.resolving import ask
+from foretrain.runtime import presets
+from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SPLIT
+
+CASES = int(os.environ.get("FORETRAIN_EXAMPLES", "200"))
+MACHINES = ("1 x dgx-h100", "2 x aws:p3.8xlarge", "1 x dgx-b200", "1 x hgx-mi300x", "2 x aws:g5.12xlarge", "1 x dgx-1-v100-32gb")  # fmt: skip
+PLANS = {
+    "dense": (*SPLIT, "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
+    "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
+    "latent": (*EXPERTS, "tp2 pp2 dp2 sp zero1"),
+    "bert": (*SPLIT, "tp4 dp2 sp zero3"),
+    "recommender": (*REPLICAS, "dp8 tables=rows", "dp8 zero1 tables=rows"),
+}  # fmt: skip
+NEAR = 1e-9
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
+    """A family of models, and what is asked about it."""
+    family = draw(st.sampled_from(sorted(FAMILIES)))
+    return family, {
+        "on": draw(st.sampled_from(MACHINES)),
+        "runtime": draw(st.sampled_from(sorted(presets()))),
+        "plan": draw(st.sampled_from(PLANS.get(family, REPLICAS))),
+        "precision": draw(st.sampled_from((None, None, "bf16", "fp16", "fp32", "fp8"))),
+        "optimizer": draw(st.sampled_from((None, None, "sgd", "adamw", "lamb"))),
+        "batch": 64,
+        "micro_batch": draw(st.sampled_from((1, 2))),
+    }
+
+
+def stages(family: str, words: dict[str, object]) -> tuple[Fleet, Compiled]:
+    """A plan as the search has it and as the compiler has it."""
+    try:
+        scenario = ask(FAMILIES[family], **words)
+        task, plan = Task.of(scenario), scenario.plan
+        compiled = Compiled(*stage_programs(task.workload, plan, task.runtime))
+    except InputError:
+        reject()
+    said = replace(task.words(plan.text), micro=plan.schedule.micro_batch)
+    choices = lone(said.with_devices(task.devices))
+    estimator = Estimator(task, only_fitting=False)
+    rows, known = estimator.states(choices)
+    assert rows[0] >= 0, f"the compiler takes {plan.text}, the search does not: {known.refused}"
+    return fleet(estimator.shares, choices, known, rows, estimator.exchanges), compiled
+
+
+@dataclass(frozen=True)
+class Compiled:
+    programs: tuple[StageProgram, ...]
+    items: tuple[Item, ...]
+
+    def segments(self, phase: int, is_edge: bool = False) -> list[Segment]:
+        """Of every part: chunk after chunk, stage after stage."""
+        chunks = max(chunk for _, chunk, _ in self.programs[0].segments) + 1
+        return [p.segments[phase, c, is_edge] for c in range(chunks) for p in self.programs]
+
+    def moved(self, segment: Segment, stream: str) -> list[float]:
+        """Bytes of collectives beside a chain; the first of several that add up a bucket stands for it."""
+        works = [self.items[a.item].work for a in segment.asyncs if a.stream == stream]
+        return [w.bytes for w in works if isinstance(w, Communication)]
+
+    def updates(self, name: str) -> list[list[Compute]]:
+        chains = [[self.items[i].work for i in p.update.chain.tolist()] for p in self.programs]
+        return [[w for w in chain if isinstance(w, Compute) and w.op == name] for chain in chains]
+
+    def chain(self, segment: Segment) -> tuple[Item, ...]:
+        return tuple(self.items[i] for i in segment.chain.tolist())
+
+
+def same(search: object, compiler: object, floor: float = 0.0) -> None:
+    one, other = np.asarray(search, dtype=float), np.asarray(compiler, dtype=float)
+    assert one.reshape(-1) == pytest.approx(other.reshape(-1), rel=NEAR, abs=floor or 1e-9)
+
+
+def model_states_and_buffers(f: Fleet, compiled: Compiled) -> None:
+    kept, gradients, unreduced = static(f)
+    held = [p.stage for p in compiled.programs]
+    same(kept[0], [s.weights + s.optimizer + s.buffers for s in held])
+    same(gradients[0], [s.gradients for s in held])
+    same(unreduced[0], [p.update.workspace for p in compiled.programs])
+
+
+def activations_and_what_is_sent(f: Fleet, compiled: Compiled) -> None:
+    layers = f.layers
+    ahead, back = compiled.segments(FORWARD), compiled.segments(BACKWARD)
+    same(f.by_part(layers.saved)[0], [s.memory for s in ahead])
+    same(workspace(f, layers.forward_workspace)[0], [s.workspace for s in ahead])
+    if (BACKWARD_WEIGHT, 0, False) not in compiled.programs[0].segments:
+        same(workspace(f, layers.backward_workspace)[0], [s.workspace for s in back])
+    sent = [compiled.items[s.send].work.bytes for s in ahead if s.send is not None]
+    same(sends(f).size[0], sent)
+
+
+def updates(f: Fleet, compiled: Compiled) -> None:
+    states, none = f.task.states, np.zeros((1, f.stages))
+    groups = [f.weights_of(kind) for kind in f.kinds_held]
+    kernels = compiled.updates("optimizer.update")
+    if any(kernels):
+        same(
+            states.update_traffic(groups) + none,
+            [sum(w.kernel.bytes for w in ws) for ws in kernels],
+        )
+        same(
+            states.update_flops(groups) + none, [sum(w.kernel.flops for w in ws) for ws in kernels]
+        )
+    launches = compiled.updates("optimizer.launches")
+    if any(launches):
+        issued = states.tensors_issued(
+            sum(f.by_stage(f.elements("tensors", kind)) for kind in f.kinds_held)
+        )
+        same(issued, [sum(w.kernel.shape[0] for w in ws) for ws in launches])
+
+
+def gathers_of_weights(f: Fleet, compiled: Compiled) -> None:
+    states = f.task.states
+    blocks = sum(np.asarray(states.gathered(f.block_weights(kind))) for kind in f.kinds_held)
+    same(
+        blocks @ f.share.T, [sum(compiled.moved(s, "weights")) for s in compiled.segments(FORWARD)]
+    )
+
+
+def buckets_of_gradients(f: Fleet, compiled: Compiled) -> None:
+    runtime = f.task.runtime
+    if runtime.cycle_seconds or runtime.synchronises_at != "gradient":
+        return  # fused by time: the engine's clock decides
+    made = (
+        BACKWARD_WEIGHT if (BACKWARD_WEIGHT, 0, True) in compiled.programs[0].segments else BACKWARD
+    )
+    replicas = Replicas(f)
+    pieces = np.zeros(len(f.share))
+    for kind in f.kinds_held:
+        if f.axes_of(kind):
+            rounds = 2 if f.choices.zero[0] >= 1 and runtime.scatters_gradients and set(f.axes_of(kind)) > set(f.owners_of(kind)) > set() else 1  # fmt: skip
+            pieces += rounds * replicas.buckets(kind, f.share)[0][0]
+    found = [compiled.moved(s, "data") for s in compiled.segments(made, True)]
+    same(pieces, [len(sizes) for sizes in found])
+
+
+def seconds_of_kernels_and_exchanges_in_blocks(f: Fleet, compiled: Compiled) -> None:
+    task, layers = f.task, f.layers
+    if layers.copied.any() and f.ties.is_stored_before.any():
+        return  # copies of a gathered weight that another shares the storage of count twice in the search
+    plain = f.seconds_by_part(layers.forward[f.rows])[0]
+    if f.choices.zero[0] >= 3:
+        plain = plain + f.seconds_by_part(layers.copied[f.rows][..., 0])[0]
+    chains = [compiled.chain(s) for s in compiled.segments(FORWARD)]
+    chains = [tuple(i for i in chain if not _is_boundary(i)) for chain in chains]
+    device, host, *_ = chain_seconds(task, f.mesh, chains)
+    same(plain, np.max(device, axis=0))
+    issued = issue_seconds(f, sends(f))
+    if issued is not None and not task.runtime.host_delay_on_network:
+        same(issued[0][0], host)
+
+
+def _is_boundary(item: Item) -> bool:
+    return isinstance(item.work, Communication) and item.work.purpose == "pipeline"
+
+
+@settings(
+    max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+@given(questions())
+def test_search_and_compiler_agree_on_every_stage(question):
+    f, compiled = stages(*question)
+    model_states_and_buffers(f, compiled)
+    activations_and_what_is_sent(f, compiled)
+    updates(f, compiled)
+    gathers_of_weights(f, compiled)
+    buckets_of_gradients(f, compiled)
+    seconds_of_kernels_and_exchanges_in_blocks(f, compiled)

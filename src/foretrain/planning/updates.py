@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.cost.compute.boards import latest
+from foretrain.cost.compute.device_variation import latest
 from foretrain.planning.curves import Curve
 from foretrain.planning.fleet import KINDS, Fleet
 

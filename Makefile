@@ -6,6 +6,9 @@
 # make stalls  stalls of real runs with a known cause, and what-if beside real runs, into docs/measured-stalls.md
 #              (20 minutes on a quiet machine; root for the network and a disk of a fixed rate)
 # make fuzz    ten thousand hostile inputs to every reader (about ten minutes on one core)
+# make faults faults planted by hand, one by one: do the nearest tests notice? (about ten minutes on one core)
+# make mutants  small changes of the source that no near test notices: MODULES="planning cost", else what differs
+#              from the branch main; SAMPLE=100 of each package by lot
 # make clean   removes .venv and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
@@ -18,7 +21,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # What an editable install does not pick up by itself.
 BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
 
-.PHONY: demo test lint pytest bench testbed stalls fuzz clean
+.PHONY: demo test lint pytest bench testbed stalls fuzz faults mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -54,6 +57,12 @@ stalls: $(VENV)/.testing
 
 fuzz: $(VENV)/.testing
 	$(BIN)/python tools/fuzz.py --inputs 10000
+
+faults: $(VENV)/.testing
+	$(BIN)/python tools/planted_faults.py
+
+mutants: $(VENV)/.testing
+	nice $(BIN)/python tools/mutants.py $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE))
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist report.html .import_linter_cache

@@ -9,3 +9,4 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]  # what graphs and programs are stored in
 Bools = NDArray[np.bool_]
+Objects = NDArray[np.object_]

@@ -45,7 +45,7 @@ def drawn(number: int) -> tuple[Drawn, Simulation]:
     """Question `number`, and its step."""
     for refused in range(MOST_TRIES):
         rng = random.Random(f"{SEED}/{number}/{refused}")
-        model, words = _question(rng)
+        model, words = question(rng)
         try:
             simulated = simulate_scenario(ask(model, **words))
         except InputError:
@@ -192,7 +192,7 @@ def _plan(rng: random.Random, family: str, count: int) -> str:
     return " ".join(words)
 
 
-def _question(rng: random.Random) -> tuple[Any, Words]:
+def question(rng: random.Random) -> tuple[Any, Words]:
     """A model and the other words of a question."""
     families = [name for name, (often, _, _) in MODELS.items() for _ in range(often)]
     family = rng.choice(families)

@@ -53,6 +53,18 @@ def test_ddp_closes_a_bucket_once_it_is_full_and_the_first_one_early():
     assert found == [(2, 1.0), (5, 25.0), (10, 3.0)]
 
 
+def test_hybrid_sharding_adds_up_between_its_groups_what_each_owner_is_left_with():
+    """Eight replicas, states split over four of them: of 32 bytes an owner has eight, which two groups add up."""
+    weight = WeightShard("w", 8.0, ("groups", "owners"), (("optimizer", ("owners",)),))
+    interner = Interner()
+    how, ranks = Reduction("all_reduce", 4.0, (1.0, 1.0), True), {"groups": 2, "owners": 4}
+    found = [interner.items[a.item].work for a in gradient_asyncs([(1, (weight,))], 10, how, ranks, interner)]  # fmt: skip
+    assert [(work.collective, work.bytes, work.group.axes) for work in found] == [
+        ("reduce_scatter", 32.0, ("owners",)),
+        ("all_reduce", 8.0, ("groups",)),
+    ]
+
+
 def test_without_overlap_all_goes_at_the_end_whatever_the_cycle():
     how = Reduction("all_reduce", 4.0, (1.0, 1.0), False, plain())
     found = asyncs(how, [(1, (shard(1),)), (2, (shard(2),))], clock=EVEN)

@@ -97,6 +97,16 @@ def test_a_lone_device_computes_all_the_time():
     assert busy == pytest.approx(p.step_seconds, rel=1e-12)
 
 
+@pytest.mark.parametrize(("plan", "again"), [("dp8", 0.0), ("dp8 recompute=full", 1.0)])
+def test_utilisation_is_three_passes_over_what_devices_could_do(plan, again):
+    """A product of two matrices is two FLOPs a multiply-add; backward takes two of them, and hardware what runs again."""
+    p = predicted(uniform(4), plan, batch=16)
+    forward = 4 * 2.0 * 128 * 1024 * 1024 * 16
+    could = p.step_seconds * 8 * Cluster.of(NODE).devices[0].peak("bf16")
+    assert p.mfu == pytest.approx(3 * forward / could)
+    assert p.hfu == pytest.approx((3 + again) * forward / could, rel=0.005)  # … and the update
+
+
 # --- bytes of data parallelism (Rajbhandari et al. 2020, section 7) ------------------------------------
 
 

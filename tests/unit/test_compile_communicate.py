@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 import pytest
 from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import BACKWARD, FORWARD, UPDATE, Compute
+from foretrain.compile.passes.place import place
 from foretrain.errors import PlanError
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.load import load_model
+from foretrain.plan.strategy import Schedule
 from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
 from foretrain.testing.parallelism import contraction_flops, message_bytes, messages
@@ -320,6 +323,31 @@ def test_tied_embeddings_meet_before_the_update():
         assert [(s.phase, s.collective, s.axes) for s in found] == [(UPDATE, "all_reduce", ("pp",))]
     tied = [size for s, size in message_bytes(graph).items() if s.purpose == "embedding"]
     assert tied == [4.0 * V * H / 2]  # fp32 gradients of half the vocabulary
+
+
+@pytest.mark.parametrize("plan", ["tp2 pp2 dp2", "dp8", "tp2 cp2 dp2", "pp8"])
+def test_the_norm_of_gradients_joins_all_ranks(plan):
+    graph = compiled(tiny_model("gpt"), plan, 8, clips_gradients=True)
+    (norm,) = [s for s in messages(graph) if s.purpose == "norm"]
+    assert (norm.phase, norm.collective) == (UPDATE, "all_reduce")
+    degrees = {word[:2]: int(word[2:]) for word in plan.split()}
+    assert prod(degrees[axis] for axis in norm.axes) == 8
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "counts"),
+    [
+        (8, 4, [2, 2, 2, 2]),
+        (14, 4, [3, 4, 4, 3]),  # embedding and head count as a layer each, as in Llama 3 405B
+        (15, 4, [4, 4, 4, 3]),  # … or the head alone
+    ],
+)
+def test_stages_at_the_ends_hold_a_layer_less_where_layers_do_not_divide(layers, stages, counts):
+    shape = {"hidden_size": 64, "num_hidden_layers": layers, "num_attention_heads": 2, "vocab_size": 64}  # fmt: skip
+    model = load_model({"name": "tall", "transformer": shape, "seq": 8})
+    parts = place(model, Schedule("1f1b", 1, stages, 1))
+    repeated = next(n for n, block in enumerate(model.blocks) if block.repeat > 1)
+    assert [sum(block == repeated for block, _ in part) for part in parts] == counts
 
 
 def test_a_boundary_is_sent_once_each_way_per_micro_batch():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from support.plans import tiny_model
 
+from foretrain.analysis.memory import memory
 from foretrain.analysis.operators import executed_flops
 from foretrain.analysis.prediction import MEMORY_KINDS
 from foretrain.cluster.cluster import Cluster
@@ -309,6 +313,19 @@ def test_gradients_that_are_freed_are_not_there_in_the_first_forward_pass():
     options["frees_gradients"] = True
     again = predicted("llama", "dp8 zero3", batch=128, micro=8, **options).memory
     assert again.peak_bytes == pytest.approx(stays.peak_bytes)
+
+
+def test_gradients_are_there_from_the_end_of_the_first_backward_pass():
+    """With room needed in forward passes alone: the first has it beside no gradients, the second beside all."""
+    stack = ask(tiny_model("llama"), on=NODE, plan="dp8", batch=16, runtime_options=LEAN).runtime
+    stack = replace(stack, frees_gradients=True)
+    for batch, share in ((8, 0.0), (16, 1.0)):
+        question = ask(tiny_model("llama"), on=NODE, plan="dp8", batch=batch, runtime_options=LEAN)
+        graph = compile_scenario(question)
+        room = np.where(graph.task_phase == FORWARD, 1e12, 0.0)
+        found = memory(replace(graph, task_workspace=room), stack, np.array([1e15]))
+        assert found.moment == f"forward of micro-batch {batch // 8 - 1}"
+        assert found.by_kind["gradients"] == share * graph.stages[0].gradients
 
 
 def test_gradients_larger_than_activations_peak_when_all_are_made():

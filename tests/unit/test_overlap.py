@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrain import predict
+from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Item
 from foretrain.cost.interference import pair
 from foretrain.errors import InputError
@@ -71,6 +72,24 @@ def test_reductions_beside_backward_slow_it_and_the_loss_is_communications():
     lost = felt.stalls["network"] + felt.stalls["interconnect"]
     assert lost > free.stalls["network"] + free.stalls["interconnect"]
     assert sum(felt.stalls.values()) == pytest.approx(felt.step_seconds, rel=1e-12)
+
+
+def test_what_kernels_lose_beside_a_reduction_is_blamed_on_its_links():
+    """One device on each of two machines: nothing goes over the links inside them."""
+    near = Cluster.of("1 x dgx-a100-80gb").first(2)
+    far = Cluster.of({
+        "name": "apart",
+        "nodes": [{"node": "dgx-a100-80gb", "count": 2, "used": 1}],
+        "network": {"topology": "star"},
+    })  # fmt: skip
+    for on, cause, other in ((far, "network", "interconnect"), (near, "interconnect", "network")):
+        words = {**DATA, "on": on, "plan": "dp2", "batch": 64}
+        free, felt = (
+            predict("bert-large", **words, runtime_options={"overlap_slows": slows})
+            for slows in (False, True)
+        )
+        assert felt.stalls[cause] > free.stalls[cause]
+        assert felt.stalls[other] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_priorities_share_a_link_in_proportion():

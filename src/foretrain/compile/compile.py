@@ -10,6 +10,7 @@ from foretrain.compile.assemble import Habits, assemble
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import Layout
+from foretrain.compile.model_states import NORM_BYTES, ModelStates
 from foretrain.compile.passes.bucket import Pace
 from foretrain.compile.passes.fold import Traffic, Use, fold
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
@@ -188,8 +189,9 @@ class _Compilation:
             ends = Communicator(("pp",), "ends")
             items.append(Item(Communication("all_reduce", tied, ends, "embedding")))
         axes = tuple(axis for axis, size in self.plan.mesh.axes if size > 1)
-        if self.runtime.clips_gradients and axes and self.workload.optimizer.has_update:
-            items.append(Item(Communication("all_reduce", 4.0, Communicator(axes), "norm")))
+        if axes and ModelStates(self.workload, self.runtime).joins_ranks:
+            norm = Communication("all_reduce", NORM_BYTES, Communicator(axes), "norm")
+            items.append(Item(norm))
         return tuple(items)
 
     def _loads(self) -> tuple[Item, ...]:
@@ -202,7 +204,7 @@ class _Compilation:
     def _tied_bytes(self) -> float:
         """Gradients of weights that stages have copies of: one message for each, however many copies there are."""
         origins = self.workload.model.origins
-        size = self.runtime.gradient_bytes or self.workload.precision.gradient_bytes
+        size = ModelStates(self.workload, self.runtime).gradient_bytes
         shared = {
             origins[weight.path]: weight.elements
             for program in self.blocks.programs.values()

@@ -12,11 +12,13 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.device import Device
+from foretrain.cluster.node import Node
 from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.cost import interference
 from foretrain.cost.charging import Charge, charge, movers
-from foretrain.cost.compute import ComputeModel
+from foretrain.cost.compute import ComputeModel, KernelCosts
 from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.cost.data import load_seconds
 from foretrain.cost.network import Network, routes_of
@@ -128,7 +130,7 @@ class ItemCosts:
         known: Known | None = None,
     ) -> None:
         """`known`: what is the same as before, where the items were costed already."""
-        self.items, self.fold = items, fold
+        self.items, self.fold, self.around = items, fold, around
         self.cluster, self.runtime, self.network = around.cluster, around.runtime, around.network
         self.compute, self.data = around.compute, around.data
         self.roles = roles_of(items, fold) if known is None else known.roles
@@ -145,15 +147,8 @@ class ItemCosts:
         if found is None:
             works = [self.items[i].work for i in self.roles.kernels]
             kernels = [work.kernel for work in works if isinstance(work, Compute)]
-            answer = self.compute.seconds(kernels, self.cluster.devices[kind])
+            answer = kernel_costs(kernels, kind, self.around)
             columns = np.zeros((3, len(self.items)))
-            tensors = _tensors(kernels)
-            issued = tensors * self.runtime.kernels_per_tensor
-            delay = self.runtime.jitter_seconds * latest(self.cluster.device_count)
-            seconds = np.where(tensors > 0, 0.0, answer.seconds * self.runtime.kernel_pace)
-            seconds += issued * self.runtime.host_seconds_per_kernel + (tensors > 0) * delay
-            seconds *= slowest(self.cluster.devices[kind].identity, self.cluster.device_count)
-            answer = replace(answer, seconds=seconds)
             columns[0, self.roles.kernels] = answer.seconds
             columns[1, self.roles.kernels] = np.where(answer.measured, answer.seconds, 0.0)
             columns[2, self.roles.kernels] = answer.spread * answer.seconds
@@ -258,11 +253,29 @@ class ItemCosts:
                 raise Bug("a load without a data source.")
             return load_seconds(work, self.data, node.host, node.device_count)
         assert isinstance(work, Copy)
-        wiring = node.interconnect  # devices joined by PCIe copy over the same slots
-        slot = device.pcie_bandwidth * (wiring.scale if wiring.topology == "pcie_tree" else 1.0)
-        if work.direction == "host_memory":
-            return work.bytes / ((node.host.memory_bandwidth or slot) / node.device_count)
-        return work.bytes / slot
+        return work.bytes / copy_rate(device, node, work.direction)
+
+
+def copy_rate(device: Device, node: Node, direction: str) -> float:
+    """Bytes per second that a device copies to and from its host, or that its share of host memory moves."""
+    wiring = node.interconnect  # devices joined by PCIe copy over the same slots
+    slot = device.pcie_bandwidth * (wiring.scale if wiring.topology == "pcie_tree" else 1.0)
+    if direction == "host_memory":
+        return (node.host.memory_bandwidth or slot) / node.device_count
+    return slot
+
+
+def kernel_costs(kernels: Sequence[Kernel], kind: int, around: Surroundings) -> KernelCosts:
+    """What kernels cost on one kind of a cluster's devices under a stack, the slowest of so many devices."""
+    cluster, runtime = around.cluster, around.runtime
+    device = cluster.devices[kind]
+    alone = around.compute.seconds(kernels, device)
+    tensors = _tensors(kernels)
+    issued = tensors * runtime.kernels_per_tensor
+    delay = runtime.jitter_seconds * latest(cluster.device_count)
+    seconds = np.where(tensors > 0, 0.0, alone.seconds * runtime.kernel_pace)
+    seconds += issued * runtime.host_seconds_per_kernel + (tensors > 0) * delay
+    return replace(alone, seconds=seconds * slowest(device.identity, cluster.device_count))
 
 
 def _tensors(kernels: Sequence[Kernel]) -> Floats:

@@ -256,7 +256,7 @@ def _whole(word: str, value: str) -> int:
 def build(words: Words, runtime: Runtime) -> tuple[Mesh, Node]:
     """The mesh and the tree the words describe; each parallelism adds its part in a fixed order."""
     mesh = _mesh(words, runtime)
-    root = Node(schedule=_schedule(words))
+    root = Node(schedule=schedule_of(words))
     for factor in FACTORINGS:
         mesh = factor(words, mesh)
     for parallelism in PARALLELISMS:
@@ -277,7 +277,7 @@ def _mesh(words: Words, runtime: Runtime) -> Mesh:
     return Mesh(tuple(axes))
 
 
-def _schedule(words: Words) -> Schedule:
+def schedule_of(words: Words) -> Schedule:
     kind = words.schedule or ("interleaved" if words.vpp > 1 else "1f1b")
     if words.vpp > 1 and kind == "1f1b":
         kind = "interleaved"

@@ -25,6 +25,7 @@ class Palette:
     offload: tuple[tuple[str, ...], ...] = ((),)
     buckets: tuple[float | None, ...] = (None,)
     exchange: tuple[str, ...] = ("all-gather",)
+    tables: tuple[str, ...] = ("replicated",)
     defaults: PlanDefaults = PLAIN  # of the stack, which texts leave open
 
 
@@ -49,6 +50,7 @@ class Choices:
     offload: Ints32
     buckets: Ints32
     exchange: Ints32
+    tables: Ints32
     table: Ints32 | None = None  # … all of them as rows of one array, where they are
 
     @classmethod
@@ -91,6 +93,7 @@ class Choices:
             offload=p.offload[self.offload[row]],
             buckets=p.buckets[self.buckets[row]],
             exchange=p.exchange[self.exchange[row]],
+            tables=p.tables[self.tables[row]],
         )
 
     def text(self, row: int) -> str:
@@ -108,6 +111,7 @@ class Choices:
             micro=int(self.micro[row]),
             recompute=self.palette.recompute[self.recompute[row]],
             exchange=self.palette.exchange[self.exchange[row]],
+            tables=self.palette.tables[self.tables[row]],
             order=order,
             pp=int(self.pp[row]) if self._has_stages_inside(row) else 1,
         )

@@ -13,7 +13,7 @@ from foretrain.plan.schedules import SCHEDULES
 from foretrain.units import parse_bytes
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro", "zero", "shard")
-NAMES = ("recompute", "schedule", "order", "offload", "cp-exchange", "buckets", "layers")
+NAMES = ("recompute", "schedule", "order", "offload", "cp-exchange", "tables", "buckets", "layers")
 FLAGS = ("sp",)
 _NOTHING = {
     "recompute": "none", "offload": "none", "shard": 0, "zero": 0, "sp": False,

@@ -17,7 +17,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
-from foretrain.planning.fleet import Fleet, Shares, fleet, update_curve
+from foretrain.planning.fleet import Fleet, Shares, fleet
 from foretrain.planning.footprint import peak_bytes
 from foretrain.planning.layers import Layers, State, grown, layers
 from foretrain.planning.task import Task
@@ -54,7 +54,6 @@ class Estimator:
     def __init__(self, task: Task, *, only_fitting: bool = True) -> None:
         self.task, self.only_fitting = task, only_fitting
         self.exchanges = Exchanges(task.network, task.runtime.library)
-        self.update = update_curve(task)
         self.shares = Shares(task)
 
     def estimate(self, choices: Choices) -> Estimates:
@@ -77,7 +76,7 @@ class Estimator:
         for mine, ships in fleets:
             timed = np.flatnonzero(wanted[mine])
             if len(timed):
-                found = Times(ships.take(timed), self.update).columns()
+                found = Times(ships.take(timed)).columns()
                 for name, values in found.items():
                     columns[name][mine[timed]] = values
         return Estimates(**columns, refusal=reasons, refused=refused)
@@ -106,7 +105,19 @@ class Estimator:
         Of states that differ in the micro-batch alone the two smallest are compiled. What the others hold follows
         from them; what they take is asked once a plan is known to fit.
         """
-        names = ("tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "order", "pp")
+        names = (
+            "tp",
+            "cp",
+            "ep",
+            "etp",
+            "sp",
+            "micro",
+            "recompute",
+            "exchange",
+            "tables",
+            "order",
+            "pp",
+        )
         _, first, inverse = np.unique(
             row_keys(choices, names), return_index=True, return_inverse=True
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
-from foretrain.plan.short_form import Words
+from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning import constraints
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.estimator import Estimator
@@ -239,11 +239,12 @@ def estimate(task: Task, words: Words) -> Seen:
     words = words.with_devices(task.devices)
     palette = Palette(
         recompute=(words.recompute or "none",),
-        schedule=(words.schedule or "1f1b",),
+        schedule=(schedule_of(words).kind,),
         order=(words.order,),
         offload=(words.offload,),
         buckets=(words.buckets,),
         exchange=(words.exchange,),
+        tables=(words.tables,),
     )
     numbers = {
         **{name: getattr(words, name) for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "zero")},

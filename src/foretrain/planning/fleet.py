@@ -5,7 +5,7 @@ Everything a closed form needs is gathered here once: what each part of the pipe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,19 +15,16 @@ from numpy.typing import NDArray
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import first_of
 from foretrain.compile.execution import Communicator
+from foretrain.compile.model_states import Shards, Weights
 from foretrain.compile.passes.place import place, stored_before
 from foretrain.model.graph import Model
-from foretrain.model.ops.base import Kernel
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import Choices
-from foretrain.planning.curves import Curve
 from foretrain.planning.exchanges import Exchange, Exchanges
-from foretrain.planning.layers import DENSE, EXPERT, Layers
+from foretrain.planning.layers import DENSE, KINDS, LONE, TENSOR, Layers
 from foretrain.planning.task import Task
-
-_LEAST_TRAFFIC = 1e6  # bytes: below, starting the kernel is all
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -142,6 +139,39 @@ class Fleet:
         twice = self.layers.tied * self.ties.is_stored_before
         return np.asarray(np.maximum(column - twice @ self.ties.block, 0.0))
 
+    def weights_of(self, kind: int) -> Weights:
+        """[plans, stages] weights of a kind."""
+        return self._weights(kind, lambda name: self.by_stage(self.elements(name, kind)))
+
+    def block_weights(self, kind: int) -> Weights:
+        """[plans, blocks]"""
+        return self._weights(kind, lambda name: self.elements(name, kind)[self.rows])
+
+    def _weights(self, kind: int, column: Callable[[str], Floats]) -> Weights:
+        has_copies = bool(self.axes_of(kind))
+        rows = column("rows")
+        return Weights(
+            elements=column("elements"),
+            gathered=column("gathered"),
+            trained=column("trained"),
+            refreshed=column("refreshed"),
+            touched=column("touched"),
+            rows=np.zeros_like(rows) if has_copies else rows,
+            shards=Shards(*(self.parts_of(kind, role)[:, None] for role in (1, 2, 3))),
+            has_copies=has_copies,
+        )
+
+    @property
+    def kinds_held(self) -> list[int]:
+        """Kinds that some plan has weights of."""
+        return [kind for kind in KINDS if self.layers.elements[self.rows][:, :, kind].any()]
+
+    @property
+    def is_offloaded(self) -> Bools:
+        """[plans, 1] whether optimizer states are kept in host memory."""
+        names = np.array(["optimizer" in o for o in self.choices.palette.offload])
+        return np.asarray(names[self.choices.offload][:, None])
+
     def tied_between(self) -> Floats:
         """[plans] elements of trained weights that several stages have copies of."""
         exchanged = self.ties.is_trained & ~self.ties.is_stored_before
@@ -160,8 +190,13 @@ class Fleet:
         return found
 
     def _copies(self, kind: int) -> tuple[str, ...]:
+        if kind == LONE:
+            return ()
+        replicas = (*self.mesh.expand("dp"), *self.mesh.expand("cp"))
+        if kind == TENSOR:
+            return self._real((*replicas, *self.mesh.expand("tp")))
         if kind == DENSE or not any(name == "ep" for name, _ in self.mesh.names):
-            return self._real((*self.mesh.expand("dp"), *self.mesh.expand("cp")))
+            return self._real(replicas)
         holders = self.mesh.expand("expert_ranks")
         return self._real(tuple(a for a in holders if a not in self.mesh.expand("ep")))
 
@@ -173,10 +208,10 @@ class Fleet:
         return found
 
     def _owners(self, kind: int) -> tuple[str, ...]:
-        axes = self.axes_of(kind)
-        if not any(name == "shards" for name, _ in self.mesh.names):
-            return axes
-        return tuple(axis for axis in axes if axis in self.mesh.expand("shards"))
+        is_hybrid = any(name == "shards" for name, _ in self.mesh.names)
+        words = ("shards",) if is_hybrid else ("dp", "cp")
+        split = {axis for word in words for axis in self.mesh.expand(word)}
+        return tuple(axis for axis in self.axes_of(kind) if axis in split)
 
     def _real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         sizes = dict(self.mesh.axes)
@@ -186,9 +221,6 @@ class Fleet:
         """Into how many pieces a state of a kind of weights is split; roles are ZeRO's stages."""
         pieces = self.mesh.size(*self.owners_of(kind)) if self.owners_of(kind) else 1
         return np.where(self.choices.zero >= role, float(pieces), 1.0)
-
-
-KINDS = (DENSE, EXPERT)
 
 
 class Shares:
@@ -248,18 +280,3 @@ def fleet(
 def mesh_of(task: Task, words: Words) -> Mesh:
     """The mesh alone, as the compiler would have it."""
     return build(words, task.runtime)[0]
-
-
-def update_curve(task: Task) -> Curve:
-    """Seconds of an optimizer update by the memory it moves, on the slowest kind of device."""
-    optimizer, precision = task.workload.optimizer, task.workload.precision
-    moved = optimizer.update_bytes(1.0, precision) * task.runtime.update_passes
-    intensity = optimizer.update_flops(1.0) / moved if moved else 0.0
-
-    def ask(sizes: Sequence[float]) -> list[float]:
-        kernels = [Kernel("memory", "update", intensity * size, size, "fp32") for size in sizes]
-        each = [task.compute.seconds(kernels, device).seconds for device in task.cluster.devices]
-        slowest: list[float] = (np.max(each, axis=0) * task.runtime.kernel_pace).tolist()
-        return slowest
-
-    return Curve(ask, _LEAST_TRAFFIC)

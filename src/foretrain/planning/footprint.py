@@ -12,16 +12,15 @@ import numpy as np
 
 from foretrain.arrays import Bools, Floats
 from foretrain.cluster.headroom import fill
-from foretrain.model.optimizer import MASTER_BYTES
 from foretrain.plan.schedules.interleaved import warm_up
-from foretrain.planning.fleet import KINDS, Fleet
+from foretrain.planning.fleet import Fleet
 
 
 def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
     """(bytes that the allocator holds on the stage with the least room, bytes that are usable there)."""
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
-    static, gradients, unsplit = (each[holds] for each in (*_static(lean), _unsplit(lean)))
+    static, gradients, unsplit = (each[holds] for each in _static(lean))
     busy, runs = fleet.distinct(fleet.rows, choices.schedule)
     work = _activations(busy)
     loose = 1.0 + runtime.fragmentation
@@ -38,64 +37,29 @@ def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
     return held[np.arange(len(held)), fullest], room[fullest]
 
 
-def _static(fleet: Fleet) -> tuple[Floats, Floats]:
-    """[plans, stages] weights, optimizer states and buffers; gradients."""
-    task, runtime = fleet.task, fleet.task.runtime
-    precision, optimizer = task.workload.precision, task.workload.optimizer
-    gradient = runtime.gradient_bytes or precision.gradient_bytes
-    has_master = precision.has_master_weights and optimizer.has_update
-    offloads = np.array(["optimizer" in o for o in fleet.choices.palette.offload])
-    keeps_states = ~offloads[fleet.choices.offload][:, None]
-    total = np.zeros((len(fleet.choices), fleet.stages))
-    gradients = np.zeros_like(total)
-    for kind in KINDS:
-        everything = fleet.by_stage(fleet.elements("elements", kind))
-        if not everything.any():
-            continue
-        elements = fleet.by_stage(fleet.elements("trained", kind))
-        sent, refreshed = (
-            fleet.by_stage(fleet.elements(name, kind)) for name in ("sent", "refreshed")
-        )
-        optimizer_parts, gradient_parts, weight_parts = (
-            fleet.parts_of(kind, role)[:, None] for role in (1, 2, 3)
-        )
-        is_master = (weight_parts > 1) & has_master & runtime.shards_master
-        kept = elements
-        if has_master and not runtime.keeps_transposed:
-            kept = np.where(is_master, elements, refreshed)
-        weight = np.where(is_master, MASTER_BYTES, precision.weight_bytes)
-        state = optimizer.state_bytes + np.where(has_master & ~is_master, MASTER_BYTES, 0.0)
-        states = elements * np.where(keeps_states, state, 0.0) / optimizer_parts
-        frozen = (sent - refreshed) * precision.weight_bytes
-        total += (kept * weight + frozen) / weight_parts + states
-        total += np.where(optimizer_parts > 1, runtime.update_copies * states, 0.0)
-        total += _buffers(fleet, kind, elements, gradient)
-        reached = fleet.by_stage(fleet.elements("touched", kind))
-        gradients += reached * gradient / gradient_parts
-    return total, gradients
+def _static(fleet: Fleet) -> tuple[Floats, Floats, Floats]:
+    """[plans, stages] weights, optimizer states and buffers; gradients; those that are whole until they are reduced."""
+    states, away, bucket = fleet.task.states, fleet.is_offloaded, _buckets(fleet)
+    none = np.zeros((len(fleet.choices), fleet.stages))
+    groups = [fleet.weights_of(kind) for kind in fleet.kinds_held]
+    kept = (states.weights(w) + states.optimizer(w, away) + states.update_copies(w, away) for w in groups)  # fmt: skip
+    total = sum(kept, none) + states.staging(groups, bucket) + _gathered(fleet)
+    gradients = sum(map(states.gradients, groups), none)
+    return np.asarray(total), np.asarray(gradients), states.unreduced(groups, bucket) + none
 
 
-def _buffers(fleet: Fleet, kind: int, elements: Floats, gradient: float) -> Floats:
-    """Blocks that are whole for a while, and what reductions keep beside gradients."""
-    runtime, precision = fleet.task.runtime, fleet.task.workload.precision
-    is_gathered = (fleet.parts_of(kind, 3) > 1)[:, None]
-    sent = _largest(fleet, fleet.elements("sent", kind), 1 + runtime.prefetched_blocks)
-    held = np.where(is_gathered, sent * precision.weight_bytes, 0.0)
-    if runtime.overlaps_gradients:
-        made = precision.gradient_bytes
-        formats = made + (gradient if gradient != made else 0.0)
-        largest = _largest(fleet, fleet.elements("trained", kind), 1)
-        held += np.where((fleet.parts_of(kind, 2) > 1)[:, None], largest * formats, 0.0)
-    if fleet.axes_of(kind):
-        held += runtime.reducer_copies * elements * precision.gradient_bytes
-        limit = _bucket_limits(fleet)[:, None]
-        held += runtime.staging_buckets * np.minimum(limit, elements * gradient)
-    return held
+def _gathered(fleet: Fleet) -> Floats:
+    """[plans, stages] blocks that are whole for a while."""
+    states, none = fleet.task.states, np.zeros((len(fleet.choices), fleet.share.shape[1]))
+    blocks = [fleet.block_weights(kind) for kind in fleet.kinds_held]
+    weights, gradients = (
+        np.asarray(sum(map(each, blocks), none)) for each in (states.gathered, states.reducing)
+    )
+    return _largest(fleet, weights, states.blocks_gathered) + _largest(fleet, gradients, 1)
 
 
-def _largest(fleet: Fleet, column: Floats, count: int) -> Floats:
-    """[plans, stages] the largest so many blocks of a stage, together."""
-    blocks = column[fleet.rows]
+def _largest(fleet: Fleet, blocks: Floats, count: int) -> Floats:
+    """[plans, blocks] → [plans, stages] the largest so many blocks of a stage, together."""
     share = fleet.share.reshape(fleet.chunks, fleet.stages, -1).sum(axis=0)
     order = np.argsort(-blocks, axis=1)
     sizes = np.take_along_axis(blocks, order, axis=1)[:, None, :]  # [plans, 1, blocks]
@@ -105,23 +69,10 @@ def _largest(fleet: Fleet, column: Floats, count: int) -> Floats:
     return np.asarray((taken * sizes).sum(axis=2))
 
 
-def _unsplit(fleet: Fleet) -> Floats:
-    """[plans, stages] gradients that are whole until they are reduced after backward, a bucket at most."""
-    total = np.zeros((len(fleet.choices), fleet.stages))
-    runtime = fleet.task.runtime
-    if runtime.overlaps_gradients:
-        return total
-    size = runtime.gradient_bytes or fleet.task.workload.precision.gradient_bytes
-    for kind in KINDS:
-        lost = 1.0 - 1.0 / fleet.parts_of(kind, 2)
-        total += fleet.by_stage(fleet.elements("trained", kind)) * lost[:, None] * size
-    return np.minimum(total, _bucket_limits(fleet)[:, None])
-
-
-def _bucket_limits(fleet: Fleet) -> Floats:
-    runtime = fleet.task.runtime
-    chosen = [runtime.bucket_bytes if b is None else b for b in fleet.choices.palette.buckets]
-    return np.array(chosen)[fleet.choices.buckets]
+def _buckets(fleet: Fleet) -> Floats:
+    """[plans, 1] bytes of a bucket."""
+    limits = [fleet.task.states.bucket_limits(b)[1] for b in fleet.choices.palette.buckets]
+    return np.array(limits)[fleet.choices.buckets][:, None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Bools, Floats, Ints
+from foretrain.arrays import Bools, Floats, Ints, Objects
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.layout import Layout
+from foretrain.compile.model_states import touched
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold
 from foretrain.compile.passes.recompute import BlockPass
@@ -29,8 +30,9 @@ from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words
 from foretrain.planning.task import Task
 
-DENSE, EXPERT = range(2)
-"""Kinds of weights by who holds copies of them: all replicas, or those with the same experts."""
+KINDS = DENSE, TENSOR, EXPERT, LONE = range(4)
+"""Kinds of weights by who holds copies of them: all replicas, these and the tensor-parallel ranks (norms under sequence
+parallelism), replicas with the same experts, nobody (rows of tables)."""
 
 
 class State(NamedTuple):
@@ -44,6 +46,7 @@ class State(NamedTuple):
     micro: int
     recompute: str
     exchange: str
+    tables: str
     order: tuple[str, ...] | None
     pp: int
 
@@ -60,6 +63,7 @@ class State(NamedTuple):
             micro=self.micro,
             recompute=self.recompute,
             exchange=self.exchange,
+            tables=self.tables,
             order=self.order,
             zero=3,
         )
@@ -85,16 +89,23 @@ class Layers:
     forward_workspace: Floats
     backward_workspace: Floats
     boundary: Floats  # bytes handed on
-    elements: Floats  # [states, blocks, 2] of weights a rank holds, dense and expert …
-    touched: Floats  # … those an update reaches …
-    sent: Floats  # … and as many of full width as are moved when weights are gathered
-    trained: Floats  # [states, blocks, 2] of the elements, those with gradients and states …
-    refreshed: Floats  # … and as many of full width as are moved when they were updated
-    tensors: Floats  # [states, blocks] weights that are trained …
-    large: Floats  # … all weights large enough to be split
-    squares: Floats  # … the squares of their elements, summed up …
+    # [states, blocks, kinds] of weights; see `compile.model_states.Weights`
+    elements: Floats
+    gathered: Floats
+    trained: Floats
+    refreshed: Floats
+    touched: Floats
+    rows: Floats  # touched ones of tables
+    reduced: Floats  # elements that replicas agree on …
+    tensors: Floats  # … and tensors, as they are
+    ready: Floats  # times at which backward has made some of them
+    messages: (
+        Objects  # [states, blocks, kinds] elements of every tensor, in the order of backward …
+    )
+    pooled: Objects  # … and a block's together
+    large: Floats  # [states, blocks] weights large enough to be split
     oversize: Floats  # … and elements that make some of them larger than a bucket
-    rerun: Floats  # [states, blocks, 2] elements moved once more for ops that run again
+    rerun: Floats  # [states, blocks, kinds] elements moved once more for ops that run again
     tied: Floats  # [states, copies] elements of every weight that shares another's storage
     copied: Floats  # [states, kinds of devices, blocks, 2] seconds of copies of weights and of gradients, if split
     wire_forward: Floats  # [states, blocks, 2] seconds in which collectives in it load links, inside a domain and beyond
@@ -119,9 +130,8 @@ class Layers:
         return is_new
 
 
-_WEIGHTS = (
-    "elements", "touched", "sent", "trained", "refreshed", "tensors", "large", "squares", "oversize", "tied",
-)  # fmt: skip
+_BY_KIND = ("elements", "gathered", "trained", "refreshed", "touched", "rows", "reduced", "tensors", "ready")  # fmt: skip
+_WEIGHTS = (*_BY_KIND, "large", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
 _COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("number", "refused"))
 
@@ -226,19 +236,21 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         lates[:, mine] = np.moveaxis(late.reshape(shape), 2, 0)
         leads[mine] = lead.reshape(shape)[:, :, 0]
         wires[:, mine] = np.moveaxis(wire.reshape(*shape, 2), 2, 0)
-    held = [[_weights(p, one.mesh) for p in one.passes] for one in compiled]
-    shaped = np.array(held, dtype=np.float64).reshape(rows, blocks, 2, 5)
+    held = {name: np.zeros((rows, blocks, len(KINDS))) for name in (*_BY_KIND, "rerun")}
+    messages, pooled = (np.empty((rows, blocks, len(KINDS)), dtype=object) for _ in range(2))
+    for row, one in enumerate(compiled):
+        for block, p in enumerate(one.passes):
+            found = _weights(p, one.mesh)
+            for name, values in found.columns.items():
+                held[name][row, block] = values
+            messages[row, block], pooled[row, block] = found.messages, found.pooled
 
     def column(name: str) -> Floats:
         found = [[getattr(p, name) for p in one.passes] for one in compiled]
         return np.array(found, dtype=np.float64).reshape(rows, blocks)
 
-    tensors, large = (
-        column.reshape(rows, blocks) for column in _tensors(compiled, task.runtime.splits_from)
-    )
-    squares, oversize = (
-        column.reshape(rows, blocks) for column in _sizes(compiled, _bucket_elements(task))
-    )
+    large = _large(compiled, task.runtime.splits_from).reshape(rows, blocks)
+    oversize = _oversize(compiled, _bucket_elements(task)).reshape(rows, blocks)
     tied = _tied(task, compiled)
     return Layers(
         number={one.state: row for row, one in enumerate(compiled)},
@@ -257,22 +269,17 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         forward_workspace=column("forward_workspace"),
         backward_workspace=column("backward_workspace"),
         boundary=column("boundary_bytes"),
-        elements=shaped[..., 0],
-        touched=shaped[..., 1],
-        sent=shaped[..., 2],
-        trained=shaped[..., 3],
-        refreshed=shaped[..., 4],
-        tensors=tensors,
+        **held,
+        messages=messages,
+        pooled=pooled,
         large=large,
-        squares=squares,
         oversize=oversize,
-        rerun=_rerun(compiled).reshape(rows, blocks, 2),
         tied=tied,
         copied=np.moveaxis(seconds[3:], 0, 3),
         wire_forward=wires[0],
         wire_backward=wires[1],
         hidden=hides[0] + hides[1],
-        weights=_alike(shaped, tensors, large, squares, oversize, tied),
+        weights=_alike(*(held[name] for name in _BY_KIND), large, oversize, tied),
         is_timed=np.ones(rows, dtype=np.bool_),
     )
 
@@ -302,25 +309,21 @@ def _alike(*columns: Floats) -> Ints:
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
 
 
-def _tensors(compiled: Sequence[CompiledState], least: float) -> tuple[Floats, Floats]:
-    """Weights that are trained, and those of so many elements at least, trained or not."""
-    trained = [[sum(len(ws) for _, ws in p.ready) for p in one.passes] for one in compiled]
-    large = [[sum(w.elements >= least for w in p.weights) for p in one.passes] for one in compiled]
-    return np.array(trained, dtype=np.float64), np.array(large, dtype=np.float64)
+def _large(compiled: Sequence[CompiledState], least: float) -> Floats:
+    """Weights of so many elements at least, trained or not."""
+    found = [[sum(w.elements >= least for w in p.weights) for p in one.passes] for one in compiled]
+    return np.array(found, dtype=np.float64)
 
 
 def _bucket_elements(task: Task) -> float:
-    runtime = task.runtime
-    size = runtime.gradient_bytes or task.workload.precision.gradient_bytes
-    return runtime.bucket_bytes / size
+    return task.runtime.bucket_bytes / task.states.gradient_bytes
 
 
-def _sizes(compiled: Sequence[CompiledState], bucket: float) -> tuple[Floats, Floats]:
-    """Squares of the weights' elements, and how many they have beyond a bucket of so many."""
+def _oversize(compiled: Sequence[CompiledState], bucket: float) -> Floats:
+    """Elements that weights have beyond a bucket of so many."""
     held = [[[w.elements for _, ws in p.ready for w in ws] for p in one.passes] for one in compiled]
-    squares = [[sum(n * n for n in block) for block in row] for row in held]
     beyond = [[sum(max(n - bucket, 0.0) for n in block) for block in row] for row in held]
-    return np.array(squares, dtype=np.float64), np.array(beyond, dtype=np.float64)
+    return np.array(beyond, dtype=np.float64)
 
 
 def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
@@ -332,14 +335,6 @@ def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
             sizes = {w.path: w.elements for p in one.passes for w in p.weights}
             found[row] = [sizes[path] for path in copies]
     return found
-
-
-def _rerun(compiled: Sequence[CompiledState]) -> Floats:
-    """Elements of dense and expert weights that ops which run again read."""
-    found = [
-        [[kind[2] for kind in _sorted(p.rerun, one.mesh)] for p in one.passes] for one in compiled
-    ]
-    return np.array(found, dtype=np.float64)
 
 
 def _by_mesh(compiled: Sequence[CompiledState]) -> dict[Mesh, list[int]]:
@@ -410,20 +405,56 @@ def _folded(task: Task, mesh: Mesh, items: Sequence[Item]) -> Fold:
     return fold(task.network, mesh, uses_of(items), frozenset(), True)
 
 
-def _weights(block: BlockPass, mesh: Mesh) -> list[list[float]]:
-    """Elements of dense and expert weights: held, reached by an update, moved by a gather; those that are trained, and
-    moved once they were updated."""
-    return _sorted(block.pooled, mesh)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Held:
+    """The weights of a block by kind."""
+
+    columns: dict[str, list[float]]
+    messages: list[tuple[float, ...]]
+    pooled: list[tuple[float, ...]]
 
 
-def _sorted(shards: Iterable[WeightShard], mesh: Mesh) -> list[list[float]]:
+def _weights(block: BlockPass, mesh: Mesh) -> _Held:
+    kinds = [_Kind(block, mesh, kind) for kind in KINDS]
+    return _Held(
+        {name: [getattr(kind, name) for kind in kinds] for name in (*_BY_KIND, "rerun")},
+        [kind.messages for kind in kinds],
+        [kind.together for kind in kinds],
+    )
+
+
+class _Kind:
+    """Weights of one kind in a block, added up as the compiler adds up a stage's."""
+
+    def __init__(self, block: BlockPass, mesh: Mesh, kind: int) -> None:
+        def mine(shards: Iterable[WeightShard]) -> list[WeightShard]:
+            return [w for w in shards if _kind(w, mesh) == kind]
+
+        shards = mine(block.pooled)
+        self.elements = sum(w.elements for w in shards)
+        self.gathered = sum(w.elements * w.sent for w in shards)
+        trained = [w for w in shards if not w.is_frozen]
+        self.trained = sum(w.elements for w in trained)
+        self.refreshed = sum(w.elements * w.sent for w in trained)
+        self.touched = sum(touched(w) for w in trained)
+        self.rows = sum(touched(w) for w in trained if w.is_table)
+        self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))
+        made = [mine(ws) for _, ws in block.ready]
+        self.messages = tuple(_reduced(w) for ws in made for w in ws)
+        self.together = tuple(_reduced(w) for w in trained)
+        self.reduced, self.tensors = sum(self.messages), len(self.messages)
+        self.ready = sum(1 for ws in made if ws)
+
+
+def _reduced(w: WeightShard) -> float:
+    return w.elements if w.reduced is None else w.reduced
+
+
+def _kind(shard: WeightShard, mesh: Mesh) -> int:
     replicas = {*mesh.expand("dp"), *mesh.expand("cp")} & {a for a, n in mesh.axes if n > 1}
-    found = np.zeros((2, 5))
-    for shard in shards:
-        kind = DENSE if replicas <= set(shard.reduce_axes) else EXPERT
-        reached = shard.elements if shard.touched is None else shard.touched
-        trained = 0.0 if shard.is_frozen else shard.elements
-        sent = shard.sent
-        found[kind] += (shard.elements, reached, shard.elements * sent, trained, trained * sent)
-    rows: list[list[float]] = found.tolist()
-    return rows
+    copies = set(shard.reduce_axes)
+    if replicas and not copies:
+        return LONE
+    if not replicas <= copies:
+        return EXPERT
+    return DENSE if copies == replicas else TENSOR

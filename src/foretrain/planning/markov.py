@@ -19,10 +19,10 @@ import numpy as np
 from foretrain.arrays import Floats, Ints
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.layout import Layout
+from foretrain.compile.model_states import weights_of
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.errors import InputError
 from foretrain.model.graph import Block
-from foretrain.model.optimizer import MASTER_BYTES
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
 from foretrain.plan.strategy import STATE_ROLES, Cut, Node, Schedule
@@ -192,19 +192,11 @@ class _Walker:
 
     def _static(self, block: BlockPass) -> float:
         """Bytes of a block's weights, gradients and optimizer states on a rank."""
-        workload, runtime = self.task.workload, self.task.runtime
-        precision, optimizer = workload.precision, workload.optimizer
-        sizes = dict(self.axes)
-        gradient = runtime.gradient_bytes or precision.gradient_bytes
-        master = MASTER_BYTES if precision.has_master_weights and optimizer.has_update else 0.0
-        each = (precision.weight_bytes, gradient, optimizer.state_bytes + master)
-        total = 0.0
-        for shard in block.pooled:
-            sizes_of = (shard.sent * precision.weight_bytes, 0.0, 0.0) if shard.is_frozen else each
-            pieces = float(np.prod([sizes[a] for a in shard.reduce_axes if a in self.batch_axes]))
-            split = [pieces if self.ground.zero >= role else 1.0 for role in (3, 2, 1)]
-            total += shard.elements * sum(b / s for b, s in zip(sizes_of, split, strict=True))
-        return total
+        states, sizes = self.task.states, dict(self.mesh.axes)
+        groups = weights_of(block.pooled, sizes)
+        return float(
+            sum(states.weights(w) + states.gradients(w) + states.optimizer(w) for w in groups)
+        )
 
     def _plan(self, choices: Sequence[Choice], counts: Sequence[int]) -> Plan:
         """The tree of a walk: one node per run of repetitions with one choice."""

@@ -12,9 +12,12 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.compile.execution import Communicator
+from foretrain.compile.model_states import NORM_BYTES
+from foretrain.compile.passes.bucket import filled_at
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.planning.cycles import fused
-from foretrain.planning.fleet import KINDS, Fleet
+from foretrain.planning.fleet import Fleet
+from foretrain.planning.layers import KINDS
 
 WAYS = INSIDE, NETWORK = range(2)
 """Ways between ranks."""
@@ -35,8 +38,7 @@ class Replicas:
         """`work`: [plans, parts] seconds of kernels that make gradients, asked for where those are fused by time."""
         self.f, self.work = fleet, work
         self.runtime = fleet.task.runtime
-        self.precision = fleet.task.workload.precision
-        self.gradient_bytes = self.runtime.gradient_bytes or self.precision.gradient_bytes
+        self.states = fleet.task.states
         self._gathers: dict[tuple[bool, bool], Floats | None] = {}
 
     @cached_property
@@ -93,7 +95,7 @@ class Replicas:
         """[plans, blocks] seconds to gather a block's weights, where ZeRO splits them; `flow`: those in which links
         are busy."""
         if (alone, flow) not in self._gathers:
-            found = self._gathered("sent", alone, flow)
+            found = self._gathered("gathered", alone, flow)
             if found is not None and not alone and self.shares_links:
                 lone = self.gathers(True, flow)
                 assert lone is not None
@@ -111,10 +113,10 @@ class Replicas:
         if not is_split.any() or not any(f.owners_of(kind) for kind in KINDS):
             return None
         total = np.zeros((len(f.choices), f.share.shape[1]))
-        for kind in KINDS:
-            owners, elements = f.owners_of(kind), f.elements(name, kind)[f.rows]
-            if owners and elements.any():
-                size = elements * self.precision.weight_bytes
+        for owners, kinds in self._by_owners().items():
+            elements = sum(f.elements(name, kind)[f.rows] for kind in kinds)
+            size = np.asarray(elements * self.states.weight_bytes)
+            if size.any():
                 gather = f.exchange(owners, "all_gather", alone)
                 if flow:
                     total += gather.flow(size.ravel()).reshape(size.shape)
@@ -122,6 +124,14 @@ class Replicas:
                 found = gather.seconds(size.ravel()).reshape(size.shape)
                 total += np.where(size > 0, found + self._listed(size, owners), 0.0)
         return np.where(is_split[:, None], total, 0.0)
+
+    def _by_owners(self) -> dict[tuple[str, ...], list[int]]:
+        """Kinds of weights that the same ranks gather together."""
+        found: dict[tuple[str, ...], list[int]] = {}
+        for kind in self.f.kinds_held:
+            if self.f.owners_of(kind):
+                found.setdefault(self.f.owners_of(kind), []).append(kind)
+        return found
 
     def _listed(self, size: Floats, owners: tuple[str, ...]) -> Floats:
         """A gather into a list of every rank's part of every weight: a host names them, and they are copied."""
@@ -163,7 +173,7 @@ class Replicas:
             shares, of = f.share, np.arange(len(f.share))
         total = [np.zeros((len(f.choices), len(shares))) for _ in (None, *WAYS)]
         for kind in KINDS:
-            size = f.elements("trained", kind)[f.rows] @ shares.T * self.gradient_bytes
+            size = f.elements("reduced", kind)[f.rows] @ shares.T * self.states.reduced_bytes
             if not f.owners_of(kind) or not size.any():
                 continue
             found = self._in_pieces(kind, size, shares, alone)
@@ -192,11 +202,10 @@ class Replicas:
         f = self.f
         if not f.axes_of(kind):
             return None
-        size = f.by_stage(f.elements("trained", kind)) * self.gradient_bytes
+        size = f.by_stage(f.elements("reduced", kind)) * self.states.reduced_bytes
         if not size.any():
             return None
-        share = f.share.reshape(f.chunks, f.stages, -1).sum(axis=0)
-        return self._in_pieces(kind, size, share, alone, chunks=f.chunks)
+        return self._in_pieces(kind, size, f.share, alone, chunks=f.chunks)
 
     def _in_pieces(
         self,
@@ -206,12 +215,52 @@ class Replicas:
         alone: bool,
         chunks: int = 1,
     ) -> Buckets:
-        """`share`: [columns of size, blocks] repetitions."""
+        """`share`: [parts, blocks] repetitions; `size`: [plans, parts], or [plans, stages] of several chunks."""
         if self.work is not None:
+            share = share.reshape(chunks, size.shape[1], -1).sum(axis=0)
             return self._in_cycles(kind, size, share, alone, chunks)
-        pieces = self._pieces(size, share)
-        each = self._reduced(kind, size / pieces, alone)
-        return Buckets(each, pieces, each)
+        pieces, last = self._buckets(kind, share)
+        pieces = pieces.reshape(len(pieces), chunks, -1).sum(axis=1)
+        each = self._reduced(kind, size / np.maximum(pieces, 1.0), alone)
+        return Buckets(each, pieces, self._reduced(kind, last[:, : size.shape[1]], alone))
+
+    def _buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
+        """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""
+        f = self.f
+        pieces, last = (np.zeros((len(f.rows), len(share))) for _ in range(2))
+        known: dict[tuple[int, int, bytes], tuple[int, float]] = {}
+        for row, weights, chosen in zip(range(len(f.rows)), f.weights.tolist(), f.choices.buckets.tolist(), strict=True):  # fmt: skip
+            for part in range(len(share)):
+                key = (weights, chosen, share[part].tobytes())
+                if key not in known:
+                    bucket = f.choices.palette.buckets[chosen]
+                    known[key] = self._filled(kind, int(f.rows[row]), share[part], bucket)
+                pieces[row, part], last[row, part] = known[key]
+        return pieces, last
+
+    def _filled(
+        self, kind: int, row: int, share: Floats, bucket: float | None
+    ) -> tuple[int, float]:
+        """By the compiler's own rule."""
+        layers, states = self.f.layers, self.states
+        blocks = layers.pooled if states.reduces_blocks(bucket) else layers.messages
+        held = np.flatnonzero(share)[::-1].tolist()
+        found = [
+            np.tile(np.array(blocks[row, b, kind]), int(share[b]))
+            for b in held
+            if blocks[row, b, kind]
+        ]
+        if not found:
+            return 0, 0.0
+        sizes = np.concatenate(found) * states.reduced_bytes
+        if not self.runtime.overlaps_gradients:
+            return 1, float(sizes.sum())
+        limits = (0.0, 0.0) if states.reduces_blocks(bucket) else states.bucket_limits(bucket)
+        ends = filled_at(sizes, limits)
+        rest = float(sizes[ends[-1] if ends else 0 :].sum())
+        if rest > 0 or not ends:
+            return len(ends) + 1, rest
+        return len(ends), float(sizes[ends[-2] if len(ends) > 1 else 0 :].sum())
 
     def _in_cycles(
         self, kind: int, size: Floats, share: Floats, alone: bool, chunks: int
@@ -219,7 +268,7 @@ class Replicas:
         """Copies into fusion buffers and out of them come on top, and what the last buffers wait for."""
         f = self.f
         assert self.work is not None
-        tensors = f.layers.tensors[f.rows] @ share.T
+        tensors = f.layers.tensors.sum(axis=2)[f.rows] @ share.T
         ranks = f.mesh.size(*f.axes_of(kind))
         work = self.work if chunks == 1 else f.summed(self.work) / chunks
         limit = self._limits()
@@ -236,29 +285,13 @@ class Replicas:
         """[plans, columns] bytes of gradients, of those larger than a bucket no more than fill one."""
         layers, rows = self.f.layers, self.f.rows
         elements = layers.trained.sum(axis=2) - layers.oversize
-        return np.asarray(elements[rows] @ share.T * self.gradient_bytes)
+        return np.asarray(elements[rows] @ share.T * self.states.reduced_bytes)
 
     def _limits(self) -> Floats:
         """[plans, 1] bytes that a bucket is filled up to."""
         chosen = self.f.choices.palette.buckets
         limits = np.array([self.runtime.bucket_bytes if b is None else b for b in chosen])
         return limits[self.f.choices.buckets][:, None]
-
-    def _pieces(self, size: Floats, share: Floats) -> Floats:
-        """Buckets that gradients of so many bytes are reduced in: as many as fill up, a block's together, or a tensor's
-        that is larger than a bucket. A bucket goes once it has reached its size, so that half of the tensor that fills it
-        is beyond that: of one met by chance, which is large tensors' rather than small ones' (renewal theory)."""
-        f, runtime = self.f, self.runtime
-        if not runtime.overlaps_gradients:
-            return np.ones_like(size)
-        elements = f.layers.trained.sum(axis=2)[f.rows] @ share.T
-        beyond = f.layers.squares[f.rows] @ share.T / np.maximum(2.0 * elements, 1.0)
-        found = np.ceil(size / (self._limits() + beyond * self.gradient_bytes))
-        found = np.minimum(found, f.layers.tensors[f.rows] @ share.T)
-        if runtime.reduces_blocks:
-            is_open = np.array([b is None for b in f.choices.palette.buckets])[f.choices.buckets]
-            found = np.where(is_open[:, None], share.sum(axis=1)[None, :], found)
-        return np.asarray(np.maximum(found, 1.0))
 
     def _reduced(self, kind: int, sizes: Floats, alone: bool, way: int | None = None) -> Floats:
         """[plans, columns] seconds to add up gradients of so many bytes, for their owners or for all."""
@@ -295,17 +328,15 @@ class Replicas:
         """[plans, stages] seconds to gather updated weights."""
         f = self.f
         gathers = np.zeros((len(f.choices), f.stages))
-        is_due = (f.choices.zero >= 1) & (f.choices.zero < 3)
-        for kind in KINDS:
-            owners = f.owners_of(kind)
-            size = f.by_stage(f.elements("refreshed", kind)) * self.precision.weight_bytes
-            if not owners or not size.any() or not f.task.workload.optimizer.has_update:
+        for owners, kinds in self._by_owners().items():
+            size = np.asarray(sum(self.states.refreshed(f.weights_of(kind)) for kind in kinds))
+            if not size.any() or not f.task.workload.optimizer.has_update:
                 continue
             found = f.exchange(owners, "all_gather").seconds(size.ravel()).reshape(size.shape)
             if self.shares_links:
                 lone = f.exchange(owners, "all_gather", True).seconds(size.ravel())
                 found = self._among(lone.reshape(size.shape), found)
-            gathers += np.where(is_due[:, None], found, 0.0)
+            gathers += found
         return gathers
 
     @property
@@ -320,7 +351,8 @@ class Replicas:
         tied = f.tied_between()
         if f.stages > 1 and tied.any():
             ends = f.exchanges.between(f.mesh, Communicator(("pp",), "ends"), "all_reduce")
-            total += ends.seconds(tied * self.gradient_bytes)
-        if self.runtime.clips_gradients and axes and f.task.workload.optimizer.has_update:
-            total += f.exchange(axes, "all_reduce").seconds(np.full(len(total), 4.0))
+            total += ends.seconds(tied * self.states.gradient_bytes)
+        if axes and self.states.joins_ranks:
+            norm = np.full(len(total), NORM_BYTES)
+            total += f.exchange(axes, "all_reduce").seconds(norm)
         return total

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
+from foretrain.compile.passes.pipeline import boundary_slices
 from foretrain.planning.fleet import Fleet
 
 Parts = tuple[Floats, Floats, Floats]
@@ -59,10 +60,10 @@ class Sends:
         going back, the last)."""
         f = self.f
         out = np.zeros((2, len(f.choices), f.share.shape[0]))
-        tp = int(f.choices.tp[0])
-        if not f.task.runtime.scatters_pipeline or f.stages == 1 or tp == 1:
+        slices = _slices(f)
+        if f.stages == 1 or (slices == 1).all():
             return out
-        size = np.where((f.choices.sp > 0)[:, None], 0.0, self.size * tp)
+        size = np.where(slices > 1, self.size * slices, 0.0)
         out[0, :, 1:] = out[1, :, :-1] = f.exchange(f.mesh.expand("tp"), "all_gather").seconds(size)
         return out
 
@@ -107,12 +108,16 @@ class Sends:
         return np.asarray(f.counts * turns + through)
 
 
+def _slices(f: Fleet) -> Floats:
+    """[plans, 1] slices that a boundary is sent in."""
+    tp = int(f.choices.tp[0])
+    whole, cut = (boundary_slices(f.task.runtime, tp, is_cut) for is_cut in (False, True))
+    return np.where(f.choices.sp > 0, float(cut), float(whole))[:, None]
+
+
 def sends(f: Fleet) -> Sends:
     """Of the plans of a fleet."""
-    runtime = f.task.runtime
-    size = f.layers.boundary[f.rows][:, f.last_blocks()[:-1]]
-    if runtime.scatters_pipeline:
-        size = np.where((f.choices.sp > 0)[:, None], size, size / f.choices.tp[:, None])
+    size = f.layers.boundary[f.rows][:, f.last_blocks()[:-1]] / _slices(f)
     seconds, flow = np.zeros_like(size), np.zeros_like(size)
     ways = f.exchanges.sends(f.mesh) if f.stages > 1 else []
     for way in dict.fromkeys(ways):

@@ -18,6 +18,7 @@ from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
+from foretrain.plan.parallelism import LARGE
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse
@@ -99,6 +100,7 @@ class Space:
             "schedule": self._schedules(pp, vpp), "order": range(len(p.order)),
             "offload": range(len(p.offload)), "buckets": range(len(p.buckets)),
             "exchange": range(len(p.exchange)) if part.cp > 1 else (0,),
+            "tables": range(len(p.tables)),
         }  # fmt: skip
         grids = np.meshgrid(*(np.array(options[name], np.int32) for name in COLUMNS), indexing="ij")
         return np.stack([grid.reshape(-1) for grid in grids], axis=1)
@@ -118,6 +120,7 @@ class Space:
         is_same |= (c.shard > 0) & ((c.zero == 0) | (c.shard >= replicas))
         is_same |= (c.order > 0) & ((c.pp == 1) | (c.dp == 1))
         is_same |= (c.buckets > 0) & (replicas == 1)
+        is_same |= (c.tables > 0) & (c.dp == 1)
         yield "", state.mask(~is_same)
         for constraint in self.constraints:
             if constraint.name == "dp":
@@ -236,6 +239,7 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> 
 
 
 def _palette(option: Any, task: Task, domain: int) -> Palette:
+    has_tables = any(op.name == LARGE for _, op in task.workload.model.ops())
     has_sequence = any("seq" in op.size for _, op in task.workload.model.ops())
     orders: dict[str, tuple[str, ...] | None] = {"default": None}
     if task.devices > domain:
@@ -254,6 +258,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
         buckets=tuple(None if size == "default" else size for size in buckets),
         exchange=option("cp-exchange", ["all-gather"]),
+        tables=option("tables", ["replicated", "rows"] if has_tables else ["replicated"]),
         defaults=task.defaults,
     )
 

@@ -19,7 +19,7 @@ from foretrain.planning.task import Task
 from foretrain.units import counted, rounded_seconds, show_bytes
 
 OBJECTIVES = ("time", "cost", "memory")
-TOLD = ("tp", "pp", "vpp", "cp", "ep", "micro", "zero", "shard", "sp", "recompute", "schedule", "order", "offload")  # fmt: skip
+TOLD = ("tp", "pp", "vpp", "cp", "ep", "micro", "zero", "shard", "sp", "recompute", "schedule", "order", "offload", "tables")  # fmt: skip
 """Choices of which the best plan is remembered for each value, to say why others lose."""
 REFUSED = "the model cannot be split this way: "
 TOO_LARGE = "does not fit in memory"
@@ -168,6 +168,7 @@ def _word(choices: Choices, name: str, value: int) -> str:
         "schedule": choices.palette.schedule,
         "order": choices.palette.order,
         "offload": choices.palette.offload,
+        "tables": choices.palette.tables,
     }.get(name)
     if listed is None:
         return str(value) if name != "sp" else ("on" if value else "off")

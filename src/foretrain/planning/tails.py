@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.planning.company import Timed
-from foretrain.planning.fleet import KINDS
+from foretrain.planning.layers import KINDS
 from foretrain.planning.replicas import INSIDE, NETWORK, Buckets
 from foretrain.planning.sends import Parts
 
@@ -94,7 +94,7 @@ def _by_block(t: Timed, kind: int, backward: Floats) -> list[tuple[Floats, Float
     when the first of its repetitions is done, its own among them, and the work left then."""
     f = t.f
     share = f.share[: f.stages]
-    bytes_ = f.elements("trained", kind)[f.rows][:, None, :] * share[None]
+    bytes_ = f.elements("reduced", kind)[f.rows][:, None, :] * share[None]
     work = f.layers.backward[f.rows].max(axis=1)[:, None, :] * share[None]
     sums = [np.maximum(column.sum(axis=2), 1e-30) for column in (bytes_, work)]
     done = np.cumsum(bytes_, axis=2) / sums[0][:, :, None]

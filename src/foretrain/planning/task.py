@@ -10,7 +10,9 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import usable_bytes
+from foretrain.compile.model_states import ModelStates
 from foretrain.cost.compute import ComputeModel
+from foretrain.cost.items import Surroundings
 from foretrain.cost.network import Network
 from foretrain.model.workload import Workload
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
@@ -59,6 +61,15 @@ class Task:
     def defaults(self) -> PlanDefaults:
         """What a plan's text leaves open is as the stack has it."""
         return plan_defaults(self.runtime, self.workload.model)
+
+    @cached_property
+    def states(self) -> ModelStates:
+        """What ranks keep and move for their weights."""
+        return ModelStates(self.workload, self.runtime)
+
+    @property
+    def around(self) -> Surroundings:
+        return Surroundings(self.cluster, self.runtime, self.network, self.compute)
 
     @property
     def compute(self) -> ComputeModel:

@@ -15,7 +15,6 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.planning import pipelines
 from foretrain.planning.company import timed
-from foretrain.planning.curves import Curve
 from foretrain.planning.fleet import Fleet
 from foretrain.planning.hosts import running_ahead
 from foretrain.planning.sends import Parts
@@ -27,8 +26,8 @@ from foretrain.planning.updates import update
 class Times:
     """The step time of one fleet."""
 
-    def __init__(self, ships: Fleet, update_seconds: Curve) -> None:
-        self.all, self.update_seconds = ships, update_seconds
+    def __init__(self, ships: Fleet) -> None:
+        self.all = ships
         c = ships.choices
         self.f, self.stands_for = ships.distinct(ships.rows, c.schedule, c.zero, c.buckets)
         self.t = timed(self.f)
@@ -121,7 +120,7 @@ class Times:
         """[plans of the whole fleet, stages] seconds of the optimizer."""
         c = self.all.choices
         few, inverse = self.all.distinct(self.all.weights, c.zero, c.offload)
-        return update(few, self.update_seconds)[inverse]
+        return update(few)[inverse]
 
 
 def _work(f: Fleet, parts: Parts) -> Floats:

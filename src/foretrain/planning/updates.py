@@ -1,67 +1,79 @@
-"""The optimizer's part of a step, for many plans at once."""
+"""The optimizer's part of a step, for many plans at once: kernels and copies of `compile.model_states`, costed as those
+of the simulator are."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.cost.compute.device_variation import latest
-from foretrain.planning.curves import Curve
-from foretrain.planning.fleet import KINDS, Fleet
+from foretrain.compile.model_states import Weights
+from foretrain.cost.items import copy_rate, kernel_costs
+from foretrain.model.ops.base import LAUNCHES, Kernel
+from foretrain.planning.fleet import Fleet
 
 
-def update(f: Fleet, seconds_of: Curve) -> Floats:
-    """[plans, stages] seconds of the optimizer. `seconds_of`: by the bytes an update moves."""
-    task, runtime = f.task, f.task.runtime
-    optimizer, precision = task.workload.optimizer, task.workload.precision
-    gradient_bytes = runtime.gradient_bytes or precision.gradient_bytes
-    out = np.zeros((len(f.choices), f.stages))
-    if not optimizer.has_update:
-        return out
-    owned, buffer = np.zeros_like(out), np.zeros_like(out)
-    for kind in KINDS:
-        owned += f.by_stage(f.elements("touched", kind)) / f.parts_of(kind, 1)[:, None]
-        held = f.by_stage(f.elements("trained", kind))
-        buffer += held / f.parts_of(kind, 2)[:, None] * gradient_bytes
-    traffic = owned * optimizer.update_bytes(1.0, precision) * runtime.update_passes
-    if runtime.gradient_bytes is not None and runtime.adds_gradients:
-        traffic += owned * (gradient_bytes - precision.gradient_bytes)
-        traffic += buffer * (4.0 if runtime.clips_gradients else 1.0)
-    seconds = seconds_of(traffic)
-    offloads = np.array(["optimizer" in o for o in f.choices.palette.offload])
-    if offloads.any():
-        moved = owned * (gradient_bytes + precision.weight_bytes)
-        away = _offloaded(f, moved, traffic)
-        seconds = np.where(offloads[f.choices.offload][:, None], away, seconds)
-    return np.asarray(seconds + _launches(f) + _copies(f, gradient_bytes, seconds_of))
+def update(f: Fleet) -> Floats:
+    """[plans, stages] seconds of the optimizer."""
+    states = f.task.states
+    none = np.zeros((len(f.choices), f.stages))
+    groups = [f.weights_of(kind) for kind in f.kinds_held]
+    trained = np.asarray(sum((w.trained for w in groups), none)) > 0
+    if not f.task.workload.optimizer.has_update or not trained.any():
+        return none
+    flops, traffic = states.update_flops(groups) + none, states.update_traffic(groups) + none
+    seconds = _kernels(f, "memory", traffic, flops)
+    if f.is_offloaded.any():
+        seconds = np.where(f.is_offloaded, _offloaded(f, groups), seconds)
+    return np.asarray(np.where(trained, seconds + _launches(f) + _copies(f), 0.0))
 
 
-def _offloaded(f: Fleet, moved: Floats, traffic: Floats) -> Floats:
-    """Gradients out, the update in host memory, weights back."""
-    node, device = f.task.cluster.node(0), f.task.cluster.devices[0]
-    rate = node.host.memory_bandwidth or device.pcie_bandwidth
-    return np.asarray(moved / device.pcie_bandwidth + traffic * node.device_count / rate)
+def _kernels(f: Fleet, kind: str, amount: Floats, flops: Floats | None = None) -> Floats:
+    """[plans, stages] seconds of a kernel of so many bytes, or for so many tensors, on the slowest device of a stage."""
+    pairs = np.stack([amount, np.zeros_like(amount) if flops is None else flops], axis=-1)
+    distinct, of = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
+    if kind == LAUNCHES:
+        kernels = [Kernel(kind, "update", 0.0, 0.0, "fp32", (int(n),)) for n, _ in distinct]
+    else:
+        kernels = [Kernel(kind, "update", float(w), float(n), "fp32") for n, w in distinct]
+    kinds = range(len(f.task.cluster.devices))
+    each = [
+        kernel_costs(kernels, device, f.task.around).seconds[of.reshape(-1)] for device in kinds
+    ]
+    by_stage = np.stack(each, axis=-1).reshape(*amount.shape, len(kinds))
+    return np.asarray(np.where(f.kinds[None], by_stage, 0.0).max(axis=2))
+
+
+def _offloaded(f: Fleet, groups: Sequence[Weights]) -> Floats:
+    """Gradients out, the update in host memory, weights back, on the first node of each stage."""
+    cluster, stage_of = f.task.cluster, f.mesh.coordinate("pp")
+    found = np.zeros((len(f.choices), f.stages))
+    for stage in range(f.stages):
+        rank = int(np.argmax(stage_of == stage))
+        device = cluster.devices[int(cluster.device_kind[rank])]
+        node = cluster.node(int(cluster.node_of[rank]))
+        for amount, way in zip(f.task.states.offloaded(groups), ("to_host", "host_memory", "to_device"), strict=True):  # fmt: skip
+            found[:, stage] += np.asarray(amount)[:, stage] / copy_rate(device, node, way)
+    return found
 
 
 def _launches(f: Fleet) -> Floats:
     """Kernels per tensor that hosts issue while devices wait, and delays of the slowest host."""
-    runtime, workload = f.task.runtime, f.task.workload
-    if not runtime.kernels_per_tensor and not runtime.jitter_seconds:
+    if not f.task.states.waits_for_hosts:
         return np.zeros((len(f.choices), f.stages))
-    kept = max(1.0, workload.optimizer.memory_bytes(1.0, workload.precision) / 4.0)
-    tensors = f.by_stage(f.layers.tensors) * kept
-    issued = tensors * runtime.kernels_per_tensor * runtime.host_seconds_per_kernel
-    return np.asarray(issued + runtime.jitter_seconds * latest(f.task.devices))
+    tensors = f.by_stage(f.layers.tensors.sum(axis=2))
+    return _kernels(f, LAUNCHES, np.asarray(f.task.states.tensors_issued(tensors)))
 
 
-def _copies(f: Fleet, gradient_bytes: float, seconds_of: Curve) -> Floats:
-    """Each owner's part of each gathered weight to its place, as `compile/passes/pipeline.py` counts them."""
-    out = np.zeros((len(f.choices), f.stages))
-    if not f.task.runtime.copies_gathered:
-        return out
-    each = 6.0 * f.task.workload.precision.weight_bytes + 4.0 * gradient_bytes
-    held = sum(f.by_stage(f.elements("trained", kind)) for kind in KINDS)
-    pieces = f.parts_of(0, 1)[:, None]
-    count = f.by_stage(f.layers.tensors) * pieces
-    found = seconds_of(held * each / np.maximum(count, 1.0)) * count
-    return np.asarray(np.where(pieces > 1, found, out))
+def _copies(f: Fleet) -> Floats:
+    """Copies of each owner's shard of each gathered weight to its place, all of the mean size."""
+    each = f.task.states.copied_bytes
+    count, moved = (np.zeros((len(f.choices), f.stages)) for _ in range(2))
+    for kind in f.kinds_held if each else ():
+        pieces = f.parts_of(kind, 1)[:, None]
+        count += np.where(pieces > 1, f.by_stage(f.layers.ready[:, :, kind]) * pieces, 0.0)
+        moved += np.where(pieces > 1, f.by_stage(f.elements("trained", kind)) * each, 0.0)
+    if not count.any():
+        return count
+    return _kernels(f, "memory", moved / np.maximum(count, 1.0)) * count

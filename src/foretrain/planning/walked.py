@@ -16,7 +16,7 @@ from foretrain.simulate import simulate_scenario
 
 FIXED: dict[str, Any] = {
     "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": "1f1b", "offload": "none",
-    "order": "default", "buckets": "default", "cp-exchange": "all-gather",
+    "order": "default", "buckets": "default", "cp-exchange": "all-gather", "tables": "replicated",
 }  # fmt: skip
 """What every walk has."""
 

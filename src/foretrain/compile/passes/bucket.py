@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.arrays import Floats
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
@@ -202,11 +204,25 @@ def _buffers(
 
 def _filled(tensors: list[tuple[int, float]], end: int, limits: tuple[float, float]) -> list[Fused]:
     """DDP's rule: a bucket goes when it has reached its size, what is left at the end."""
-    out: list[Fused] = []
-    limit, held = limits[0], 0.0
-    for position, size in tensors:
-        held += size
-        if held >= limit:
-            out.append(Fused(position, held))
-            held, limit = 0.0, limits[1]
-    return [*out, Fused(end, held)] if held > 0 else out
+    sizes = np.array([size for _, size in tensors])
+    ends = filled_at(sizes, limits)
+    out = [
+        Fused(tensors[last - 1][0], float(sizes[first:last].sum()))
+        for first, last in pairwise([0, *ends])
+    ]
+    rest = float(sizes[ends[-1] if ends else 0 :].sum())
+    return [*out, Fused(end, rest)] if rest > 0 else out
+
+
+def filled_at(sizes: Floats, limits: tuple[float, float]) -> list[int]:
+    """After how many tensors each bucket is full; what comes after the last of them fills none."""
+    total = np.cumsum(sizes)
+    ends: list[int] = []
+    start, first, limit = 0.0, 0, limits[0]
+    while first < len(sizes):
+        last = max(first, int(np.searchsorted(total, start + limit)))
+        if last == len(sizes):
+            break
+        start, first, limit = float(total[last]), last + 1, limits[1]
+        ends.append(first)
+    return ends

@@ -1,0 +1,32 @@
+"""One plan as the estimator and the simulator see it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from foretrain.plan.short_form import Words
+from foretrain.planning.choices import COLUMNS, Choices, Palette
+from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.task import Task
+from foretrain.scenario import Scenario
+
+
+def estimated(scenario: Scenario) -> Estimates:
+    """The estimate of the scenario's own plan, in row 0."""
+    task, plan = Task.of(scenario), scenario.plan
+    words = replace(task.words(plan.text), micro=plan.schedule.micro_batch)
+    return Estimator(task, only_fitting=False).estimate(choices(task, words))
+
+
+def choices(task: Task, *said: Words) -> Choices:
+    """Plans as a table."""
+    names = [f.name for f in fields(Palette) if f.name != "defaults"]
+    options = {n: tuple(dict.fromkeys(getattr(words, n) for words in said)) for n in names}
+    rows = [
+        [options[n].index(getattr(words, n)) if n in names else int(getattr(words, n) or 0) for n in COLUMNS]
+        for words in said
+    ]  # fmt: skip
+    options["schedule"] = tuple(name or "1f1b" for name in options["schedule"])
+    return Choices.of(Palette(**options, defaults=task.defaults), np.array(rows, np.int32).T)

@@ -1,0 +1,231 @@
+"""The estimator beside hand-computed bytes and seconds of tiny plans, and beside the simulator's.
+
+Memory is the simulator's, byte by byte. Times are where a plan is so small that its time is known by hand; what
+pipelines, overlap and shared links make of larger ones is `tests/accuracy/test_search_quality.py`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from estimated_plan import estimated
+from support.plans import tiny_model
+
+from foretrain.cluster.cluster import Cluster
+from foretrain.compile.execution import Communication
+from foretrain.model.graph import Block, Model, Op, Tensor
+from foretrain.scenario import Scenario
+from foretrain.simulate import Simulation, peak_memory, simulate_scenario
+from foretrain.testing.asking import ask
+
+NODE = "1 x dgx-a100-80gb"
+ONE_NIC_EACH = "2 x aws:p3.16xlarge"  # eight devices of a node leave it by one card
+IDEAL = {
+    "host_seconds_per_kernel": 0.0,
+    "host_seconds_per_collective": 0.0,
+    "overlaps_pipeline": True,
+    "host_blocks_on_pipeline": False,
+    "scatters_pipeline": False,
+    "clips_gradients": False,
+    "overlaps_gradients": False,
+}
+
+
+@cache
+def chain(*widths: int) -> Model:
+    """Linear layers without biases, each a block of its own."""
+    blocks = []
+    for number, (wide, out) in enumerate(pairwise(widths)):
+        x, y = (Tensor(n, ("batch", "seq", d)) for n, d in (("x", "hidden"), ("y", "hidden_out")))
+        sizes = (("batch", 1), ("seq", 16), ("hidden", wide), ("hidden_out", out))
+        weight = Tensor("weight", ("hidden", "hidden_out"), "weight")
+        op = Op("fc", "linear", sizes, (x,), (y,), (weight,))
+        blocks.append(Block(f"layer{number}", (op,), (x,), (y,), 1, sizes))
+    return Model("chain", tuple(blocks), 16)
+
+
+def asked(model: Model | str, plan: str, *, on=NODE, batch=16, stack="megatron", **options):
+    model = tiny_model(model) if isinstance(model, str) else model
+    return ask(
+        model, on=on, plan=plan, batch=batch, micro_batch=1, runtime=stack, runtime_options=options
+    )
+
+
+def ideal(model: Model, plan: str, **more) -> Scenario:
+    return asked(model, plan, **(IDEAL | more))
+
+
+def alone(simulated: Simulation, purpose: str) -> list[float]:
+    """Seconds of each collective for a purpose, with nothing else on its links."""
+    return [
+        float(simulated.costs.item_seconds[:, number].max())
+        for number, item in enumerate(simulated.graph.items)
+        if isinstance(item.work, Communication) and item.work.purpose == purpose
+    ]
+
+
+# --- memory ---------------------------------------------------------------------------------------------
+
+STACKS = ("megatron", "megatron-deepspeed", "nemo", "fsdp", "fsdp2", "ddp", "deepspeed", "horovod")
+PLANS = (
+    "dp8",
+    "dp8 zero1",
+    "dp8 zero2",
+    "dp8 zero3",
+    "dp8 zero1 offload=optimizer",
+    "dp8 zero3 buckets=1MiB",
+    "pp4 dp2",
+    "pp4 gpipe dp2",
+    "pp2 dp4 recompute=full",
+    "tp2 pp2 dp2 zero1 sp",
+)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("stack", STACKS)
+def test_memory_is_the_simulators(stack, plan):
+    scenario = asked("gpt", plan, stack=stack)
+    found = estimated(scenario)
+    # of two nearly equal moments each may take another for the fullest
+    near = 2e-6 if "gpipe" in plan or "buckets" in plan else 1e-9
+    assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=near)
+
+
+@pytest.mark.parametrize("plan", ["pp2 vpp2 dp4", "pp4 zb-h1 dp2"])
+@pytest.mark.parametrize("stack", STACKS)
+def test_memory_of_schedules_with_a_closed_form_of_their_own_is_close(stack, plan):
+    """Micro-batches in flight are exact; which of their parts are at work at the fullest moment is not."""
+    scenario = asked("gpt", plan, stack=stack)
+    assert estimated(scenario).memory[0] == pytest.approx(
+        peak_memory(scenario).peak_bytes, rel=3e-3
+    )
+
+
+@pytest.mark.parametrize("model", ["llama", "moe", "cnn"])
+@pytest.mark.parametrize("plan", ["dp8 zero1", "dp8 zero3", "pp2 dp4"])
+def test_memory_is_the_simulators_for_other_ops(model, plan):
+    scenario = asked(model, plan)
+    found = estimated(scenario)
+    assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=1e-9)
+
+
+def held(model: Model, plan: str, **options) -> float:
+    return float(estimated(asked(model, plan, fragmentation=0.0, **options)).memory[0])
+
+
+def test_states_of_adam_in_mixed_precision_take_18_bytes_an_element():
+    """bf16 weights 2, fp32 gradients 4, master 4 and moments 8; ZeRO splits the last two."""
+    small, large = chain(256, 256), chain(256, 256 + 8)
+    more = 256 * 8
+    beside = 16 * 8 * 2  # of one micro-batch's output that the wider layer hands on
+    for plan, each in (("dp8", 18.0), ("dp8 zero1", 6.0 + 12.0 / 8)):
+        grown = held(large, plan) - held(small, plan)
+        assert grown == pytest.approx(each * more, abs=2 * beside)
+
+
+@pytest.mark.parametrize(("plan", "share"), [("dp8", 0.0), ("dp8 zero1", 1 / 8)])
+def test_copies_of_an_update_are_held_of_split_states_alone(plan, share):
+    model = chain(512, 512)
+    more = held(model, plan, update_copies=2.0) - held(model, plan, update_copies=0.0)
+    assert more == pytest.approx(2.0 * 12.0 * 512 * 512 * share)
+
+
+def kept(plan: str, batch: int) -> float:
+    """Bytes that the plan holds beyond those of a step with one micro-batch."""
+    model = chain(1024, 1024, 1024, 1024, 1024)
+    bare = {"on": Cluster.of(NODE).first(4), "fragmentation": 0.0}
+    return float(
+        estimated(asked(model, plan, batch=batch, **bare)).memory[0]
+        - estimated(asked(model, plan, batch=1, **bare)).memory[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "in_flight"), [("1f1b", 4), ("gpipe", 16), ("zb-h1", 4)]
+)  # fmt: skip
+def test_the_first_of_four_stages_keeps_as_many_micro_batches_as_are_in_flight(schedule, in_flight):
+    one = 16 * 1024 * 2.0  # its layer's input in bf16
+    assert kept(f"pp4 {schedule}", 16) == pytest.approx((in_flight - 1) * one)
+
+
+# --- the update -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", ["megatron", "megatron-deepspeed", "ddp", "fsdp", "deepspeed"])
+def test_an_update_takes_what_it_does_in_the_simulator(stack):
+    scenario = asked("gpt", "dp1", on=Cluster.of(NODE).first(1), stack=stack)
+    optimizer = simulate_scenario(scenario).prediction.stalls["optimizer"]
+    assert estimated(scenario).update[0] == pytest.approx(optimizer, rel=5e-3)
+
+
+def test_an_accumulation_buffer_is_cleared_and_for_clipping_read_twice_and_written():
+    """Adam moves 2 + 2 + 4 · 6 = 28 bytes an element, a buffer of fp32 gradients 2 more of its own and 4 a pass."""
+    model, one = chain(8192, 8192), Cluster.of(NODE).first(1)
+    plain, cleared, clipped = (
+        float(estimated(asked(model, "dp1", on=one, adds_gradients=a, clips_gradients=c)).update[0])
+        for a, c in ((False, False), (True, False), (True, True))
+    )
+    passes = (clipped - plain) / (cleared - plain)
+    assert passes == pytest.approx((2.0 + 16.0) / (2.0 + 4.0), rel=0.01)
+
+
+def test_the_norm_of_gradients_is_added_up_over_all_ranks_before_the_update():
+    far = Cluster.of("2 x dgx-a100-80gb").scaled(network_latency=1000.0)
+    scenarios = [
+        asked("gpt", "tp2 pp2 dp4", on=far, clips_gradients=c, adds_gradients=False)
+        for c in (False, True)
+    ]
+    free, clipped = (float(estimated(s).update[0]) for s in scenarios)
+    (norm,) = alone(simulate_scenario(scenarios[1]), "norm")
+    assert clipped - free == pytest.approx(norm, rel=1e-3)
+
+
+# --- reductions -----------------------------------------------------------------------------------------
+
+
+def test_equal_stages_reduce_for_as_long_as_the_first_one_does():
+    """Going back, the first stage is the last to be done: what the others reduce, they do while it is at work."""
+    scenario = ideal(chain(*[2048] * 5), "pp4 dp2")
+    simulated = simulate_scenario(scenario)
+    (reduction,) = alone(simulated, "data")
+    found = estimated(scenario)
+    assert found.data[0] == pytest.approx(reduction, rel=1e-6)
+    assert found.seconds[0] == pytest.approx(simulated.step_seconds, rel=0.01)
+
+
+def test_the_last_stage_reduces_while_those_before_it_go_back():
+    """All weights on the last stage: what is left of its reduction when the first stage is through."""
+    scenario = ideal(chain(64, 64, 64, 4096, 8192), "pp4 dp2")
+    simulated = simulate_scenario(scenario)
+    reduction = max(alone(simulated, "data"))
+    found = estimated(scenario)
+    assert 0.85 * reduction < found.data[0] < reduction
+    assert found.seconds[0] == pytest.approx(simulated.step_seconds, rel=0.005)
+
+
+def test_stages_with_like_weights_share_the_card_of_their_node():
+    """Four stages on each node reduce over one card at once, but for what the first may do alone at the end."""
+    scenario = ideal(chain(*[2048] * 5), "pp4 dp4 order=pp-tp-dp", on=ONE_NIC_EACH)
+    (reduction,) = alone(simulate_scenario(scenario), "data")
+    assert estimated(scenario).data[0] == pytest.approx(4.0 * reduction, rel=0.03)
+
+
+def test_a_stage_that_holds_all_weights_has_the_card_of_its_node_for_itself():
+    scenario = ideal(chain(64, 64, 64, 4096, 8192), "pp4 dp4 order=pp-tp-dp", on=ONE_NIC_EACH)
+    reduction = max(alone(simulate_scenario(scenario), "data"))
+    assert estimated(scenario).data[0] == pytest.approx(reduction, rel=0.02)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_split_states_are_reduced_to_their_owners_and_weights_gathered(zero):
+    """A ring moves as much in a reduce-scatter and an all-gather as in an all-reduce."""
+    scenario = ideal(chain(4096, 4096), f"dp8 zero{zero}")
+    simulated = simulate_scenario(scenario)
+    found = estimated(scenario)
+    assert found.seconds[0] == pytest.approx(simulated.step_seconds, rel=0.03)
+    whole = ideal(chain(4096, 4096), "dp8")
+    if zero:
+        assert found.update[0] < estimated(whole).update[0]
+        assert found.data[0] < estimated(whole).data[0]

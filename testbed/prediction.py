@@ -144,7 +144,7 @@ def _question(configuration: Configuration, machine: Machine, collective: str) -
         runtime_options=options,
     )
     # Gloo lays one ring in the order of ranks, whatever the cables.
-    network_for(question).laying.follows_cables = False
+    network_for(question).flow_mapping.follows_cables = False
     return question
 
 

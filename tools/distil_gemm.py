@@ -22,8 +22,8 @@ from zlib import compress
 import gemm_readings as readings
 import numpy as np
 from gemm_readings import ROOT, Readings
+from isotonic import rising
 from numpy.typing import NDArray
-from rising import rising
 from scipy import sparse
 from scipy.sparse.linalg import cg, splu
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.catalog import nodes
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.crowd import crowd
+from foretrain.cost.contention import crowd
 from foretrain.cost.curves import Curve, Key, Table, shipped
 from foretrain.cost.network import Network
 

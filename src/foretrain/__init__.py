@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from foretrain.cases import predict_cases as predict_cases
     from foretrain.cluster import Cluster as Cluster
     from foretrain.exports import export as export
-    from foretrain.followups import compile_graph as compile_graph
-    from foretrain.followups import fit as fit
-    from foretrain.followups import whatif as whatif
+    from foretrain.fits import fit as fit
+    from foretrain.forecast import compile_graph as compile_graph
     from foretrain.forecast import predict as predict
     from foretrain.measure import calibrate as calibrate
     from foretrain.model.graph import Model as Model
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from foretrain.searching import search as search
     from foretrain.sweeps import sweep as sweep
     from foretrain.validation import validate as validate
+    from foretrain.whatifs import whatif as whatif
 
 _HOME = {
     "Cluster": "foretrain.cluster",
@@ -49,10 +49,10 @@ _HOME = {
     "Workload": "foretrain.model.workload",
     "calibrate": "foretrain.measure",
     "compare": "foretrain.analysis.compare",
-    "compile_graph": "foretrain.followups",
+    "compile_graph": "foretrain.forecast",
     "explain": "foretrain.analysis.explain",
     "export": "foretrain.exports",
-    "fit": "foretrain.followups",
+    "fit": "foretrain.fits",
     "measure": "foretrain.measure",
     "predict": "foretrain.forecast",
     "predict_cases": "foretrain.cases",
@@ -61,7 +61,7 @@ _HOME = {
     "search": "foretrain.searching",
     "sweep": "foretrain.sweeps",
     "validate": "foretrain.validation",
-    "whatif": "foretrain.followups",
+    "whatif": "foretrain.whatifs",
 }
 
 __all__ = [

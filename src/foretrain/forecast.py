@@ -1,25 +1,27 @@
-"""The façade: from names to a Prediction."""
+"""The façade: from names to a Prediction, or to the compiled program behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Unpack
 
+from foretrain.analysis.answer import Answer
 from foretrain.analysis.prediction import Prediction
-from foretrain.asked import Asked, ClusterLike, ModelLike
-from foretrain.keywords import keywords
+from foretrain.asked import OF_JOBS, Asked, AskedStep, ClusterLike, ModelLike
+from foretrain.compile.execution import ExecutionGraph
+from foretrain.keywords import JobWords, keywords
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource
 from foretrain.plan.plan import Plan
 from foretrain.resolving import ask
 from foretrain.runtime import Runtime
-from foretrain.scenario import Measured
-from foretrain.simulate import answer
+from foretrain.scenario import Measured, Scenario
+from foretrain.simulate import answer, compile_scenario
 
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
-    from foretrain.keywords import JobWords
 
 
 @keywords(Asked)
@@ -94,3 +96,32 @@ def predict(
         **job,
     )
     return answer(scenario)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Compiled(Answer, ExecutionGraph):
+    """The compiled program of a step, and of which."""
+
+    asked: Scenario
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._told()
+
+
+@keywords(AskedStep, of_jobs=OF_JOBS)
+def compile_graph(model: ModelLike, **question: Unpack[AskedStep]) -> Compiled:
+    """Return the compiled program of a step: rank classes, streams, tasks and their dependencies.
+
+    Args:
+        model: as for `predict`.
+        **question: the keywords of `predict` but those of a job.
+
+    >>> from foretrain import compile_graph
+    >>> graph = compile_graph("gpt2", on="1 x dgx-h100", plan="tp4 dp2", batch=64)
+    >>> len(graph.stages), len(graph.task_kind) > 0
+    (1, True)
+    """
+    asked = ask(model, **question)
+    graph = compile_scenario(asked)
+    own = {field.name: getattr(graph, field.name) for field in fields(ExecutionGraph)}
+    return Compiled(**own, asked=asked)

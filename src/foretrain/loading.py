@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretrain.errors import FileError, InputError, did_you_mean, hint
 from foretrain.limits import QUANTITY, is_finite, shown
-from foretrain.remembered import remembered
+from foretrain.parse_cache import parse_cached
 
 if TYPE_CHECKING:
     import yaml
@@ -247,7 +247,7 @@ def load_yaml(path_or_text: str | Path, what: str = "a YAML document") -> Any:
 
 def load_own_yaml(path: Path) -> Any:
     """A YAML file that ships with the package: tests have checked its shape, so only parse it."""
-    return remembered(path, _parsed)
+    return parse_cached(path, _parsed)
 
 
 def _parsed(text: str) -> Any:

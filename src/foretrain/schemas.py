@@ -7,7 +7,7 @@ from typing import Any
 
 from foretrain.analysis.document import prediction_schema
 from foretrain.case_schema import case_schema
-from foretrain.cluster.forms import ClusterForm
+from foretrain.cluster.schema import ClusterForm
 from foretrain.errors import InputError, did_you_mean
 from foretrain.measurement.calibration import Calibration
 from foretrain.model.document import ModelDocument

@@ -12,10 +12,10 @@ from foretrain.analysis.answer import Table
 from foretrain.analysis.prediction import Prediction
 from foretrain.asked import ClusterLike, ModelLike, Options, word_of
 from foretrain.errors import InputError
-from foretrain.followups import changed, expect_changes
 from foretrain.keywords import keywords
 from foretrain.simulate import answer
 from foretrain.units import rounded_seconds
+from foretrain.whatifs import changed, expect_changes
 
 __all__ = ["Point", "Sweep", "sweep"]
 

@@ -88,7 +88,7 @@ def test_a_million_nodes_are_refused_in_seconds(name, tmp_path: Path):
 
 def test_just_below_the_limits_is_read(tmp_path: Path):
     from foretrain import Cluster
-    from foretrain.cluster.forms import MOST_CABLES
+    from foretrain.cluster.schema import MOST_CABLES
 
     path = tmp_path / "many.yaml"
     cables = [f"[{i % 500},{(i % 500 + 1 + i // 500) % 500},1Gb/s]" for i in range(MOST_CABLES)]

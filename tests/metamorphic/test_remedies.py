@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foretrain.analysis.sensitivity import WORTH_SAYING
-from foretrain.followups import changed
 from foretrain.simulate import simulate_scenario
+from foretrain.whatifs import changed
 
 from .cases import Case, every, hold
 

@@ -13,9 +13,9 @@ import typer
 
 import foretrain
 from foretrain.cli.app import COMMANDS, app_for, app_with
-from foretrain.cli.as_given import let_texts_through
+from foretrain.cli.parsing import let_texts_through
 from foretrain.loading import load_own_yaml
-from foretrain.remembered import cache_folder, remembered
+from foretrain.parse_cache import cache_folder, parse_cached
 
 PREDICT = (
     "predict", "gpt3-175b", "--on", "128 x dgx-a100-80gb", "--plan", "tp8 pp16 dp8", "--batch", "1536",
@@ -24,7 +24,7 @@ PREDICT = (
 # Validators, template engines and other formats: nothing of it has a part in the answer to a plain question.
 UNWANTED = (
     "pydantic", "scipy", "torch", "jinja2", "rich", "yaml", "msgspec", "networkx", "unittest",
-    "foretrain.cluster.forms", "foretrain.cluster.documents", "foretrain.cluster.topologies.torus",
+    "foretrain.cluster.schema", "foretrain.cluster.documents", "foretrain.cluster.topologies.torus",
     "foretrain.model.huggingface", "foretrain.model.document", "foretrain.model.case",
     "foretrain.model.zoo.llama", "foretrain.model.zoo.cnn", "foretrain.report.html",
     "foretrain.report.terminal", "foretrain.cli.sweep", "foretrain.testing", "foretrain.schemas",
@@ -135,7 +135,7 @@ def counted(path: Path) -> tuple[object, int]:
         calls.append(text)
         return {"lines": text.split("\n"), True: 1.5}
 
-    return remembered(path, parse), len(calls)
+    return parse_cached(path, parse), len(calls)
 
 
 def test_a_file_is_parsed_once_until_it_changes(tmp_path: Path, cache: Path) -> None:

@@ -16,9 +16,9 @@ from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.curves import Curve, OwnCurves, Table, share
 from foretrain.cost.joints import joint_of
 from foretrain.cost.network import network_of
-from foretrain.followups import whatif
 from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask, bare
+from foretrain.whatifs import whatif
 
 TRANSFORMER = {"model": "gpt3-350m", "batch": 8, "micro_batch": 1, "seq": 512, "runtime": bare()}
 MB = 2**20
@@ -357,7 +357,7 @@ def own(seconds=2e-3, domains=2):
 
 
 def test_own_curves_follow_a_what_if():
-    from foretrain.cost.crowd import crowd
+    from foretrain.cost.contention import crowd
 
     measured, curve = own()
     groups = np.arange(16)[None, :]

@@ -11,10 +11,10 @@ from foretrain.cases import predict_case
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import with_stragglers
 from foretrain.errors import InputError
-from foretrain.followups import whatif
 from foretrain.forecast import predict
 from foretrain.limits import DEVICES, LAYERS, shown
 from foretrain.model.load import load_model
+from foretrain.whatifs import whatif
 
 ASK: dict[str, Any] = {"on": "1 x dgx-a100-80gb", "plan": "dp8", "batch": 8, "seq": 128}
 HUGE = 10**400

@@ -25,7 +25,7 @@ DIRECT = (
 def ring_rate(cluster: Cluster, follows: bool = True) -> float:
     """Bytes/s of a ring over all devices, at the links' rated bandwidth."""
     network = Network(cluster)
-    network.laying.follows_cables &= follows
+    network.flow_mapping.follows_cables &= follows
     groups = np.arange(cluster.device_count)[None, :]
     loads = network.pattern_loads(RING, groups)
     total = np.bincount(loads.link, loads.weight, minlength=len(network.capacity))
@@ -54,14 +54,14 @@ def test_rings_along_cables_beat_the_order_of_ranks_and_no_bound(network):
 )
 def test_switched_networks_keep_the_order_of_ranks(network):
     cluster = Cluster.of(f"16 x p3.2xlarge on {network}")
-    assert not Network(cluster).laying.follows_cables
+    assert not Network(cluster).flow_mapping.follows_cables
     assert ring_rate(cluster) == ring_rate(cluster, follows=False)
 
 
 def test_every_byte_goes_round_every_domain_once():
     cluster = Cluster.of("24 x p3.8xlarge on random(p=0.3)")
     groups = np.arange(96)[None, :]
-    flows = Network(cluster).laying.flows(RING, groups)
+    flows = Network(cluster).flow_mapping.flows(RING, groups)
     sent, got = (np.bincount(end, flows.weight, minlength=96) for end in (flows.src, flows.dst))
     assert sent == pytest.approx(np.ones(96))
     assert got == pytest.approx(np.ones(96))
@@ -77,10 +77,10 @@ def test_uneven_domains_and_groups_of_some_nodes_are_laid_too():
             "network": network,
         }
     )
-    flows = Network(cluster).laying.flows(RING, np.arange(12)[None, :])
+    flows = Network(cluster).flow_mapping.flows(RING, np.arange(12)[None, :])
     assert np.bincount(flows.dst, flows.weight, minlength=12).min() > 0
     eight = Cluster.of("8 x p3.2xlarge on random(p=0.6)")
-    flows = Network(eight).laying.flows(RING, np.array([[0, 2, 4, 6], [1, 3, 5, 7]]))
+    flows = Network(eight).flow_mapping.flows(RING, np.array([[0, 2, 4, 6], [1, 3, 5, 7]]))
     assert set(flows.group.tolist()) == {0, 1}
     assert all(src % 2 == dst % 2 for src, dst in zip(flows.src, flows.dst, strict=True))
 
@@ -169,16 +169,16 @@ def test_latency_of_cables_counts_per_direction():
 
 def test_a_hop_is_as_late_as_its_cables():
     cluster = line("1ms", "3ms")
-    laying = Network(cluster).laying
+    flow_mapping = Network(cluster).flow_mapping
     send = next(a for a in ALGORITHMS if a.name == "send")
     usual = cluster.layout.port_latency[0]
-    late = laying.delays(send, np.array([[0, 2], [2, 0]]))
+    late = flow_mapping.delays(send, np.array([[0, 2], [2, 0]]))
     assert late == pytest.approx([2e-3 - usual, 6e-3 - usual])
 
 
 def test_one_switch_adds_nothing():
     cluster = Cluster.of("8 x p3.2xlarge")
-    assert Network(cluster).laying.delays(RING, np.arange(8)[None, :]).tolist() == [0.0]
+    assert Network(cluster).flow_mapping.delays(RING, np.arange(8)[None, :]).tolist() == [0.0]
 
 
 # --- choices that cannot run --------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from foretrain import predict
 from foretrain.compile.execution import Communication, Compute, Vectors
-from foretrain.followups import compile_graph
+from foretrain.forecast import compile_graph
 from foretrain.model import zoo
 from foretrain.model.graph import Op
 from foretrain.model.ops import family

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from foretrain import __version__
-from foretrain.cli.as_given import let_texts_through
 from foretrain.cli.options import HELP, command
+from foretrain.cli.parsing import let_texts_through
 from foretrain.named import named
 
 # Command -> "module:function" under foretrain.cli, or the app of a group of commands; in the order help shows

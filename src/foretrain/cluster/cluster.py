@@ -263,7 +263,7 @@ class Cluster:
 
     def describe(self) -> str:
         """A short human-readable description."""
-        from foretrain.cluster.showing import described
+        from foretrain.cluster.describe import described
 
         return described(self)
 

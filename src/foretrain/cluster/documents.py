@@ -29,7 +29,9 @@ from foretrain.cluster.build import (
 )
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.forms import (
+from foretrain.cluster.link import Network, NetworkEdge, Nics, self_loop
+from foretrain.cluster.node import Node, network_kind
+from foretrain.cluster.schema import (
     MOST_CABLES,
     MOST_RUNS,
     MOST_VERTICES,
@@ -42,8 +44,6 @@ from foretrain.cluster.forms import (
     too_many,
     tried,
 )
-from foretrain.cluster.link import Network, NetworkEdge, Nics, self_loop
-from foretrain.cluster.node import Node, network_kind
 from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.loading import validated

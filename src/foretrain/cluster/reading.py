@@ -80,7 +80,7 @@ def _from_words(spec: str) -> Cluster:
 def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluster:
     # here, because a cluster without a word on its network has no use for forms
     from foretrain.cluster.documents import joined, network_of, with_network
-    from foretrain.cluster.forms import NetworkForm, tried
+    from foretrain.cluster.schema import NetworkForm, tried
 
     faults: list[str] = []
     form = NetworkForm(**shape)
@@ -156,7 +156,7 @@ def _expect_readable(path: Path) -> None:
     Every value of a YAML document needs a comma or a line of its own, so counting those bounds what there is to
     read at some 40 microseconds each.
     """
-    from foretrain.cluster.forms import MOST_CABLES
+    from foretrain.cluster.schema import MOST_CABLES
 
     remedy = (
         'Write identical nodes as one entry ("1000 x t4") and specify a topology (fat-tree, '

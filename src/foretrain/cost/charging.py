@@ -101,7 +101,7 @@ def priced(
 
     `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
     """
-    collective = network.laying.named(work.collective)
+    collective = network.flow_mapping.named(work.collective)
     summed = _summed(network, work, wiring) if isinstance(work, Vectors) else 0.0
     if isinstance(work, Tokens | Vectors):
         places = wiring.domains if wiring.domains > 1 else len(members)

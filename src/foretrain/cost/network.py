@@ -27,8 +27,8 @@ from foretrain.cost.collectives.selector import (
     reported_latency,
 )
 from foretrain.cost.curves import OwnCurves, Table, shipped
+from foretrain.cost.flow_mapping import FlowMapping
 from foretrain.cost.joints import Joints
-from foretrain.cost.laying import Laying
 
 FAST_FAMILIES = ("nvlink", "xgmi")
 Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or party
@@ -122,7 +122,7 @@ class Network:
         self.inside_latency = nodes[0].interconnect.latency_scale
         self.between_latency = 1.0 if nics is None else nics.latency_scale
         self.reported *= self.between_latency
-        self.laying = Laying(cluster, capacity)
+        self.flow_mapping = FlowMapping(cluster, capacity)
         self.joints = Joints(cluster)
         # what was asked before of groups on like links (`charging`)
         self.prices: dict[tuple[object, ...], dict[tuple[str, float, str], Price]] = {}
@@ -149,17 +149,17 @@ class Network:
         return np.asarray(self.cluster.device_kind, dtype=np.uint64)
 
     def algorithms(self, collective: str) -> tuple[Algorithm, ...]:
-        return algorithms_for(self.laying.named(collective), self.library, self.choose)
+        return algorithms_for(self.flow_mapping.named(collective), self.library, self.choose)
 
     def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
         patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
     def parties(self, collective: str, groups: Ints) -> Parties | None:
-        return self.laying.parties(self.algorithms(collective)[0], groups)
+        return self.flow_mapping.parties(self.algorithms(collective)[0], groups)
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
-        flows = self.laying.flows(algorithm, groups)
+        flows = self.flow_mapping.flows(algorithm, groups)
         routes = self.cluster.topology.routes(flows.src, flows.dst)
         owner = routes.owner
         link = np.asarray(routes.links, dtype=np.int64)
@@ -167,7 +167,7 @@ class Network:
             # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
             # both are short against the compute between them. Sends get a lane of their own there.
             link = np.where(self.is_network[link], link, link + self.links)
-        parties = self.laying.parties(algorithm, groups)
+        parties = self.flow_mapping.parties(algorithm, groups)
         mover = flows.group if parties is None else parties.of[flows.src]
         return Loads(group=mover[owner], link=link, weight=flows.weight[owner] * routes.share)
 
@@ -198,7 +198,9 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
                 number[communicator, algorithm.pattern, mover_class] = first + mover_class
             loads = network.pattern_loads(algorithm, found.groups)
             own.append(_own_rate(network, loads, movers.examples))
-            delays.append(network.laying.delays(algorithm, found.groups[found.examples])[home])
+            delays.append(
+                network.flow_mapping.delays(algorithm, found.groups[found.examples])[home]
+            )
             crossed = _crossings(loads, movers.group_class, len(movers.examples))
             links.append(crossed.link)
             flows.append(first + crossed.group)

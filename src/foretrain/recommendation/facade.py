@@ -17,10 +17,10 @@ from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.planning.constraints import parse
+from foretrain.recommendation.evaluate import Look, Miss, nearest
 from foretrain.recommendation.figures import figure
 from foretrain.recommendation.job import Dataset, Job
 from foretrain.recommendation.job import job as job_of
-from foretrain.recommendation.looking import Look, Miss, nearest
 from foretrain.recommendation.offers import Candidate, Offer, Terms, front
 from foretrain.recommendation.prices import (
     BUYING,

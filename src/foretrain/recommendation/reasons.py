@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foretrain.cluster.headroom import fill
+from foretrain.recommendation.evaluate import Miss
 from foretrain.recommendation.job import Job
-from foretrain.recommendation.looking import Miss
 from foretrain.recommendation.offers import Offer, Terms
 from foretrain.units import show_bytes
 

@@ -207,7 +207,7 @@ _CLUSTER = re.compile(r"^\s*\d[\d,_]*\s*[x×*]|\+|\son\s|\.(?:ya?ml|json)\s*$", 
 
 def cluster_page(cluster: Cluster) -> Page:
     """The machines and the network that joins them, as a drawing and as data."""
-    from foretrain.cluster.drawing import drawn_network, drawn_nodes, topology_facts
+    from foretrain.cluster.ascii_topology import drawn_network, drawn_nodes, topology_facts
 
     facts = topology_facts(cluster)
     sections = [Section("Nodes", lines=tuple(drawn_nodes(facts)))]

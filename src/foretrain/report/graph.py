@@ -19,7 +19,7 @@ from foretrain.compile.execution import (
     Item,
     Work,
 )
-from foretrain.followups import Compiled
+from foretrain.forecast import Compiled
 from foretrain.report import words
 from foretrain.report.page import Page, Section, listed
 from foretrain.scenario import Scenario

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.asked import ClusterLike, ModelLike
 from foretrain.errors import InputError, RuntimePresetError
+from foretrain.keywords import JobWords
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource
@@ -17,7 +18,6 @@ from foretrain.scenario import Measured
 
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
-    from foretrain.keywords import JobWords
 
 
 AUTO = "auto"

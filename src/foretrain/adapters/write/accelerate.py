@@ -10,7 +10,7 @@ from typing import Any
 
 from foretrain.adapters.write.job import Account, Job
 from foretrain.adapters.write.launching import uneven_nodes
-from foretrain.adapters.write.written import yaml_text
+from foretrain.adapters.write.text import yaml_text
 
 TITLE = "Accelerate"
 

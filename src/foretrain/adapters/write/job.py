@@ -10,7 +10,7 @@ import numpy as np
 
 from foretrain.adapters.write.architecture import shape_of
 from foretrain.adapters.write.plan_words import said
-from foretrain.adapters.write.written import one_line
+from foretrain.adapters.write.text import one_line
 from foretrain.compile.compile import micro_batches
 from foretrain.compile.passes.place import finer, place
 from foretrain.errors import Bug, ModelError

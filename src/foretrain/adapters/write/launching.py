@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from foretrain.adapters.write.job import Account, Job
-from foretrain.adapters.write.written import one_line
+from foretrain.adapters.write.text import one_line
 
 SCRIPT = "launch.sh"  # every target has one
 

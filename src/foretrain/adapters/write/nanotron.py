@@ -9,7 +9,7 @@ from typing import Any
 
 from foretrain.adapters.write.job import Account, Job
 from foretrain.adapters.write.launching import torchrun_script
-from foretrain.adapters.write.written import yaml_text
+from foretrain.adapters.write.text import yaml_text
 from foretrain.model.shape import TransformerShape
 
 TITLE = "nanotron"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from foretrain.cluster.forms import DeviceForm, LinkForm, NodeForm, normal_node, tried
+from foretrain.cluster.schema import DeviceForm, LinkForm, NodeForm, normal_node, tried
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.arrays import Ints
+from foretrain.cluster.connectivity import expect_joined
 from foretrain.cluster.fabric import Fabric, Site, no_route
-from foretrain.cluster.forms import MOST_VERTICES, too_many
 from foretrain.cluster.link import Network, NetworkEdge, self_loop
-from foretrain.cluster.parts import expect_joined
 from foretrain.cluster.quantities import STRICT
 from foretrain.cluster.routing import shortest_routed
+from foretrain.cluster.schema import MOST_VERTICES, too_many
 from foretrain.errors import ClusterError, did_you_mean
 
 __all__ = ["Parameters", "build"]

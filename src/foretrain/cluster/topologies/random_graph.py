@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from foretrain.cluster.connectivity import expect_joined
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, expect_links, no_route
 from foretrain.cluster.link import Network
-from foretrain.cluster.parts import expect_joined
 from foretrain.cluster.quantities import STRICT, Bandwidth, Number, Seconds
 from foretrain.cluster.routing import shortest_routed
 from foretrain.errors import ClusterError

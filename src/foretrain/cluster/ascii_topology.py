@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrain.cluster.describe import port_rate
 from foretrain.cluster.fabric import Fabric
-from foretrain.cluster.showing import port_rate
-from foretrain.cluster.survey import (
+from foretrain.cluster.network_metrics import (
     LinkKind,
     bisection_bandwidth,
     diameter,

@@ -1,4 +1,4 @@
-"""Laying: between which ranks an algorithm's flows run on a given cluster, and how far apart those are.
+"""Flow mapping: between which ranks an algorithm's flows run on a given cluster, and how far apart those are.
 
 Algorithms know ranks and domains only. On switched networks nodes are numbered leaf by leaf, and rings in the
 order of ranks are what libraries lay. Where nodes are cabled to each other, or the user drew the network, rings
@@ -30,7 +30,7 @@ SWITCHED = ("star", "fat-tree", "rail-optimised", "hierarchical", "dragonfly")
 RINGS = ("ring", "hierarchical ")
 
 
-class Laying:
+class FlowMapping:
     """Flows of algorithms over one cluster's links; `capacity` is what each of them reaches."""
 
     def __init__(self, cluster: Cluster, capacity: Floats) -> None:

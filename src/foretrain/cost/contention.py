@@ -55,7 +55,7 @@ def crowd(network: Network, groups: Ints, collective: str, library: str) -> Crow
         used = np.flatnonzero(alone)
         rates[algorithm.pattern] = float(rate[slowest])
         own[algorithm.pattern] = float((network.capacity[used] / alone[used]).min(initial=np.inf))
-        late = network.laying.delays(algorithm, groups[slowest : slowest + 1])
+        late = network.flow_mapping.delays(algorithm, groups[slowest : slowest + 1])
         delays[algorithm.pattern] = network.reported + float(late[0])
         is_network |= bool(network.is_network[used].any())
     members = groups[slowest]

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "made_once", "remembered"]
+__all__ = ["cache_folder", "made_once", "parse_cached"]
 
 # Of how it is kept and parsed; another number forgets everything that was kept.
 _FORM = f"1 {sys.implementation.cache_tag} {marshal.version} ".encode()
 _HASH = 32
 
 
-def remembered(path: Path, parse: Callable[[str], Any]) -> Any:
+def parse_cached(path: Path, parse: Callable[[str], Any]) -> Any:
     """`parse` of the text at `path`: plain values, from the last call if the text is still the same."""
     text = path.read_bytes()
     return made_once(f"{path.parent.name}-{path.stem}", text, lambda: parse(text.decode("utf-8")))

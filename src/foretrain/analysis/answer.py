@@ -18,10 +18,10 @@ class Answer(ABC):
         """The document: plain values that JSON can hold, in SI units."""
 
     def _told(self) -> dict[str, Any]:
-        """The document of its page, for an answer that has no other."""
-        from foretrain.report import page_of
+        """What its report holds, for an answer that has no other document."""
+        from foretrain.report import document_of
 
-        return dict(page_of(self).document)
+        return dict(document_of(self).data)
 
     def save(self, path: str | Path) -> None:
         """Write a report in the format the extension names: `.html`, `.json`, `.md`, `.csv`, `.txt`."""

@@ -1,4 +1,4 @@
-"""Pages about what is known: devices, nodes, links, models and runtimes."""
+"""The documents of what is known: devices, nodes, links, models and runtimes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foretrain.cluster import Cluster, Device, Link, Node, catalog
 from foretrain.errors import ForetrainError, InputError, did_you_mean
 from foretrain.model import zoo
-from foretrain.report.page import Page, Section
+from foretrain.report.document import Document, Facts, Lines, Section, Table
 from foretrain.report.words import usd
 from foretrain.runtime import Runtime, presets
 from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from foretrain.measurement.records import Measurement
 
 
-def list_page(kinds: Iterable[str]) -> Page:
+def list_document(kinds: Iterable[str]) -> Document:
     """Tables of the wanted kinds."""
-    sections = tuple(_TABLES[kind]() for kind in kinds)
-    document = {kind: list(_DOCUMENTS[kind]()) for kind in kinds}
-    rows = [{"kind": kind, **_flat(row)} for kind, found in document.items() for row in found]
-    counts = (counted(len(found), kind[:-1], kind) for kind, found in document.items())
-    return Page(", ".join(counts), document, sections, rows=rows)
+    data = {kind: list(_ROWS[kind]()) for kind in kinds}
+    counts = (counted(len(found), kind[:-1], kind) for kind, found in data.items())
+    return Document(
+        ", ".join(counts),
+        lambda: data,
+        lambda: tuple(_TABLES[kind]() for kind in data),
+        make_rows=lambda: [
+            {"kind": kind, **_flat(row)} for kind, found in data.items() for row in found
+        ],
+    )
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -41,12 +46,12 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _devices() -> Section:
+def _devices() -> Table:
     rows = tuple(
         (name, d.title, show_bytes(d.memory_bytes), show_bandwidth(d.memory_bandwidth), _fastest(d))
         for name, d in catalog.devices().items()
     )
-    return Section("devices", ("name", "title", "memory", "bandwidth", "peak"), rows, left=2)
+    return Table("devices", ("name", "title", "memory", "bandwidth", "peak"), rows, left=2)
 
 
 def _fastest(device: Device) -> str:
@@ -55,7 +60,7 @@ def _fastest(device: Device) -> str:
     return "" if dtype is None else f"{show_count(known[dtype]).removesuffix(' T')} TFLOP/s {dtype}"
 
 
-def _nodes() -> Section:
+def _nodes() -> Table:
     rows = tuple(
         (
             name,
@@ -66,10 +71,10 @@ def _nodes() -> Section:
         )
         for name, node in catalog.nodes().items()
     )
-    return Section("nodes", ("name", "devices", "interconnect", "network", "price"), rows, left=4)
+    return Table("nodes", ("name", "devices", "interconnect", "network", "price"), rows, left=4)
 
 
-def _links() -> Section:
+def _links() -> Table:
     rows = tuple(
         (
             name,
@@ -80,29 +85,29 @@ def _links() -> Section:
         )
         for name, link in catalog.links().items()
     )
-    return Section("links", ("name", "title", "tier", "bandwidth", "latency"), rows, left=3)
+    return Table("links", ("name", "title", "tier", "bandwidth", "latency"), rows, left=3)
 
 
-def _models() -> Section:
+def _models() -> Table:
     rows = []
     for name in zoo.names():
         model = zoo.build(name)
         seq = "" if model.seq_len is None else f"{model.seq_len:,}"
         rows.append((name, show_count(model.parameters), seq))
-    return Section("models", ("name", "parameters", "sequence"), tuple(rows))
+    return Table("models", ("name", "parameters", "sequence"), tuple(rows))
 
 
-def _runtimes() -> Section:
+def _runtimes() -> Table:
     rows = tuple(
         (name, preset.title, ", ".join(preset.aliases)) for name, preset in presets().items()
     )
-    return Section("runtimes", ("name", "title", "also known as"), rows, left=3)
+    return Table("runtimes", ("name", "title", "also known as"), rows, left=3)
 
 
-def _measurements() -> Section:
-    from foretrain.report.measurements import measurements_section
+def _measurements() -> Table:
+    from foretrain.report.measured import measurements_table
 
-    return measurements_section(_stored())
+    return measurements_table(_stored())
 
 
 def _stored() -> tuple[Measurement, ...]:
@@ -115,7 +120,7 @@ def _stored() -> tuple[Measurement, ...]:
         return store.rows()
 
 
-_TABLES: dict[str, Callable[[], Section]] = {
+_TABLES: dict[str, Callable[[], Table]] = {
     "devices": _devices,
     "nodes": _nodes,
     "links": _links,
@@ -162,12 +167,12 @@ def _runtime_rows() -> Iterator[dict[str, Any]]:
 
 
 def _measurement_rows() -> Iterator[dict[str, Any]]:
-    from foretrain.report.measurements import measurement_rows
+    from foretrain.measurement.exchange import plain
 
-    return iter(measurement_rows(_stored()))
+    return map(plain, _stored())
 
 
-_DOCUMENTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+_ROWS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "devices": _device_rows,
     "nodes": _node_rows,
     "links": _link_rows,
@@ -180,10 +185,10 @@ _DOCUMENTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 # --- one thing ----------------------------------------------------------------------------------
 
 
-def show_page_of(name: str) -> Page:
+def entry_document(name: str) -> Document:
     """Everything known about what `name` means, in every table that has it; a cluster is drawn."""
     if _CLUSTER.search(name):
-        return cluster_page(Cluster.of(name))
+        return cluster_document(Cluster.of(name))
     found = list(_found(name))
     if not found:
         known = [*catalog.devices(), *catalog.nodes(), *catalog.links(), *zoo.names(), *presets()]
@@ -191,34 +196,41 @@ def show_page_of(name: str) -> Page:
             f"no catalog entry named {name!r}.{did_you_mean(name, known)} See 'foretrain "
             "catalog list'."
         )
-    sections = tuple(
-        Section(f"{kind} {value.name}", ("", ""), tuple(_rows(facts)), left=2)
-        for kind, value, facts in found
+    titles = (f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found)
+    return Document(
+        "; ".join(titles),
+        lambda: {kind: facts for kind, _, facts in found},
+        lambda: tuple(
+            Facts(f"{kind} {value.name}", tuple(_rows(facts))) for kind, value, facts in found
+        ),
     )
-    document = {kind: facts for kind, _, facts in found}
-    titles = "; ".join(
-        f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found
-    )
-    return Page(titles, document, sections)
 
 
 _CLUSTER = re.compile(r"^\s*\d[\d,_]*\s*[x×*]|\+|\son\s|\.(?:ya?ml|json)\s*$", re.IGNORECASE)
 
 
-def cluster_page(cluster: Cluster) -> Page:
+def cluster_document(cluster: Cluster) -> Document:
     """The machines and the network that joins them, as a drawing and as data."""
-    from foretrain.cluster.drawing import drawn_network, drawn_nodes, topology_facts
+    from foretrain.cluster.drawing import topology_facts
 
     facts = topology_facts(cluster)
-    sections = [Section("Nodes", lines=tuple(drawn_nodes(facts)))]
+    devices, nodes = counted(cluster.device_count, "device"), counted(cluster.node_count, "node")
+    return Document(
+        f"{cluster.name}: {devices} in {nodes}",
+        lambda: {"cluster": facts},
+        functools.partial(_cluster_sections, cluster, facts),
+    )
+
+
+def _cluster_sections(cluster: Cluster, facts: dict[str, Any]) -> Iterator[Section]:
+    from foretrain.cluster.drawing import drawn_network, drawn_nodes
+
+    yield Lines("Nodes", tuple(drawn_nodes(facts)))
     network = facts["network"]
     if network is not None:
         title = f"Network: {network['topology']}, {network['kind']}"
-        sections.append(Section(title, lines=tuple(drawn_network(cluster, facts))))
-        sections.append(Section("Reach", ("", ""), tuple(_reach(network)), left=2))
-    devices, nodes = counted(cluster.device_count, "device"), counted(cluster.node_count, "node")
-    headline = f"{cluster.name}: {devices} in {nodes}"
-    return Page(headline, {"cluster": facts}, tuple(sections))
+        yield Lines(title, tuple(drawn_network(cluster, facts)))
+        yield Facts("Reach", tuple(_reach(network)))
 
 
 def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -310,7 +322,7 @@ def _shown(key: str, value: Any) -> str:
 # --- all things ---------------------------------------------------------------------------------
 
 
-def check_page() -> Page:
+def check_document() -> Document:
     """Build every row; a fault is a row that cannot be built or that has no source."""
     count, faults = 0, []
     for path, make in _rows_of_all():
@@ -320,11 +332,13 @@ def check_page() -> Page:
                 faults.append(f"{path}: has no source.")
         except (ForetrainError, ValueError, KeyError, TypeError) as error:
             faults.append(f"{path}: {error}")
-    headline = (
-        f"{counted(count, 'row')}, {counted(len(faults), 'error') if faults else 'no errors'}"
+    found = counted(len(faults), "error") if faults else "no errors"
+    return Document(
+        f"{counted(count, 'row')}, {found}",
+        lambda: {"rows": count, "faults": faults},
+        lambda: (Lines("Faults", faults),),
+        bool(faults),
     )
-    document = {"rows": count, "faults": faults}
-    return Page(headline, document, (Section("Faults", lines=tuple(faults)),), bool(faults))
 
 
 def _rows_of_all() -> Iterator[tuple[str, Callable[[], Any]]]:

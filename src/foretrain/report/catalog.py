@@ -6,28 +6,50 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretrain.cluster import Cluster, Device, Link, Node, catalog
 from foretrain.errors import ForetrainError, InputError, did_you_mean
 from foretrain.model import zoo
+from foretrain.model.graph import Model
 from foretrain.report.document import Document, Facts, Lines, Section, Table
 from foretrain.report.words import usd
-from foretrain.runtime import Runtime, presets
+from foretrain.runtime import Runtime, presets, runtime
 from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
     from foretrain.measurement.records import Measurement
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of entry: where its entries are, what a table shows of one, and what JSON holds."""
+
+    names: Callable[[], Iterable[str]]
+    get: Callable[[str], Any]
+    columns: dict[str, Callable[[Any], str]]  # but for the name
+    left: int = 1
+    find: Callable[[str], Any] | None = None  # by an alias too
+    row: Callable[[Any], dict[str, Any]] | None = None  # where it is not all that is known
+
+    def table(self, title: str) -> Table:
+        entries = ((name, self.get(name)) for name in self.names())
+        rows = tuple((name, *(cell(x) for cell in self.columns.values())) for name, x in entries)
+        return Table(title, ("name", *self.columns), rows, left=self.left)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [(self.row or _facts)(self.get(name)) for name in self.names()]
+
+
 def list_document(kinds: Iterable[str]) -> Document:
     """Tables of the wanted kinds."""
-    data = {kind: list(_ROWS[kind]()) for kind in kinds}
+    data = {kind: KINDS[kind].rows() if kind in KINDS else _measured_rows() for kind in kinds}
     counts = (counted(len(found), kind[:-1], kind) for kind, found in data.items())
     return Document(
         ", ".join(counts),
         lambda: data,
-        lambda: tuple(_TABLES[kind]() for kind in data),
+        lambda: (KINDS[kind].table(kind) if kind in KINDS else _measured() for kind in data),
         make_rows=lambda: [
             {"kind": kind, **_flat(row)} for kind, found in data.items() for row in found
         ],
@@ -46,68 +68,93 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _devices() -> Table:
-    rows = tuple(
-        (name, d.title, show_bytes(d.memory_bytes), show_bandwidth(d.memory_bandwidth), _fastest(d))
-        for name, d in catalog.devices().items()
-    )
-    return Table("devices", ("name", "title", "memory", "bandwidth", "peak"), rows, left=2)
-
-
 def _fastest(device: Device) -> str:
     known = dict(device.peak_flops)
     dtype = next((name for name in ("bf16", "fp16", "fp32") if name in known), None)
     return "" if dtype is None else f"{show_count(known[dtype]).removesuffix(' T')} TFLOP/s {dtype}"
 
 
-def _nodes() -> Table:
-    rows = tuple(
-        (
-            name,
-            f"{node.device_count} x {node.devices[0].name}",
-            node.interconnect.kind,
-            "" if node.nics is None else f"{node.nics.count} x {node.nics.kind}",
-            "" if node.price is None else f"{usd(node.price.usd_per_hour)}/h ({node.price.date})",
-        )
-        for name, node in catalog.nodes().items()
-    )
-    return Table("nodes", ("name", "devices", "interconnect", "network", "price"), rows, left=4)
+def _price(node: Node) -> str:
+    return "" if node.price is None else f"{usd(node.price.usd_per_hour)}/h ({node.price.date})"
 
 
-def _links() -> Table:
-    rows = tuple(
-        (
-            name,
-            link.title,
-            link.tier,
-            "" if link.bandwidth is None else show_bandwidth(link.bandwidth),
-            show_seconds(link.latency),
-        )
-        for name, link in catalog.links().items()
-    )
-    return Table("links", ("name", "title", "tier", "bandwidth", "latency"), rows, left=3)
+def _node_row(node: Node) -> dict[str, Any]:
+    price, nics = node.price, node.nics
+    return {
+        "name": node.name,
+        "title": node.title,
+        "device": node.devices[0].name,
+        "devices": node.device_count,
+        "interconnect": node.interconnect.kind,
+        "network": None if nics is None else nics.kind,
+        "cards": None if nics is None else nics.count,
+        "usd_per_hour": None if price is None else price.usd_per_hour,
+        "price_date": None if price is None else price.date,
+        "source": node.source,
+    }
 
 
-def _models() -> Table:
-    rows = []
-    for name in zoo.names():
-        model = zoo.build(name)
-        seq = "" if model.seq_len is None else f"{model.seq_len:,}"
-        rows.append((name, show_count(model.parameters), seq))
-    return Table("models", ("name", "parameters", "sequence"), tuple(rows))
+def _model_row(model: Model) -> dict[str, Any]:
+    return {key: value for key, value in _facts(model).items() if key != "blocks"}
 
 
-def _runtimes() -> Table:
-    rows = tuple(
-        (name, preset.title, ", ".join(preset.aliases)) for name, preset in presets().items()
-    )
-    return Table("runtimes", ("name", "title", "also known as"), rows, left=3)
-
-
-def _measurements() -> Table:
-    from foretrain.report.measured import measurements_table
-
-    return measurements_table(_stored())
+KINDS = {
+    "devices": Kind(
+        catalog.devices,
+        lambda name: catalog.devices()[name],
+        {
+            "title": lambda device: device.title,
+            "memory": lambda device: show_bytes(device.memory_bytes),
+            "bandwidth": lambda device: show_bandwidth(device.memory_bandwidth),
+            "peak": _fastest,
+        },
+        left=2,
+        find=catalog.find_device,
+    ),
+    "nodes": Kind(
+        catalog.nodes,
+        lambda name: catalog.nodes()[name],
+        {
+            "devices": lambda node: f"{node.device_count} x {node.devices[0].name}",
+            "interconnect": lambda node: node.interconnect.kind,
+            "network": lambda node: f"{node.nics.count} x {node.nics.kind}" if node.nics else "",
+            "price": _price,
+        },
+        left=4,
+        find=catalog.find_node,
+        row=_node_row,
+    ),
+    "links": Kind(
+        catalog.links,
+        lambda name: catalog.links()[name],
+        {
+            "title": lambda link: link.title,
+            "tier": lambda link: link.tier,
+            "bandwidth": lambda link: show_bandwidth(link.bandwidth) if link.bandwidth else "",
+            "latency": lambda link: show_seconds(link.latency),
+        },
+        left=3,
+    ),
+    "models": Kind(
+        zoo.names,
+        zoo.build,
+        {
+            "parameters": lambda model: show_count(model.parameters),
+            "sequence": lambda model: f"{model.seq_len:,}" if model.seq_len else "",
+        },
+        row=_model_row,
+    ),
+    "runtimes": Kind(
+        presets,
+        lambda name: presets()[name],
+        {
+            "title": lambda preset: preset.title,
+            "also known as": lambda preset: ", ".join(preset.aliases),
+        },
+        left=3,
+        find=runtime,
+    ),
+}
 
 
 def _stored() -> tuple[Measurement, ...]:
@@ -120,66 +167,16 @@ def _stored() -> tuple[Measurement, ...]:
         return store.rows()
 
 
-_TABLES: dict[str, Callable[[], Table]] = {
-    "devices": _devices,
-    "nodes": _nodes,
-    "links": _links,
-    "models": _models,
-    "runtimes": _runtimes,
-    "measurements": _measurements,
-}
+def _measured() -> Table:
+    from foretrain.report.measured import measurements_table
+
+    return measurements_table(_stored())
 
 
-def _device_rows() -> Iterator[dict[str, Any]]:
-    return (_facts(device) for device in catalog.devices().values())
-
-
-def _node_rows() -> Iterator[dict[str, Any]]:
-    for name, node in catalog.nodes().items():
-        price = node.price
-        yield {
-            "name": name,
-            "title": node.title,
-            "device": node.devices[0].name,
-            "devices": node.device_count,
-            "interconnect": node.interconnect.kind,
-            "network": None if node.nics is None else node.nics.kind,
-            "cards": None if node.nics is None else node.nics.count,
-            "usd_per_hour": None if price is None else price.usd_per_hour,
-            "price_date": None if price is None else price.date,
-            "source": node.source,
-        }
-
-
-def _link_rows() -> Iterator[dict[str, Any]]:
-    return (_facts(link) for link in catalog.links().values())
-
-
-def _model_rows() -> Iterator[dict[str, Any]]:
-    for name in zoo.names():
-        model = zoo.build(name)
-        facts = {"parameters": model.parameters, "seq_len": model.seq_len, "source": model.source}
-        yield {"name": name, **facts}
-
-
-def _runtime_rows() -> Iterator[dict[str, Any]]:
-    return (_facts(preset) for preset in presets().values())
-
-
-def _measurement_rows() -> Iterator[dict[str, Any]]:
+def _measured_rows() -> list[dict[str, Any]]:
     from foretrain.measurement.exchange import plain
 
-    return map(plain, _stored())
-
-
-_ROWS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-    "devices": _device_rows,
-    "nodes": _node_rows,
-    "links": _link_rows,
-    "models": _model_rows,
-    "runtimes": _runtime_rows,
-    "measurements": _measurement_rows,
-}
+    return [plain(row) for row in _stored()]
 
 
 # --- one thing ----------------------------------------------------------------------------------
@@ -191,7 +188,7 @@ def entry_document(name: str) -> Document:
         return cluster_document(Cluster.of(name))
     found = list(_found(name))
     if not found:
-        known = [*catalog.devices(), *catalog.nodes(), *catalog.links(), *zoo.names(), *presets()]
+        known = [name for kind in KINDS.values() for name in kind.names()]
         raise InputError(
             f"no catalog entry named {name!r}.{did_you_mean(name, known)} See 'foretrain "
             "catalog list'."
@@ -248,27 +245,12 @@ def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    for kind, find in _FINDERS.items():
+    for kind, known in KINDS.items():
         try:
-            value = find(name)
+            value = (known.find or known.get)(name)
         except (ForetrainError, KeyError):
             continue
-        yield kind, value, _facts(value)
-
-
-def _runtime(name: str) -> Runtime:
-    from foretrain.runtime import runtime
-
-    return runtime(name)
-
-
-_FINDERS: dict[str, Callable[[str], Any]] = {
-    "device": catalog.find_device,
-    "node": catalog.find_node,
-    "link": lambda name: catalog.links()[name],
-    "model": zoo.build,
-    "runtime": _runtime,
-}
+        yield kind[:-1], value, _facts(value)
 
 
 def _facts(value: Any) -> dict[str, Any]:
@@ -325,10 +307,10 @@ def _shown(key: str, value: Any) -> str:
 def check_document() -> Document:
     """Build every row; a fault is a row that cannot be built or that has no source."""
     count, faults = 0, []
-    for path, make in _rows_of_all():
+    for path, get in _entries():
         count += 1
         try:
-            if not make().source:
+            if not get().source:
                 faults.append(f"{path}: has no source.")
         except (ForetrainError, ValueError, KeyError, TypeError) as error:
             faults.append(f"{path}: {error}")
@@ -341,14 +323,7 @@ def check_document() -> Document:
     )
 
 
-def _rows_of_all() -> Iterator[tuple[str, Callable[[], Any]]]:
-    makers: dict[str, tuple[Iterable[str], Callable[[str], Any]]] = {
-        "devices": (catalog.devices(), catalog.devices().__getitem__),
-        "nodes": (catalog.nodes(), catalog.nodes().__getitem__),
-        "links": (catalog.links(), catalog.links().__getitem__),
-        "models": (zoo.names(), zoo.build),
-        "runtimes": (presets(), presets().__getitem__),
-    }
-    for kind, (names, make) in makers.items():
-        for name in names:
-            yield f"{kind}.{name}", functools.partial(make, name)
+def _entries() -> Iterator[tuple[str, Callable[[], Any]]]:
+    for kind, known in KINDS.items():
+        for name in known.names():
+            yield f"{kind}.{name}", functools.partial(known.get, name)

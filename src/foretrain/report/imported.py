@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from foretrain.adapters.read.nccl_tests import LinkRow, LinkTable
-from foretrain.measurement.traces import RankReport, TraceReport
+from foretrain.measurement.traces import TraceReport
 from foretrain.report import words
-from foretrain.report.document import Bars, Document, Lines, Section, Table, listed
-from foretrain.report.prediction import stall_table
+from foretrain.report.document import Document, Lines, Section, Table, listed
+from foretrain.report.prediction import stall_bars, stall_table
 from foretrain.units import counted, show_bandwidth, show_bytes
 
 MOST_ROWS = 15
@@ -55,7 +55,12 @@ def _sections(report: TraceReport, kept: Mapping[str, Any] | None) -> Iterator[S
     )
     notes = (exposed,) if busy > 0 else ()
     yield stall_table("Where the time goes", report.stalls, report.step_seconds, notes=notes)
-    yield _ranks(report)
+    ranks = {
+        str(number if rank.rank is None else rank.rank): rank.stalls
+        for number, rank in enumerate(report.ranks)
+    }
+    if len(ranks) > 1:
+        yield stall_bars("Ranks", "rank", ranks, detail=0)
     yield _collectives(report)
     yield _operators(report, MOST_ROWS, 0)
     yield _overheads(report)
@@ -74,21 +79,6 @@ def headline(report: TraceReport) -> str:
         f"{words.seconds(report.step_seconds)} per step{spread}, "
         f"{words.percent(share)} {report.bottleneck}; {steps}, {ranks}"
     )
-
-
-def _ranks(report: TraceReport) -> Bars:
-    """The causes that matter, rank by rank."""
-    names = [name for name, *_ in words.stall_rows(report.stalls, report.step_seconds)]
-    rows = tuple(
-        (_rank_name(rank, number), tuple(rank.stalls[name] for name in names))
-        for number, rank in enumerate(report.ranks)
-    )
-    several = rows if len(rows) > 1 else ()
-    return Bars("Ranks", "rank", "step", names, several, words.seconds)
-
-
-def _rank_name(rank: RankReport, number: int) -> str:
-    return str(number if rank.rank is None else rank.rank)
 
 
 def _collectives(report: TraceReport) -> Table:

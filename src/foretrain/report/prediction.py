@@ -58,8 +58,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
     yield _memory(prediction)
     if len(prediction.memory.by_stage) > 1:
         yield memory_by_stage(prediction)
-    if len(prediction.stalls_by_stage) > 1:
-        yield _stalls_by_stage(prediction)
+    by_stage = {str(stage): stalls for stage, stalls in enumerate(prediction.stalls_by_stage)}
+    if len(by_stage) > 1:
+        yield stall_bars("The step on each stage", "stage", by_stage, detail=1)
     yield Timeline("Timeline of one step", prediction)
     if prediction.links:
         worth = links.worth_a_table(prediction)
@@ -129,15 +130,15 @@ def memory_by_stage(prediction: Prediction) -> Bars:
     return Bars("Memory by stage", "stage", "peak", kinds, rows, show_bytes, limit=usable)
 
 
-def _stalls_by_stage(prediction: Prediction) -> Bars:
-    by_stage = prediction.stalls_by_stage
-    used = [name for name in STALLS if any(stalls.get(name, 0.0) > 0 for stalls in by_stage)]
+def stall_bars(
+    title: str, label: str, steps: Mapping[str, Mapping[str, float]], detail: int
+) -> Bars:
+    """Steps as bars of what their time went into."""
+    used = [name for name in STALLS if any(stalls.get(name, 0.0) > 0 for stalls in steps.values())]
     rows = tuple(
-        (str(stage), tuple(stalls.get(name, 0.0) for name in used))
-        for stage, stalls in enumerate(by_stage)
+        (name, tuple(stalls.get(stall, 0.0) for stall in used)) for name, stalls in steps.items()
     )
-    title = "The step on each stage"
-    return Bars(title, "stage", "step", used, rows, words.seconds, detail=1)
+    return Bars(title, label, "step", used, rows, words.seconds, detail=detail)
 
 
 def _remedies(prediction: Prediction) -> Table:

@@ -16,7 +16,6 @@ from foretrain.report import words
 from foretrain.report.document import (
     Axis,
     Bar,
-    Bars,
     Chart,
     Document,
     Figure,
@@ -29,6 +28,7 @@ from foretrain.report.document import (
     Table,
     listed,
 )
+from foretrain.report.prediction import stall_bars
 from foretrain.searching import Found, spread
 from foretrain.units import counted, show_bytes
 
@@ -68,7 +68,8 @@ def _sections(found: Found, asked: Explanation | None, launch: Launch | None) ->
     yield _best(found)
     yield Lines("Best plan in detail", (found.command,) if found.command else (), kind="command")
     yield Lines("What would fit", tuple(_remedies(found)), kind="warning")
-    yield _stalls(found)
+    stalls = {str(n): row.prediction.stalls for n, row in enumerate(found.best, 1)}
+    yield stall_bars("Where the time goes", "plan", stalls, detail=1)
     yield front(found)
     excluded = tuple((reason, f"{n:,}") for reason, n in pruned(found.plans_pruned).items())
     yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
@@ -228,20 +229,6 @@ def _tiles(found: Found) -> Iterator[Figure]:
     if (money := words.money(best)) is not None:
         shown = "" if best.cost.usd_per_step is None else words.usd(best.cost.usd_per_step)
         yield Figure("Cost per step", shown, money)
-
-
-def _stalls(found: Found) -> Bars:
-    """Where the step of each of the best plans goes."""
-    rows = [
-        {name: value for name, value, _ in words.stall_rows(p.stalls, p.step_seconds)}
-        for p in (row.prediction for row in found.best)
-    ]
-    names = [name for name in words.STALL_MEANING if any(name in row for row in rows)]
-    bars = tuple(
-        (str(number), tuple(row.get(name, 0.0) for name in names))
-        for number, row in enumerate(rows, 1)
-    )
-    return Bars("Where the time goes", "plan", "step", names, bars, words.seconds, detail=1)
 
 
 def front(found: Found) -> Chart:

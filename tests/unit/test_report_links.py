@@ -168,7 +168,7 @@ def test_rows_merge_what_differs_by_rounding_only() -> None:
         _link("network.fabric->nic0", 0.2, 0, count=16),
     )
     found = links.rows(prediction, 9)
-    assert [(row.name, row.where, row.count) for row in found] == [
+    assert [(row.name, links.stages_text(row.stages), row.count) for row in found] == [
         ("device → switch", "stages 0–1", 16),
         ("device → switch", "stage 2", 8),
         ("device → switch (sends)", "stage 0", 8),
@@ -302,6 +302,11 @@ def test_racks_of_many_devices_stay_readable() -> None:
     drawn = network.drawing(replace(sample, question={"devices": 72, "nodes": 1}))
     devices = [r.text for r in drawn.boxes[0].rects if r.cls == "device"]
     assert devices == [*"0123456", "…"]
+
+
+def test_a_page_says_how_many_links_a_bar_stands_for() -> None:
+    page = str(render(_with(_link("domain0.device0->switch", 0.5, count=8)), "html"))
+    assert "one of 8 links like it" in page.partition("Most utilized links")[2]
 
 
 def test_without_links_there_is_no_section() -> None:

@@ -29,11 +29,12 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A share of the whole, beginning at `start` in a waterfall. `color`: a class of the style sheet: a stall, an entry
-    of the palette (`c0`…), `free` or `bad`."""
+    of the palette (`c0`…), `free` or `bad`. `tip`: what a page says of it besides."""
 
     share: float
     color: str = ""
     start: float = 0.0
+    tip: str = ""
 
 
 Cell: TypeAlias = str | Text | Bar

@@ -174,16 +174,17 @@ def _table(section: Table) -> Iterator[str]:
 
 def _cell(cls: str, cell: Cell) -> str:
     if isinstance(cell, Bar):
-        return f'<td class="{cls}">{_bar(cell.color or "accent", cell.share, cell.start)}</td>'
+        return f'<td class="{cls}">{_bar(cell)}</td>'
     if isinstance(cell, Text):
         cls += " bad"
     return f'<td class="{cls}">{_said(cell)}</td>' if cls else f"<td>{_said(cell)}</td>"
 
 
-def _bar(color: str, share: float, start: float = 0.0, tip: str = "") -> str:
-    width, at = (100 * max(0.0, min(1.0, value)) for value in (share, start))
+def _bar(bar: Bar) -> str:
+    width, at = (100 * max(0.0, min(1.0, value)) for value in (bar.share, bar.start))
     margin = f"margin-left:{at:.2f}%;" if at else ""
-    return f'<i class="{color}" style="{margin}width:{width:.2f}%"{_tip(tip)}></i>'
+    color = bar.color or "accent"
+    return f'<i class="{color}" style="{margin}width:{width:.2f}%"{_tip(bar.tip)}></i>'
 
 
 def _bars(section: Bars) -> Iterator[str]:
@@ -200,10 +201,13 @@ def _bars(section: Bars) -> Iterator[str]:
         yield f'<p class="hint bad">{_said(text)}</p>'
     yield f'<div class="bars" role="img" aria-label="{_said(section.title)}">'
     for name, values in section.rows:
-        named = zip(colors, section.parts, values, strict=True)
         drawn = "".join(
-            _bar(color, v / longest, tip=f"{part}: {section.text(v)}, {percent(v / sum(values))}")
-            for color, part, v in named
+            _bar(
+                Bar(
+                    v / longest, color, tip=f"{part}: {section.text(v)}, {percent(v / sum(values))}"
+                )
+            )
+            for color, part, v in zip(colors, section.parts, values, strict=True)
             if v > 0
         )
         label = f"{section.label} {name}" if name.isdigit() else name

@@ -36,10 +36,6 @@ class LinkRow:
         arrow = " ↔ " if self.is_both_ways else " → "
         return clean(_kind(self.link), 80).replace("->", arrow)
 
-    @property
-    def where(self) -> str:
-        return stages_text(self.stages)
-
 
 def rows(prediction: Prediction, limit: int) -> list[LinkRow]:
     """The busiest links, busiest first; kinds of one pattern that are alike are one row."""
@@ -66,7 +62,7 @@ def table(prediction: Prediction, limit: int) -> Table:
             row.name,
             stage_runs(row.stages),
             percent(row.link.share),
-            Bar(row.link.share, use_class(row.link.share)),
+            Bar(row.link.share, use_class(row.link.share), tip=tip(row.link, row.count)),
             show_bytes(row.link.bytes),
             show_bandwidth(row.link.bandwidth),
             purposes(row.link),

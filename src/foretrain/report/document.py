@@ -17,10 +17,9 @@ MAX_BAR_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that stands out: `bad` says no."""
+    """A text that says no."""
 
     text: str
-    tone: str = "bad"
 
     def __str__(self) -> str:
         return self.text
@@ -139,12 +138,12 @@ class Bars(Section):
     rows: Sequence[tuple[str, Sequence[float]]]
     text: Callable[[float], str]
     limit: tuple[float, str] | None = field(default=None, kw_only=True)  # where a line is drawn
-    notes: Sequence[str] = field(default=(), kw_only=True)
+    tips: Sequence[str] = field(default=(), kw_only=True)  # what a page says of each row besides
 
     @property
     def table(self) -> Table:
         shown = list(self.rows)
-        notes = [*self.notes]
+        notes = []
         if len(shown) > MAX_BAR_ROWS:
             largest = sorted(shown, key=lambda row: -sum(row[1]))[:MAX_BAR_ROWS]
             shown = [row for row in shown if row in largest]

@@ -9,7 +9,7 @@ from foretrain.report.text import Cell, Grid, Part, Sheet
 from foretrain.report.words import clean
 
 _STYLES = {
-    "bold": "font-weight:650", "bold red": "font-weight:650;color:#d1342b", "dim": "opacity:.65;color:#8a94a3",
+    "bold": "font-weight:650", "bold red": "font-weight:650;color:#d1342b", "dim": "opacity:.65",
     "red": "color:#d1342b", "yellow": "color:#b3860b", "green": "color:#2e9e5b", "blue": "color:#4f7fd9",
     "cyan": "color:#2496ab", "magenta": "color:#a45ad1",
 }  # fmt: skip
@@ -53,7 +53,7 @@ def _cells(row: Sequence[Cell], columns: str, tag: str = "td") -> Iterator[str]:
 
 def _bar(cell: Cell) -> str:
     share, style = cell
-    color = _STYLES[style].rpartition("color:")[2]
+    color = "#8a94a3" if style == "dim" else _STYLES[style].rpartition("color:")[2]
     look = f"background:{color};width:{share}%;height:.7em;min-width:1px"
     return f'<div style="width:260px"><div style="{look}"></div></div>'
 

@@ -106,7 +106,7 @@ def _section(section: Section) -> str:
         cls = "full"
     if isinstance(section, Lines):
         cls = "full" if sum(map(len, section.lines)) > MUCH_TEXT else ""
-        cls += " warnings" if section.kind == "warning" else ""
+        cls = "full warnings" if section.kind == "warning" else cls
     body = "\n".join(draw(section))
     return f'<section class="card {cls}">\n<h2>{_said(section.title)}</h2>\n{body}\n</section>'
 
@@ -184,12 +184,15 @@ def _bar(bar: Bar) -> str:
     width, at = (100 * max(0.0, min(1.0, value)) for value in (bar.share, bar.start))
     margin = f"margin-left:{at:.2f}%;" if at else ""
     color = bar.color or "accent"
-    return f'<i class="{color}" style="{margin}width:{width:.2f}%"{_tip(bar.tip)}></i>'
+    return (
+        f'<i class="{color}" style="{margin}width:{width:.2f}%"{_tip(bar.tip)}></i>'
+        if width
+        else ""
+    )
 
 
 def _bars(section: Bars) -> Iterator[str]:
     """All to one scale."""
-    yield from _notes(section.notes)
     are_stalls = all(part in STALL_MEANING for part in section.parts)
     colors = section.parts if are_stalls else [f"c{n}" for n in range(len(section.parts))]
     yield _legend(zip(colors, section.parts, strict=True))
@@ -200,7 +203,9 @@ def _bars(section: Bars) -> Iterator[str]:
         line = f'<b class="limit" style="left:{100 * limit / longest:.2f}%"{_tip(text)}></b>'
         yield f'<p class="hint bad">{_said(text)}</p>'
     yield f'<div class="bars" role="img" aria-label="{_said(section.title)}">'
-    for name, values in section.rows:
+    for (name, values), tip in zip(
+        section.rows, section.tips or [""] * len(section.rows), strict=True
+    ):
         drawn = "".join(
             _bar(
                 Bar(
@@ -212,7 +217,7 @@ def _bars(section: Bars) -> Iterator[str]:
         )
         label = f"{section.label} {name}" if name.isdigit() else name
         yield (
-            f"<span>{_said(label)}</span><span>{_said(section.text(sum(values)))}</span>"
+            f"<span{_tip(tip)}>{_said(label)}</span><span>{_said(section.text(sum(values)))}</span>"
             f'<div class="stalls">{drawn}{line}</div>'
         )
     yield "</div>"

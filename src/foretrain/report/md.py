@@ -27,7 +27,7 @@ def _parts(section: Section) -> Iterator[str]:
     if isinstance(shown, Lines):
         yield "\n".join(f"- {text(line, 4000)}" for line in shown.lines)
         return
-    yield "\n".join(f"- {text(note, 4000)}" for note in shown.notes)
+    yield from (text(note, 4000) for note in shown.notes)
     if shown.rows:
         bare = shown.without("bB")
         yield table(bare.head or [""] * len(bare.letters), bare.rows)

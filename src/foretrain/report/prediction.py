@@ -127,7 +127,9 @@ def memory_by_stage(prediction: Prediction) -> Bars:
         for stage in memory.by_stage
     )
     usable = (memory.usable_bytes, f"{show_bytes(memory.usable_bytes)} usable")
-    return Bars("Memory by stage", "stage", "peak", kinds, rows, show_bytes, limit=usable)
+    moments = [f"peak at: {stage.moment}" for stage in memory.by_stage]
+    title = "Memory by stage"
+    return Bars(title, "stage", "peak", kinds, rows, show_bytes, limit=usable, tips=moments)
 
 
 def stall_bars(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.asked import word_of
 from foretrain.report import words
 from foretrain.report.document import Document, Lines, Row, Section, Table, listed
-from foretrain.report.prediction import memory_by_stage
+from foretrain.report.prediction import memory_by_stage, memory_table
 from foretrain.report.sweep import RATES, rates
 from foretrain.units import show_bytes, show_count
 
@@ -45,12 +46,7 @@ def _smallest(changes: Sequence[FitChange]) -> str:
 
 
 def _fit_sections(prediction: Prediction, changes: Sequence[FitChange]) -> Iterator[Section]:
-    memory = prediction.memory
-    sizes = [(kind, memory.by_kind.get(kind, 0.0)) for kind in words.kinds(prediction)]
-    whole = memory.peak_bytes or 1.0
-    fill = tuple((kind, show_bytes(size), words.percent(size / whole)) for kind, size in sizes)
-    title = f"Memory breakdown ({words.clean(memory.moment)})"
-    yield Table(title, ("kind", "size", "share"), fill)
+    yield replace(memory_table(prediction), notes=())  # the headline says them
     yield memory_by_stage(prediction)
     steps = words.seconds_alike(change.step_seconds for change in changes)
     tried = tuple(

@@ -55,9 +55,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
     yield Figures("Key figures", tuple(_tiles(prediction)))
     yield Facts("Job totals", words.job_rows(prediction))
     yield stall_table("Where the time goes", prediction.stalls, prediction.step_seconds)
-    yield _memory(prediction)
-    if len(prediction.memory.by_stage) > 1:
-        yield memory_by_stage(prediction)
+    yield memory_table(prediction)
+    yield memory_by_stage(prediction)
     by_stage = {str(stage): stalls for stage, stalls in enumerate(prediction.stalls_by_stage)}
     if len(by_stage) > 1:
         yield stall_bars("The step on each stage", "stage", by_stage, detail=1)
@@ -86,7 +85,8 @@ def stall_table(title: str, stalls: Mapping[str, float], step: float, **more: An
     return Table(title, head, rows, "lrrbL", has_head_in_text=False, **more)
 
 
-def _memory(prediction: Prediction) -> Table:
+def memory_table(prediction: Prediction) -> Table:
+    """What the fullest device holds at its peak, and what is left."""
     memory = prediction.memory
     whole = max(memory.capacity_bytes, memory.total_bytes, 1.0)
     kinds = [
@@ -120,14 +120,16 @@ def _memory(prediction: Prediction) -> Table:
 
 
 def memory_by_stage(prediction: Prediction) -> Bars:
+    """Nothing where there is one stage only."""
     memory = prediction.memory
+    stages = memory.by_stage if len(memory.by_stage) > 1 else ()
     kinds = words.kinds(prediction)
     rows = tuple(
         (str(stage.stage), tuple(stage.by_kind.get(kind, 0.0) for kind in kinds))
-        for stage in memory.by_stage
+        for stage in stages
     )
     usable = (memory.usable_bytes, f"{show_bytes(memory.usable_bytes)} usable")
-    moments = [f"peak at: {stage.moment}" for stage in memory.by_stage]
+    moments = [f"peak at: {stage.moment}" for stage in stages]
     title = "Memory by stage"
     return Bars(title, "stage", "peak", kinds, rows, show_bytes, limit=usable, tips=moments)
 

@@ -19,6 +19,7 @@ from foretrain.report.document import (
     Table,
     listed,
 )
+from foretrain.report.prediction import stall_table
 from foretrain.units import alike, counted, show_bytes
 
 if TYPE_CHECKING:
@@ -136,12 +137,6 @@ def _best_offer(found: Recommendation) -> Table:
     if not found.offers:
         return Table("Best offer")
     best = found.offers[0]
-    share = best.step_seconds or 1.0
-    rows = [
-        (name, words.seconds(value), words.percent(value / share))
-        for name, value in sorted(best.stalls.items(), key=lambda row: -row[1])
-        if value > 5e-4 * share
-    ]
     risk = best.interruptions
     every = risk.interval(best.passed.seconds)
     lines = [
@@ -162,4 +157,4 @@ def _best_offer(found: Recommendation) -> Table:
                 else " (never: the data does not fit in memory)."
             )
         )
-    return Table("Best offer", ("cause", "seconds", "share"), rows, notes=lines)
+    return stall_table("Best offer", best.stalls, best.step_seconds, notes=lines)

@@ -35,7 +35,7 @@ def _run(*args: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:
-    heavy = ("numpy", "scipy", "pydantic", "torch", "rich", "jinja2", "yaml")
+    heavy = ("numpy", "scipy", "pydantic", "torch", "rich", "yaml")
     code = (
         "import sys; from foretrain.cli import run; run(['--help']); run(['predict', '--help'])\n"
         f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"

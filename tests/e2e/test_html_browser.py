@@ -13,8 +13,8 @@ import pytest
 
 import foretrain
 from foretrain.analysis.prediction import Prediction
-from foretrain.report import page_of, save
-from foretrain.report.page import Page, Section, render_page
+from foretrain.report import render, save
+from foretrain.report.document import Document, Lines, Table
 from foretrain.testing.exporters import bare_prediction, hostile_prediction, sample_prediction
 
 BROWSER = (
@@ -33,15 +33,15 @@ PROBE = """<script>addEventListener("load", () => setTimeout(() => {
   out.images = document.images.length; out.scripts = document.scripts.length;
   out.drawings = document.querySelectorAll("svg").length;
   out.strangers = document.querySelectorAll("svg:not(.drawing)").length;
-  const line = document.querySelector("#network .link[data-tip]"), card = document.getElementById("network");
+  const line = document.querySelector(".network .link[data-tip]"), card = document.querySelector(".card.network");
   if (line) {
     const at = line.getBoundingClientRect();
     line.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: at.x, clientY: at.y }));
-    const tip = card.querySelector(".tip");
+    const tip = document.querySelector("main > .tip");
     out.tip = getComputedStyle(tip).display === "block" ? tip.textContent : "";
     card.style.width = "380px";  // what a window of 420 pixels leaves
     const edge = card.getBoundingClientRect().right;
-    out.outside = [...card.querySelectorAll("*")].filter((e) => e.getBoundingClientRect().right > edge + 0.5).length;
+    out.outside = [...card.querySelectorAll("*")].filter((e) => e.getBoundingClientRect().right > edge + 0.5 && !e.closest(".wide")).length;
     card.style.width = "";
     out.colours = [...new Set([...card.querySelectorAll(".link")].map((e) => getComputedStyle(e).stroke))].length;
   }
@@ -85,7 +85,7 @@ def test_everything_is_drawn(tmp_path: Path, width: int) -> None:
     seen = _title(page)
     canvases = seen["canvases"]
     assert isinstance(canvases, list)
-    assert len(canvases) == 5  # three charts, the ruler and the timeline
+    assert len(canvases) == 2  # the ruler and the timeline
     assert all(painted > 150 for painted in canvases)
     assert seen["overflow"] is False
 
@@ -117,9 +117,9 @@ def test_hostile_names_run_nothing(tmp_path: Path) -> None:
     page, console = _open(hostile_prediction(), tmp_path)
     assert console == ""
     seen = _title(page)
-    # the probe is the fifth script
-    assert (seen["images"], seen["strangers"], seen["scripts"]) == (0, 0, 5)
-    assert len(seen["canvases"]) == 5  # type: ignore[arg-type]
+    # the probe is the fourth script
+    assert (seen["images"], seen["strangers"], seen["scripts"]) == (0, 0, 4)
+    assert len(seen["canvases"]) == 2  # type: ignore[arg-type]
 
 
 def test_a_bare_answer_is_still_a_page(tmp_path: Path) -> None:
@@ -143,22 +143,21 @@ def test_pages_of_other_answers_stay_inside_and_keep_names_in_a_line(
 ) -> None:
     name, long = "16 x aws:p6-b200.48xlarge tp8 pp16 dp8 zero1 recompute=selective", "why not " * 60
     rows = tuple((name, long, "12.3 s", "64.1 GiB") for _ in range(3))
-    section = Section("Offers", ("offer", "why", "step", "peak"), rows, (long,), left=2)
-    page = Page(long + name, {}, (section, Section("Words", lines=(long, "x" * 300))), asked=name)
-    text = render_page(page, "html")
-    text = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", text)  # for the probe
+    table = Table("Offers", ("offer", "why", "step", "peak"), rows, notes=(long,), left=2)
+    lines = Lines("Words", (long, "x" * 300))
+    text = str(render(Document(long + name, dict, lambda: (table, lines), asked=name), "html"))
     seen = _title(_probed(text, OUTSIDE.replace("NAME", json.dumps(name)), tmp_path, width)[0])
     assert seen == {"overflow": False, "outside": 0, "lines": [1, 1, 1]}
 
 
 NARROW = """<script>addEventListener("load", () => { const root = document.documentElement;
   const all = (what) => [...document.querySelectorAll(what)];
-  const cut = (e) => e.getBoundingClientRect().right > e.closest(".wide").getBoundingClientRect().right + 0.5;
+  const cut = (e) => e.getBoundingClientRect().right > e.closest(".card").getBoundingClientRect().right + 0.5;
   const small = (e) => e.getBoundingClientRect().height < 8;
   document.title = JSON.stringify({ overflow: root.scrollWidth > root.clientWidth,
     bars: all(".stalls").length, cut: all(".stalls").filter(cut).length,
     broken: all(".flag").filter((e) => e.getClientRects().length > 1).length, flags: all(".flag").length > 5,
-    unreadable: all("svg text").filter(small).length }); })</script></body>"""
+    unreadable: all("svg text").filter(small).length, copies: all(".copy").length >= 4 }); })</script></body>"""
 
 # Windows of a headless browser are never as narrow as a phone; a frame is.
 OUTER = """<title></title><script>addEventListener("load", () => setTimeout(() => {
@@ -168,10 +167,33 @@ OUTER = """<title></title><script>addEventListener("load", () => setTimeout(() =
 def test_a_search_is_readable_on_a_phone(tmp_path: Path) -> None:
     where = "tp<=2, pp=1, vpp=1, cp=1, no offload"
     found = foretrain.search("gpt2", on="1 x dgx-h100", batch=32, where=where, top=3)
-    text = render_page(page_of(found), "html")
-    text = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", text)  # for the probe
+    text = str(render(found, "html"))
     framed = f"<iframe width=400 height=3000 srcdoc='{escape(text)}'></iframe></body>"
     page = _probed(framed.replace("&lt;/body&gt;", escape(NARROW)), OUTER, tmp_path, 1200)[0]
     assert _title(page) == {
-        "overflow": False, "bars": 3, "cut": 0, "broken": 0, "flags": True, "unreadable": 0,
+        "overflow": False, "bars": 3, "cut": 0, "broken": 0, "flags": True, "unreadable": 0, "copies": True,
     }  # fmt: skip
+
+
+WORKS = """<script>addEventListener("load", () => { const all = (what) => [...document.querySelectorAll(what)];
+  const column = (n) => all("tbody tr").filter((r) => !r.hidden).map((r) => r.cells[n].dataset.text ?? r.cells[n].textContent);
+  const heads = all("th"), out = { before: column(1)[0] };
+  heads[1].click(); out.up = column(1); heads[1].click(); out.down = column(1)[0];
+  const input = document.querySelector(".filter");
+  input.value = "TP8 9"; input.dispatchEvent(new Event("input")); out.filtered = column(0);
+  out.labels = all(".copy").map((b) => b.getAttribute("aria-label")).slice(0, 1);
+  document.title = JSON.stringify(out); })</script></body>"""
+
+
+def test_tables_sort_by_what_figures_mean_filter_and_copy(tmp_path: Path) -> None:
+    steps = ["2.1 s", "900 ms", "1,200 s", "3.0 min", "12 µs", *(f"{n} s" for n in range(10, 20))]
+    rows = tuple((f"tp8 pp{n}", step) for n, step in enumerate(steps))
+    table = Table("Plans", ("plan", "step"), rows, "pr")
+    text = str(render(Document("Best", dict, lambda: (table,)), "html"))
+    page, console = _probed(text, WORKS, tmp_path, 1200)
+    assert console == ""
+    seen = _title(page)
+    assert seen["up"] == ["12 µs", "900 ms", "2.1 s", *steps[5:], "3.0 min", "1,200 s"]
+    assert (seen["before"], seen["down"]) == ("2.1 s", "1,200 s")
+    assert seen["filtered"] == ["tp8 pp14", "tp8 pp9", "tp8 pp1"]  # both words, anywhere
+    assert str(seen["labels"]).startswith("['copy tp8 pp")

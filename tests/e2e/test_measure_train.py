@@ -65,7 +65,7 @@ def test_a_script_that_waits_for_preparation(data: Path, tmp_path: Path) -> None
     assert document["stalls"]["prep"] > 0.5 * document["step_seconds"]
     assert document["runs"]["T2"]["is_cold"]
     assert document["what_if"]["fewest_workers_warm"] > 1
-    assert 'id="waterfall"' in (tmp_path / "found.html").read_text("utf-8")
+    assert "Where the time goes</h2>" in (tmp_path / "found.html").read_text("utf-8")
     changed = measure("whatif", str(target), "--set", "network=2x", "--json")
     assert changed.returncode == 0, changed.stderr
     assert json.loads(changed.stdout)["speedup"] == pytest.approx(1.0)  # one process has no network
@@ -127,8 +127,8 @@ def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
 def test_a_small_study() -> None:
     from foretrain.measurement.study import LAW, measure_study
     from foretrain.measurement.study_networks import Net
-    from foretrain.report.measured_study import study_page
-    from foretrain.report.page import render_page
+    from foretrain.report import render
+    from foretrain.report.measured_study import study_document
 
     family = (Net(1, 8), Net(6, 8), Net(1, 64), Net(6, 8, is_normed=False))
     found = measure_study(family, steps=5, repeats=1, batch=1)
@@ -136,4 +136,4 @@ def test_a_small_study() -> None:
     assert all(row["together_seconds"] > 0 for row in found["rows"])
     assert all(row["predicted_stall_seconds"] > 0 for row in found["rows"])
     assert all(found["law"][name] >= 0 for name in LAW)
-    assert "<svg" in render_page(study_page(found), "html")
+    assert "<svg" in str(render(study_document(found), "html"))

@@ -12,10 +12,7 @@ from foretrain import Plan, predict
 from foretrain.asked import Asked
 from foretrain.errors import PlanError
 from foretrain.model.workload import DataSource
-from foretrain.report.answers import fit_page, whatif_page
-from foretrain.report.page import render_page
-from foretrain.report.search import search_page
-from foretrain.report.sweep import sweep_page
+from foretrain.report import render
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
 
@@ -104,17 +101,17 @@ def test_assumptions_do_not_widen_intervals() -> None:
     assert more.interval == less.interval
 
 
-def test_every_page_lists_what_was_assumed() -> None:
+def test_every_report_lists_what_was_assumed() -> None:
     question = {"on": "1 x dgx-h100", "batch": 8}
-    pages = (
-        fit_page(foretrain.fit(TINY, **question)),  # type: ignore[arg-type]
-        whatif_page(foretrain.whatif(TINY, changes={"network.bandwidth": "2x"}, **question)),  # type: ignore[arg-type]
-        sweep_page(foretrain.sweep(TINY, vary={"batch": [8, 16]}, on="1 x dgx-h100")),
-        search_page(foretrain.search(TINY, where="tp<=2, pp=1, cp=1, no offload", top=1, **question)),  # type: ignore[arg-type]
+    answers = (
+        foretrain.fit(TINY, **question),  # type: ignore[arg-type]
+        foretrain.whatif(TINY, changes={"network.bandwidth": "2x"}, **question),  # type: ignore[arg-type]
+        foretrain.sweep(TINY, vary={"batch": [8, 16]}, on="1 x dgx-h100"),
+        foretrain.search(TINY, where="tp<=2, pp=1, cp=1, no offload", top=1, **question),  # type: ignore[arg-type]
     )  # fmt: skip
-    for page in pages:
+    for answer in answers:
         for form in ("txt", "md"):
-            text = " ".join(render_page(page, form).split())
+            text = " ".join(str(render(answer, form)).split())
             assert "Assumptions" in text
             assert "(--runtime)" in text
 
@@ -122,7 +119,7 @@ def test_every_page_lists_what_was_assumed() -> None:
 def test_a_sweep_shows_what_was_chosen_from_point_to_point() -> None:
     found = foretrain.sweep(TINY, vary={"on": ["1 x dgx-h100", "2 x dgx-h100"]}, batch=16)
     assert [row["runtime"] for row in found.rows()] == ["fsdp2", "megatron"]
-    assert "runtime" in render_page(sweep_page(found), "txt")
+    assert "runtime" in str(render(found, "txt"))
 
 
 def test_the_winner_of_a_search_asked_again_is_the_same_answer() -> None:

@@ -350,13 +350,13 @@ def test_the_facts_of_a_cluster_are_plain_data():
 
 
 def test_a_cluster_is_drawn():
-    from foretrain.report.catalog import show_page_of
-    from foretrain.report.page import render_page
+    from foretrain.report import render
+    from foretrain.report.catalog import entry_document
 
-    text = render_page(show_page_of("8 x p3.16xlarge on torus(sizes=[4, 2])"), "txt")
+    text = render(entry_document("8 x p3.16xlarge on torus(sizes=[4, 2])"), "txt")
     for words in ("8 x node", "12 cables of 1.0 GB/s each way", "node5 → node1, node4, node6"):
         assert words in text
     assert "33% of the bandwidth of half of the NICs" in text
     assert "diameter" in text
     with pytest.raises(ClusterError, match="Unknown topology"):
-        show_page_of("8 x p3.16xlarge on moebius")
+        entry_document("8 x p3.16xlarge on moebius")

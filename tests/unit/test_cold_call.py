@@ -21,9 +21,9 @@ PREDICT = (
     "predict", "gpt3-175b", "--on", "128 x dgx-a100-80gb", "--plan", "tp8 pp16 dp8", "--batch", "1536",
     "--seq", "2048",
 )  # fmt: skip
-# Validators, template engines and other formats: nothing of it has a part in the answer to a plain question.
+# Validators and other formats: nothing of it has a part in the answer to a plain question.
 UNWANTED = (
-    "pydantic", "scipy", "torch", "jinja2", "rich", "yaml", "msgspec", "networkx", "unittest",
+    "pydantic", "scipy", "torch", "rich", "yaml", "msgspec", "networkx", "unittest",
     "foretrain.cluster.schema", "foretrain.cluster.documents", "foretrain.cluster.topologies.torus",
     "foretrain.model.huggingface", "foretrain.model.document", "foretrain.model.case",
     "foretrain.model.zoo.llama", "foretrain.model.zoo.cnn", "foretrain.report.html",

@@ -12,8 +12,7 @@ import foretrain
 from foretrain.analysis.compare import Comparison, compare
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
-from foretrain.report import page_of
-from foretrain.report.page import render_page
+from foretrain.report import document_of, render
 from foretrain.testing.exporters import sample_prediction
 
 ASKED: dict[str, Any] = {
@@ -126,9 +125,9 @@ def test_what_has_no_unit_in_common_is_not_compared() -> None:
     assert found.per is None
     assert found.causes == ()
     assert found.summary.startswith("Not comparable: gpt2 and resnet50 ")
-    page = page_of(found)
+    page = document_of(found)
     assert page.is_no
-    assert page.document["remarks"]
+    assert page.data["remarks"]
     assert figure(found, "peak memory") == (2.0**30, 2.0**30)
 
 
@@ -149,7 +148,7 @@ def test_rows_are_flat_and_have_memory_cost_and_throughput() -> None:
 
 def test_a_page_shows_differences_with_their_units() -> None:
     a, b = document({"compute": 1.0}), {**document({"compute": 2.0}), "mfu": 0.25}
-    text = render_page(page_of(compare(a, b, names=("one.json", "two.json"))), "txt")
+    text = str(render(compare(a, b, names=("one.json", "two.json")), "txt"))
     assert "A: one.json · B: two.json" in text
     assert re.search(r"MFU +50 % +25 % +−25.0 points", text)
     assert re.search(r"compute +1.00 s +2.00 s +\+1.00 s", text)
@@ -188,7 +187,7 @@ def test_what_stands_beside_the_question_is_named(
     found = compare(a.to_dict(), b.to_dict())
     assert dict(found.changed) == named
     assert not found.remarks
-    shown = render_page(page_of(found), "md").replace("\\_", "_")
+    shown = str(render(found, "md")).replace("\\_", "_")
     assert all(name in shown for name in named)
 
 

@@ -16,10 +16,8 @@ from foretrain.analysis.prediction import Money
 from foretrain.cli import run
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import FileError, InputError
-from foretrain.report import csv, html, md, plain, words
-from foretrain.report.answers import whatif_page
-from foretrain.report.page import render_page
-from foretrain.report.sweep import sweep_page
+from foretrain.report import document_of, render, words
+from foretrain.report.json import strict
 from foretrain.resolving import ask
 
 ASKED: dict[str, Any] = {
@@ -173,7 +171,7 @@ def test_a_slip_in_an_argument_names_the_nearest() -> None:
 
 def valid(document: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.validate(json.loads(json.dumps(words.plain(document))), schemas.schema("prediction"))
+    jsonschema.validate(json.loads(json.dumps(strict(document))), schemas.schema("prediction"))
 
 
 def test_documents_with_and_without_a_job_are_of_the_schema() -> None:
@@ -204,26 +202,26 @@ def test_every_report_tells_of_the_job() -> None:
     one = predict(**ASKED, tokens="300B", usd_per_hour=2.0, pue=1.25)
     assert one.job is not None
     usd = words.usd(one.job.usd or 0.0)
-    text = plain.render(one)
-    assert text is not None
-    for told in (text, html.render(one)):
+    for fmt in ("txt", "html"):
+        told = str(render(one, fmt))
         assert "Job totals" in told
         assert "300B tokens" in told
         assert f"{usd} at $2.00 per device-hour" in told
         assert "PUE 1.25" in told
-    assert usd.replace("$", "\\$") in md.render(one)
-    assert f"job.steps,{one.job.steps}" in csv.render(one)
-    assert "Job totals" not in html.render(predict(**ASKED))
+    assert usd.replace("$", "\\$") in str(render(one, "md"))
+    assert f"job.steps,{one.job.steps}" in str(render(one, "csv"))
+    assert "Job totals" not in str(render(predict(**ASKED), "html"))
 
 
 def test_a_larger_batch_is_compared_per_sample() -> None:
     found = whatif(**ASKED, tokens="1T", changes={"batch": 128})
-    base, after, page = found.base, found.changed, whatif_page(found)
+    base, after, page = found.base, found.changed, document_of(found)
     assert after.step_seconds > 1.8 * base.step_seconds
     ratio = after.samples_per_second / base.samples_per_second
-    assert page.document["speedup"] == pytest.approx(ratio)
+    assert page.data["speedup"] == pytest.approx(ratio)
     assert "as fast per sample" in page.headline or "no difference" in page.headline
-    rows = {row[0]: row[1:] for section in page.sections for row in section.rows}
+    tables = (table for section in page.sections if (table := section.table))
+    rows = {row[0]: row[1:] for table in tables for row in table.rows}
     assert rows["job cost"] == (words.usd(base.job.usd), words.usd(after.job.usd))  # type: ignore[union-attr, arg-type]
     assert base.job is not None
     assert after.job is not None
@@ -265,16 +263,19 @@ def test_as_many_steps_of_another_batch_are_another_length() -> None:
 
 def test_sweep_has_columns_of_cost_and_leaves_out_what_says_nothing() -> None:
     asked = {key: value for key, value in ASKED.items() if key != "batch"}
-    page = sweep_page(sweep(**asked, tokens="1T", vary={"batch": [64, 7]}))
-    head = page.sections[0].head
+    page = document_of(sweep(**asked, tokens="1T", vary={"batch": [64, 7]}))
+    shown, failed = (section.table for section in page.sections[:2])
+    assert shown is not None
+    assert failed is not None
+    head = shown.head
     assert head == ("batch", "step", "MFU", "samples/s", "tokens/s/device", "per M tokens", "job", "job cost", "peak of usable")  # fmt: skip
-    assert len(page.sections[0].rows) == 1
-    assert len(page.sections[1].rows) == 1
+    assert len(shown.rows) == len(failed.rows) == 1
     assert page.headline == "Best of 2: batch=64"
     images = {key: value for key, value in IMAGES.items() if key != "batch"}
-    plain = sweep_page(sweep(**images, vary={"batch": [IMAGES["batch"]]}))
-    assert "per k samples" in plain.sections[0].head
-    assert not {"job", "job cost", "per M tokens"} & set(plain.sections[0].head)
+    plain = document_of(sweep(**images, vary={"batch": [IMAGES["batch"]]})).sections[0].table
+    assert plain is not None
+    assert "per k samples" in plain.head
+    assert not {"job", "job cost", "per M tokens"} & set(plain.head)
 
 
 def test_the_command_line_takes_a_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,8 +294,8 @@ def test_without_a_catalog_price_the_job_says_how_to_give_one() -> None:
     asked = {**ASKED, "on": "2 x dgx-h100"}
     one = predict(**asked, tokens="1B")
     told = "no catalog price; specify --usd-per-hour"
-    for shown in (plain.render(one), md.render(one), html.render(one)):
-        assert told in " ".join(shown.split())
+    for fmt in ("txt", "md", "html"):
+        assert told in " ".join(str(render(one, fmt)).split())
     document = one.to_dict()
     assert document["job"]["usd"] is None
     assert [line for line in document["assumptions"] if "no catalog price" in line] == [
@@ -302,7 +303,7 @@ def test_without_a_catalog_price_the_job_says_how_to_give_one() -> None:
     ]
     valid(document)
     priced = predict(**asked, tokens="1B", usd_per_hour=2.0)
-    assert told not in plain.render(priced)
+    assert told not in str(render(priced, "txt"))
     assert "no catalog price" not in str(priced.to_dict())
 
 
@@ -315,7 +316,7 @@ def test_rows_of_a_sweep_have_the_job_too() -> None:
     assert first["job_days"] == alone.to_dict()["expected_days"]
     assert first["job_usd"] == alone.usd
     assert (failed["job_days"], failed["job_usd"]) == (None, None)
-    head = render_page(sweep_page(found), "csv").splitlines()[0]
+    head = str(render(found, "csv")).splitlines()[0]
     assert "job_days,job_usd" in head
 
 

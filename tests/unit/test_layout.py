@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from foretrain.report.layout import Grid, Line, Sheet, cells, lines, wrapped
-from foretrain.report.page import Page, Section, sheet
-from foretrain.report.plain import drawn
+from foretrain.report.document import Document, Table
+from foretrain.report.text import Grid, Line, Sheet, cells, drawn, lines, sheet, wrapped
 
 PLAN = "tp8 pp16 dp8 zero1 sp recompute=selective micro=1"
 INSTANCE = "16 x aws:p6-b200.48xlarge"
@@ -69,23 +70,36 @@ def test_styles_follow_their_words_over_lines() -> None:
 
 # --- tables -----------------------------------------------------------------------------------------
 
-PLANS = grid(
-    "rnrrb", ("1", PLAN, "14.8 s", "64.1 GiB", "█" * 24), ("2", "dp16", "9.1 s", "5.0 GiB", "█"),
-    head=("#", "plan", "step", "peak", ""),
+PLANS = replace(
+    grid(
+        "rnrrb", ("1", PLAN, "14.8 s", "64.1 GiB", ""), ("2", "dp16", "9.1 s", "5.0 GiB", ""),
+        head=("#", "plan", "step", "peak", ""),
+    ),
+    shares=(1.0, 0.01),
 )  # fmt: skip
 
 
 def test_with_room_a_row_is_a_line() -> None:
     head, first, second = shown(PLANS, 120)
     assert head.split() == ["#", "plan", "step", "peak"]
-    assert first.split("  ")[1:] == ["1", PLAN, "14.8 s", "64.1 GiB", "█" * 24]
+    assert first.split("  ")[1:] == ["1", PLAN, "14.8 s", "64.1 GiB", "█" * 40]
     assert second.index("9.1 s") == first.index("14.8 s") + 1
 
 
-def test_bars_go_first() -> None:
-    found = shown(PLANS, 80)
+def test_bars_shrink_then_go_first() -> None:
+    assert shown(PLANS, 84)[1].endswith("64.1 GiB  " + "█" * 10)
+    found = shown(PLANS, 79)
     assert "█" not in "".join(found)
     assert len(found) == 3
+
+
+def test_optional_columns_go_before_bars() -> None:
+    told = grid("lrbL", ("compute", "7 s", "", "kernels running"), head=("", "", "", ""))
+    told = replace(told, shares=(1.0,))
+    assert shown(told, 80)[0].endswith("█" * 40 + "  kernels running")
+    assert shown(told, 60)[0].endswith("7 s  " + "█" * 40)
+    assert shown(told, 30)[0].endswith("7 s  " + "█" * 14)
+    assert shown(told, 20)[0].endswith("7 s")
 
 
 @pytest.mark.parametrize("width", [60, 50, 40, 30, 20, 12])
@@ -126,12 +140,14 @@ def test_a_table_without_names_keeps_its_figures() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_pages_keep_their_names(width: int) -> None:
-    section = Section(
-        "Offers", ("offer", "time", "cost", "plan"), ((INSTANCE, "18.2 h", "$2,077", PLAN),),
-        (f"{INSTANCE}: {PLAN}; Pareto-optimal: no cheaper offer is as fast",), columns="nrrn",
+def test_documents_keep_their_names(width: int) -> None:
+    table = Table(
+        "Offers", ("offer", "time", "cost", "plan"), ((INSTANCE, "18.2 h", "$2,077", PLAN),), "nrrp",
+        notes=(f"{INSTANCE}: {PLAN}; Pareto-optimal: no cheaper offer is as fast",),
     )  # fmt: skip
-    page = Page(f"{INSTANCE} trains it with {PLAN}", {}, (section,), whole=(INSTANCE, PLAN))
-    text = drawn(sheet(page), width)
+    document = Document(
+        f"{INSTANCE} trains it with {PLAN}", dict, lambda: (table,), whole=(INSTANCE, PLAN)
+    )
+    text = drawn(sheet(document), width)
     assert text.count(INSTANCE) == 3
     assert text.count(PLAN) == 3

@@ -25,7 +25,7 @@ from foretrain.measurement.links import (
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Effort
-from foretrain.report.measured import links_page
+from foretrain.report.measured import links_document
 
 HERE = Machine("cpu", 2, 8, (), "", "host", "Linux", (("torch", "2"),))
 LATENCY, RATE = 50e-6, 2e9
@@ -93,7 +93,7 @@ def test_the_fitted_curve_is_the_wire(tmp_path: Path) -> None:
     (law,) = fitted(report)
     assert law["latency_seconds"] == pytest.approx(LATENCY, rel=0.01)
     assert law["bytes_per_second"] == pytest.approx(RATE, rel=0.01)
-    document = links_page(report).document
+    document = links_document(report).data
     assert len(document["links"]) == len(SIZES)
 
 

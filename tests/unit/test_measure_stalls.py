@@ -14,8 +14,8 @@ from foretrain.errors import InputError
 from foretrain.measurement.protocol import Protocol, document_of
 from foretrain.measurement.stalls import breakdown, by_events
 from foretrain.measurement.train_runs import TrainRun, train_run
-from foretrain.report.measured_train import train_page
-from foretrain.report.page import render_page
+from foretrain.report import render
+from foretrain.report.measured_train import train_document
 
 
 def four() -> dict[str, TrainRun]:
@@ -172,13 +172,13 @@ def test_the_page_has_the_names_and_chart_of_a_prediction() -> None:
     predicted = {"step_seconds": 2.0, "stalls": {**dict.fromkeys(STALLS, 0.0), "compute": 2.0}}
     document = document_of(four(), ["torchrun", "x.py"], Protocol(), predicted, ["left <out>"])
     assert {"step_seconds", "interval", "stalls", "runs", "prediction"} <= set(document)
-    page = train_page(document)
-    html = render_page(page, "html")
-    assert 'id="waterfall"' in html
-    assert 'id="waterfall-predicted"' in html
+    page = train_document(document)
+    html = str(render(page, "html"))
+    assert "Where the time goes</h2>" in html
+    assert "Where the time goes: predicted</h2>" in html
     assert "<out>" not in html
-    text = render_page(page, "txt")
+    text = str(render(page, "txt"))
     for name in ("fetch", "prep", "interconnect", "imbalance", "optimizer"):
         assert name in text
     assert "(-31.0 %)" in page.headline
-    assert "| fetch |" in render_page(page, "md")
+    assert "| fetch |" in str(render(page, "md"))

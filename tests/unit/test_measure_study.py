@@ -20,8 +20,8 @@ from foretrain.measurement.study import (
 )
 from foretrain.measurement.study_networks import FAMILY, Net
 from foretrain.measurement.study_prediction import graph_of, predicted_stalls
-from foretrain.report.measured_study import study_page
-from foretrain.report.page import render_page
+from foretrain.report import render
+from foretrain.report.measured_study import study_document as shown
 
 CURVE = [[float(2**power), 5e-5 + 2.0**power / 1e9] for power in range(8, 25, 2)]
 
@@ -92,12 +92,12 @@ def test_rank_correlation() -> None:
 
 def test_the_page() -> None:
     rows = [row(net, 2, 1e-3 + net.facts()["bytes"] / 1e9) for net in FAMILY]
-    page = study_page(study_document(rows, {2: CURVE}, 4))
+    page = shown(study_document(rows, {2: CURVE}, 4))
     assert "networks measured" in page.headline
-    html = render_page(page, "html")
+    html = str(render(page, "html"))
     assert html.count("<svg") == 3
     assert "no batch norm" in html
-    assert "a gradient tensor" in render_page(page, "txt")
+    assert "a gradient tensor" in str(render(page, "txt"))
 
 
 def test_one_process_is_nothing_to_compare() -> None:

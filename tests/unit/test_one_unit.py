@@ -8,35 +8,36 @@ from dataclasses import replace
 
 import foretrain
 from foretrain.analysis.prediction import Remedy
-from foretrain.report import page_of, words
-from foretrain.report.page import Page
+from foretrain.report import document_of, words
+from foretrain.report.document import Document, Row
 
 TIME = re.compile(r"[+−]?[\d,.]+(?:–[\d,.]+)? (ns|µs|ms|s|min|h|d)")
 ON = "1 x dgx-h100"
 
 
-def units(rows: Iterable[tuple[str, ...]]) -> list[set[str]]:
+def units(rows: Iterable[Row]) -> list[set[str]]:
     """Units of time in each column."""
     columns = zip(*rows, strict=True)
-    found = [{m[1] for cell in column if (m := TIME.fullmatch(cell))} for column in columns]
+    found = [{m[1] for cell in column if (m := TIME.fullmatch(str(cell)))} for column in columns]
     return [column for column in found if column]
 
 
-def table(page: Page, title: str) -> tuple[tuple[str, ...], ...]:
-    return next(section.rows for section in page.sections if section.title.startswith(title))
+def table(document: Document, title: str) -> list[Row]:
+    tables = (section.table for section in document.sections)
+    return next(list(one.rows) for one in tables if one and one.title.startswith(title))
 
 
 def test_sweeps() -> None:
     found = foretrain.sweep("gpt2", on=ON, plan="dp8", tokens=1e8, vary={"batch": [8, 8192]})
     assert {words.seconds(row["step_seconds"])[-2:] for row in found.rows()} == {"ms", " s"}
-    assert [len(column) for column in units(table(page_of(found), "Sweep"))] == [1, 1]
+    assert [len(column) for column in units(table(document_of(found), "Sweep"))] == [1, 1]
 
 
 def test_searches() -> None:
     where = "tp<=4, vpp=1, cp=1, order=default, zero=0|1"
     found = foretrain.search("gpt2", on=ON, batch=512, where=where, top=3)
     slow = replace(found.pareto[-1], seconds=3.0)
-    page = page_of(replace(found, pareto=(*found.pareto, slow)))
+    page = document_of(replace(found, pareto=(*found.pareto, slow)))
     assert units(table(page, "Best plans")) == [{"ms"}]
     assert units(table(page, "Step time")) == [{"s"}]
 
@@ -44,16 +45,16 @@ def test_searches() -> None:
 def test_comparisons_and_what_ifs() -> None:
     one = foretrain.predict("gpt2", on=ON, plan="dp8", batch=8)
     other = foretrain.predict("gpt2", on=ON, plan="dp8", batch=8, runtime_options={"compile": True})
-    rows = table(page_of(foretrain.compare(one, other)), "Where the time")
+    rows = table(document_of(foretrain.compare(one, other)), "Where the time")
     assert len(rows) > 1
     assert units(rows) == [{"ms"}] * 3
     after = foretrain.whatif("gpt2", on=ON, plan="dp8", batch=8192, changes={"device.compute": 2})
-    assert units(table(page_of(after), "Where the time")) == [{"s"}] * 3
+    assert units(table(document_of(after), "Where the time")) == [{"s"}] * 3
 
 
 def test_offers() -> None:
     found = foretrain.recommend("gpt2", tokens=1e10, instances=["aws:p4d*", "aws:p3.2xlarge"])
-    assert [len(column) for column in units(table(page_of(found), "Offers"))] == [1, 1]
+    assert [len(column) for column in units(table(document_of(found), "Offers"))] == [1, 1]
 
 
 def test_what_would_help() -> None:

@@ -12,7 +12,7 @@ import pytest
 from foretrain.analysis.links import MOST_WITH_FLOWS, link_kind, link_use
 from foretrain.analysis.prediction import LinkFlows, LinkUse, Prediction
 from foretrain.cost.network import network_of
-from foretrain.report import links, network, plain, render, trace
+from foretrain.report import document_of, links, network, render, text, trace
 from foretrain.scenario import Scenario
 from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
@@ -168,7 +168,7 @@ def test_rows_merge_what_differs_by_rounding_only() -> None:
         _link("network.fabric->nic0", 0.2, 0, count=16),
     )
     found = links.rows(prediction, 9)
-    assert [(row.name, row.where, row.count) for row in found] == [
+    assert [(row.name, links.stages_text(row.stages), row.count) for row in found] == [
         ("device → switch", "stages 0–1", 16),
         ("device → switch", "stage 2", 8),
         ("device → switch (sends)", "stage 0", 8),
@@ -202,21 +202,26 @@ def test_tips_say_everything() -> None:
 @pytest.mark.parametrize(("share", "is_shown"), [(0.049, False), (0.051, True)])
 def test_links_are_worth_a_table_above_a_twentieth(share: float, is_shown: bool) -> None:
     prediction = _with(_link("domain0.device0->switch", share))
-    assert ("\nLinks\n" in plain.render(prediction)) is is_shown
+    assert ("\nLinks\n" in str(render(prediction, "txt"))) is is_shown
     assert ("## Links" in str(render(prediction, "md"))) is is_shown
 
 
 def test_a_terminal_shows_the_five_busiest() -> None:
     many = [_link(f"domain0.device{k}->switch", 0.9 - 0.1 * k, k) for k in range(8)]
-    text = plain.render(_with(*many)).partition("\nLinks\n")[2].partition("\n\n")[0]
-    assert len(text.splitlines()) == 1 + 5
-    assert "90 %" in text
-    assert "50 %" in text
+    shown = str(render(_with(*many), "txt")).partition("\nLinks\n")[2].partition("\n\n")[0]
+    assert len(shown.splitlines()) == 1 + 5
+    assert "90 %" in shown
+    assert "50 %" in shown
 
 
 @pytest.mark.parametrize("width", [20, 40, 71, 72, 80])
 def test_the_table_fits_a_terminal(big: Prediction, width: int) -> None:
-    lines = plain.render(big, width).partition("\nLinks\n")[2].partition("\n\n")[0].splitlines()
+    lines = (
+        text.render(document_of(big), width)
+        .partition("\nLinks\n")[2]
+        .partition("\n\n")[0]
+        .splitlines()
+    )
     assert lines
     assert max(map(len, lines)) <= width
 
@@ -228,8 +233,7 @@ def test_nodes_that_look_alike_are_one_box(big: Prediction) -> None:
     found = [(box.stages, box.nodes) for box in network.boxes(big)]
     assert found == [((0,), 8), (tuple(range(1, 15)), 112), ((15,), 8)]
     drawn = network.drawing(big)
-    assert drawn is not None
-    assert [box["title"] for box in drawn["boxes"]] == [
+    assert [box.title for box in drawn.boxes] == [
         "stage 0 · 8 nodes",
         "stages 1–14 · 112 nodes",
         "stage 15 · 8 nodes",
@@ -238,33 +242,30 @@ def test_nodes_that_look_alike_are_one_box(big: Prediction) -> None:
 
 def test_every_device_of_a_switched_node_is_joined(big: Prediction) -> None:
     drawn = network.drawing(big)
-    assert drawn is not None
-    box = drawn["boxes"][0]
-    assert [rect["text"] for rect in box["rects"]] == [*"01234567", "switch", "network cards"]
-    spokes = [line for line in box["lines"] if "device0->switch" in line["tip"]]
+    box = drawn.boxes[0]
+    assert [rect.text for rect in box.rects] == [*"01234567", "switch", "network cards"]
+    spokes = [line for line in box.lines if "device0->switch" in line.tip]
     assert len(spokes) == 8
-    assert spokes[5]["tip"].startswith("device5: like\ndomain0.device0->switch")
-    assert {word["text"] for word in box["words"]} == {"out", "in"}
+    assert spokes[5].tip.startswith("device5: like\ndomain0.device0->switch")
+    assert {word for *_, word in box.words} == {"out", "in"}
 
 
 def test_a_mesh_is_drawn_as_arcs(answers: dict[str, Prediction]) -> None:
     drawn = network.drawing(answers["mesh"])
-    assert drawn is not None
-    (box,) = drawn["boxes"]
-    assert box["title"] == "stages 0–1 · 1 node"
-    assert len(box["lines"]) == len(answers["mesh"].links)
-    assert all("Q" in line["d"] for line in box["lines"])
-    assert not drawn["has_network"]
+    (box,) = drawn.boxes
+    assert box.title == "stages 0–1 · 1 node"
+    assert len(box.lines) == len(answers["mesh"].links)
+    assert all("Q" in line.path for line in box.lines)
+    assert not drawn.has_network
 
 
 def test_devices_are_dealt_over_bridges_as_the_known_ones_are(
     answers: dict[str, Prediction],
 ) -> None:
     drawn = network.drawing(answers["pcie"])
-    assert drawn is not None
-    (box,) = drawn["boxes"]
-    assert [rect["text"] for rect in box["rects"]][8:] == ["bridge0", "bridge1", "network cards"]
-    assert sum("->bridge" in line["tip"] and "L" in line["d"] for line in box["lines"]) == 8
+    (box,) = drawn.boxes
+    assert [rect.text for rect in box.rects][8:] == ["bridge0", "bridge1", "network cards"]
+    assert sum("->bridge" in line.tip and "L" in line.path for line in box.lines) == 8
 
 
 def test_two_stages_of_a_node_have_their_own_colours() -> None:
@@ -275,9 +276,8 @@ def test_two_stages_of_a_node_have_their_own_colours() -> None:
     drawn = network.drawing(
         replace(sample, question=question, timeline=replace(sample.timeline, lanes=lanes))
     )
-    assert drawn is not None
-    assert drawn["boxes"][0]["title"] == "stages 0–1 · 2 nodes"
-    styles = [line["cls"] for line in drawn["boxes"][0]["lines"]]
+    assert drawn.boxes[0].title == "stages 0–1 · 2 nodes"
+    styles = [line.cls for line in drawn.boxes[0].lines]
     assert styles == ["u2"] * 4 + ["u5"] * 4
 
 
@@ -285,46 +285,47 @@ def test_links_between_switches_stand_in_the_fabric() -> None:
     drawn = network.drawing(
         _with(_link("network.leaf0->spine1", 0.6), _link("network.nic0->leaf0", 0.1))
     )
-    assert drawn is not None
-    assert [part["text"] for part in drawn["fabric"]] == ["leaf → spine 60 %"]
-    assert sum(len(box["words"]) + len(box["lines"]) for box in drawn["boxes"]) == 2  # and its stub
+    assert [part.text for part in drawn.fabric] == ["leaf → spine 60 %"]
+    assert sum(len(box.words) + len(box.lines) for box in drawn.boxes) == 2  # and its stub
 
 
 def test_many_kinds_of_nodes_are_cut_and_said() -> None:
     many = [_link(f"domain{k}.device0->switch", 0.01 * 1.1**k, k) for k in range(30)]
     drawn = network.drawing(_with(*many))
-    assert drawn is not None
-    assert len(drawn["boxes"]) == network.MOST_BOXES
-    assert drawn["left_out"] == 30 - network.MOST_BOXES
-    assert f"{drawn['left_out']} more kinds of nodes" in str(render(_with(*many), "html"))
+    assert len(drawn.boxes) == network.MOST_BOXES
+    assert drawn.left_out == 30 - network.MOST_BOXES
+    assert f"{drawn.left_out} more kinds of nodes" in str(render(_with(*many), "html"))
 
 
 def test_racks_of_many_devices_stay_readable() -> None:
     sample = _with(_link("domain0.device40->switch", 0.1))
     drawn = network.drawing(replace(sample, question={"devices": 72, "nodes": 1}))
-    assert drawn is not None
-    devices = [r["text"] for r in drawn["boxes"][0]["rects"] if r["cls"] == "device"]
+    devices = [r.text for r in drawn.boxes[0].rects if r.cls == "device"]
     assert devices == [*"0123456", "…"]
 
 
+def test_a_page_says_how_many_links_a_bar_stands_for() -> None:
+    page = str(render(_with(_link("domain0.device0->switch", 0.5, count=8)), "html"))
+    assert "one of 8 links like it" in page.partition("Most utilized links")[2]
+
+
 def test_without_links_there_is_no_section() -> None:
-    assert network.drawing(bare_prediction()) is None
-    assert 'id="network"' not in str(render(bare_prediction(), "html"))
-    assert 'id="network"' in str(render(sample_prediction(), "html"))
+    assert "card full network" not in str(render(bare_prediction(), "html"))
+    assert "card full network" in str(render(sample_prediction(), "html"))
 
 
 @pytest.mark.parametrize(
     ("share", "style"), [(0.0, "u0"), (0.01, "u1"), (0.3, "u3"), (0.8, "u5"), (1.7, "u5")]
 )
 def test_colours_follow_the_legend(share: float, style: str) -> None:
-    assert network.use_class(share) == style
+    assert links.use_class(share) == style
 
 
 # --- trace --------------------------------------------------------------------------------------
 
 
 def _flows(prediction: Prediction) -> tuple[dict[str, Any], list[dict[str, Any]], dict[int, str]]:
-    document = json.loads(trace.render(prediction))
+    document = json.loads(trace.render(document_of(prediction)))
     events = document["traceEvents"]
     (pid,) = (
         e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "links"

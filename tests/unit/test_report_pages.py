@@ -1,4 +1,4 @@
-"""Pages, and the pages made of compiled graphs, validations and the catalog."""
+"""Documents, and those made of compiled graphs, validations and the catalog."""
 
 from __future__ import annotations
 
@@ -23,50 +23,82 @@ from foretrain.compile.execution import (
 )
 from foretrain.errors import InputError
 from foretrain.model.ops.base import Kernel
-from foretrain.report import catalog, plain
-from foretrain.report.graph import communicator_name, folded, graph_page, stream_tasks, task_name
-from foretrain.report.page import Page, Section, listed, page_format, render_page, sheet
-from foretrain.report.validation import validation_page
+from foretrain.report import catalog, format_of, render
+from foretrain.report.document import Bar, Document, Lines, Section, Table, listed
+from foretrain.report.graph import (
+    communicator_name,
+    folded,
+    graph_document,
+    stream_tasks,
+    task_name,
+)
+from foretrain.report.text import drawn, sheet
+from foretrain.report.validation import validation_document
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
 from foretrain.testing.exporters import HOSTILE
 from foretrain.validation import ValidationReport
 
 
-def _page() -> Page:
-    table = Section("Table", ("name", "value"), (("a", "1"), (HOSTILE[0], HOSTILE[3])))
-    hidden = Section("Only with detail", lines=("secret",), detail=1)
-    return Page("Headline", {"x": float("nan")}, (table, Section("Empty"), hidden))
+def _document() -> Document:
+    table = Table("Table", ("name", "value"), (("a", "1"), (HOSTILE[0], HOSTILE[3])))
+    hidden = Lines("Only with detail", ("secret",), detail=1)
+    return Document(
+        "Headline", lambda: {"x": float("nan")}, lambda: (table, Table("Empty"), hidden)
+    )
 
 
-def test_page_as_text_has_its_tables_and_no_control_characters() -> None:
-    text = render_page(_page(), "txt")
+def test_text_has_the_tables_and_no_control_characters() -> None:
+    text = str(render(_document(), "txt"))
     assert text.startswith("Headline\n")
     assert "Empty" not in text
     assert "\x1b" not in text
 
 
-def test_page_as_markdown_escapes() -> None:
-    text = render_page(_page(), "md")
+def test_markdown_escapes() -> None:
+    text = str(render(_document(), "md"))
     assert "<script" not in text
     assert "| name | value |" in text
 
 
-def test_page_as_json_is_strict() -> None:
-    assert json.loads(render_page(_page(), "json")) == {"x": None}
+def test_json_is_strict() -> None:
+    assert json.loads(render(_document(), "json")) == {"x": None}
 
 
 @pytest.mark.parametrize(("detail", "said"), [(-1, False), (0, False), (1, True)])
 def test_detail_decides_what_is_shown(detail: int, said: bool) -> None:
-    text = plain.drawn(sheet(_page(), detail), 80)
+    text = drawn(sheet(_document(), detail), 80)
     assert ("secret" in text) is said
     assert ("Table" in text) is (detail >= 0)
 
 
-def test_page_formats_are_listed() -> None:
-    assert page_format("X.MD") == "md"
+def test_a_headline_makes_no_sections() -> None:
+    def fail() -> tuple[Section, ...]:
+        raise AssertionError("made for nothing")
+
+    document = Document("Headline", dict, fail)
+    assert drawn(sheet(document, -1), 80) == "Headline\n"
+    assert render(document, "json") == "{}\n"
+
+
+def test_formats_are_listed() -> None:
+    assert format_of("X.MD") == "md"
     with pytest.raises(InputError, match=r"\.html, \.json, \.md, \.csv, \.txt"):
-        page_format("x.pdf")
+        format_of("x.pdf")
+    with pytest.raises(InputError, match=r"unknown report format 'trace\.json'"):
+        render(_document(), "trace.json")
+
+
+def test_bars_are_drawn_where_a_format_can() -> None:
+    rows = (("a", "3 s", Bar(0.75, "compute")), ("b", "1 s", Bar(0.25, "network", 0.75)))
+    table = Table("Bars", ("cause", "per step", ""), rows, "lrb")
+    document = Document("Headline", dict, lambda: (table,))
+    text = str(render(document, "txt"))
+    assert "█" * 40 in text  # in text the longest has all the room
+    assert "█" not in str(render(document, "md"))
+    html = str(render(document, "html"))
+    assert '<i class="network" style="margin-left:75.00%;width:25.00%"></i>' in html
+    assert 'class="figures"' in html  # a waterfall is not sorted
 
 
 # --- graph --------------------------------------------------------------------------------------
@@ -122,8 +154,8 @@ def _asked() -> Scenario:
     return ask("gpt2", on="1 x dgx-h100", plan="dp8", batch=8)
 
 
-def test_graph_page_dumps_shapes_and_tasks() -> None:
-    text = render_page(graph_page(_graph(), _asked(), dump=True), "txt")
+def test_graph_document_dumps_shapes_and_tasks() -> None:
+    text = str(render(graph_document(_graph(), _asked(), dump=True), "txt"))
     assert "3 tasks of 2 shapes on 2 streams; 4 ranks in 1 class" in text
     assert "layers.mlp forward: gemm 1×128×256×512 bf16" in text
     assert "all_reduce 1.0 MiB on dp group (data)" in text
@@ -133,8 +165,8 @@ def test_graph_page_dumps_shapes_and_tasks() -> None:
 
 
 def test_graph_document_holds_every_task_only_when_dumped() -> None:
-    brief = json.loads(render_page(graph_page(_graph(), _asked()), "json"))
-    whole = json.loads(render_page(graph_page(_graph(), _asked(), dump=True), "json"))
+    brief = json.loads(render(graph_document(_graph(), _asked()), "json"))
+    whole = json.loads(render(graph_document(_graph(), _asked(), dump=True), "json"))
     assert "task" not in brief
     assert whole["task"]["kind"] == ["chain", "chain", "collective"]
     assert whole["stream_tasks"] == [[0, 1, 2], [2]]
@@ -174,28 +206,28 @@ def _validated(mape: float | None) -> ValidationReport:
     ],
 )
 def test_tolerance_decides(mape: float | None, tolerance: float | None, is_no: bool) -> None:
-    page = validation_page(_validated(mape), tolerance)
+    page = validation_document(_validated(mape), tolerance)
     assert page.is_no is is_no
     assert "1 could not be predicted" in page.headline
 
 
 def test_unknown_figures_are_dashes_and_bias_has_a_sign() -> None:
-    text = render_page(validation_page(_validated(0.1)), "txt")
+    text = str(render(validation_document(_validated(0.1)), "txt"))
     assert "-2.0%" in text
     assert "–" in text
 
 
 def test_an_empty_validation_is_shown() -> None:
-    assert "0 cases" in validation_page(ValidationReport({}, {})).headline
+    assert "0 cases" in validation_document(ValidationReport({}, {})).headline
 
 
 # --- catalog ----------------------------------------------------------------------------------
 
 
 def test_every_kind_is_listed_with_names() -> None:
-    page = catalog.list_page(("devices", "nodes", "links", "models", "runtimes"))
-    assert all(section.rows for section in page.sections)
-    assert {row["name"] for row in page.document["models"]} >= {"gpt2", "llama3-8b"}
+    page = catalog.list_document(("devices", "nodes", "links", "models", "runtimes"))
+    assert len(page.sections) == 5
+    assert {row["name"] for row in page.data["models"]} >= {"gpt2", "llama3-8b"}
 
 
 @pytest.mark.parametrize(
@@ -203,20 +235,20 @@ def test_every_kind_is_listed_with_names() -> None:
     [("h100", "device"), ("dgx-h100", "node"), ("llama3-8b", "model"), ("megatron", "runtime")],
 )
 def test_one_thing_is_shown_with_its_source(name: str, kind: str) -> None:
-    page = catalog.show_page_of(name)
-    assert page.document[kind]["source"]
+    page = catalog.entry_document(name)
+    assert page.data[kind]["source"]
     assert kind in page.headline
 
 
 def test_a_near_miss_is_suggested() -> None:
     with pytest.raises(InputError, match="Did you mean 'llama3-8b'"):
-        catalog.show_page_of("lama3-8b")
+        catalog.entry_document("lama3-8b")
 
 
-def test_only_plain_text_marks_the_lines_of_a_list() -> None:
-    page = Page("answer", {}, (listed("Assumptions", ["runtime ddp: single device (--runtime)"]),))
+def test_every_format_has_its_own_lists() -> None:
     line = "runtime ddp: single device (--runtime)"
-    assert f"  - {line}" in render_page(page, "txt")
+    document = Document("answer", dict, lambda: (listed("Assumptions", [line]),))
+    assert f"  - {line}" in str(render(document, "txt"))
     marked = line.replace("--runtime", '<span class="flag">--runtime</span>')
-    assert f"<li>{marked}</li>" in render_page(page, "html")
-    assert f"\n- {line}\n" in render_page(page, "md")
+    assert f"<li>{marked}</li>" in str(render(document, "html"))
+    assert f"\n- {line}\n" in str(render(document, "md"))

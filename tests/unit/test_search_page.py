@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from foretrain import schema
-from foretrain.report import front
+from foretrain.report import chart, document_of, render
+from foretrain.report.document import Axis, Chart, Point
 from foretrain.report.json import dumps
-from foretrain.report.page import render_page, sheet
-from foretrain.report.plain import drawn
-from foretrain.report.search import headline, search_page
+from foretrain.report.search import front, headline, search_document
+from foretrain.report.text import drawn, sheet
 from foretrain.searching import Found, search
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
@@ -39,7 +39,7 @@ def nothing() -> Found:
 
 
 def shown(found: Found, detail: int = 0, width: int = 100) -> str:
-    return drawn(sheet(search_page(found), detail), width)
+    return drawn(sheet(document_of(found), detail), width)
 
 
 # --- the document -----------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def faults(value: Any, rule: dict[str, Any], whole: dict[str, Any], path: str = 
 def test_documents_keep_to_the_schema(found: Found, nothing: Found) -> None:
     rule = schema("search")
     for result, why, files in ((found, found.why("tp=2"), FILES), (nothing, None, None)):
-        text = dumps(search_page(result, why, files).document)
+        text = dumps(search_document(result, why, files).data)
         assert faults(json.loads(text), rule, rule) == []
 
 
@@ -123,15 +123,15 @@ def test_memory_of_estimates_and_predictions_means_the_same(found: Found) -> Non
         assert estimated[row.plan.text] == pytest.approx(peak, rel=0.1)
 
 
-def test_a_page_makes_its_document_when_it_is_asked_for(
+def test_the_data_is_made_when_it_is_asked_for(
     found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
     monkeypatch.setattr(Found, "to_dict", lambda self: made.append(1) or {"a": 1})
-    page = search_page(found)
+    document = document_of(found)
     shown(found)
     assert not made
-    assert (dict(page.document), len(page.document)) == ({"a": 1}, 1)
+    assert (document.data, document.data) == ({"a": 1}, {"a": 1})
     assert made == [1]
 
 
@@ -141,9 +141,9 @@ def test_a_page_makes_its_document_when_it_is_asked_for(
 def test_the_headline_decides(found: Found, nothing: Found) -> None:
     plan = found.best[0].plan.text
     assert headline(found).startswith(f"Best of {found.plans_valid:,} plans: {plan}, ")
-    assert search_page(found).is_no is False
+    assert document_of(found).is_no is False
     text = headline(nothing)
-    assert search_page(nothing).is_no
+    assert document_of(nothing).is_no
     assert re.match(
         r"None of \d+ plans fits: the closest, .* exceeds device memory by [\d.]+ GiB; with 2x the nodes",
         text,
@@ -183,13 +183,13 @@ def test_where_nothing_fits_the_remedies_come_first(nothing: Found) -> None:
 
 
 def test_launch_files_are_listed(found: Found) -> None:
-    text = render_page(search_page(found, launch=FILES), "md")
+    text = str(render(search_document(found, launch=FILES), "md"))
     assert "out/launch.sh" in text
     assert "zb-h1 is not known there" in text
 
 
 def test_csv_has_a_row_for_every_plan(found: Found) -> None:
-    rows = list(csv.DictReader(io.StringIO(render_page(search_page(found), "csv"))))
+    rows = list(csv.DictReader(io.StringIO(str(render(found, "csv")))))
     best = [row for row in rows if row["list"] == "best"]
     assert [row["plan"] for row in best] == [row.plan.text for row in found.best]
     assert float(best[0]["step_seconds"]) == found.best[0].prediction.step_seconds
@@ -204,6 +204,7 @@ class Reader(HTMLParser):
         super().__init__()
         self.text: list[str] = []
         self.outside: list[str] = []
+        self.scripts = 0
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
@@ -214,13 +215,13 @@ class Reader(HTMLParser):
             for name, value in attrs
             if name in ("src", "href") and value and value != "data:,"
         ]
-        assert tag != "script"
+        self.scripts += tag == "script"
 
 
 def test_the_html_is_whole_and_alone(found: Found) -> None:
-    page = render_page(search_page(found), "html")
     reader = Reader()
-    reader.feed(page)
+    reader.feed(str(render(found, "html")))
+    assert reader.scripts == 1
     text = " ".join(" ".join(reader.text).split())
     assert not reader.outside
     for row in found.best:
@@ -235,79 +236,95 @@ def test_the_html_is_whole_and_alone(found: Found) -> None:
 def test_names_from_users_are_text(found: Found) -> None:
     cluster = replace(found.task.cluster, name="<script>alert(1)</script>")
     named = replace(found, task=replace(found.task, cluster=cluster))
-    page = render_page(search_page(named), "html")
-    assert "<script" not in page
+    page = str(render(named, "html"))
+    assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_the_page_of_no_plans_is_drawn(nothing: Found) -> None:
-    page = render_page(search_page(nothing), "html")
+    page = str(render(nothing, "html"))
     assert "What would fit" in page
     assert "<svg" not in page
 
 
+def places(drawn_chart: Chart) -> list[list[tuple[float, float]]]:
+    """Pixels of the points of each series."""
+    points = [point for series in drawn_chart.series for point in series.points]
+    x, y = chart.scales(drawn_chart, points)
+    return [[(x.at(p.x), y.at(p.y)) for p in series.points] for series in drawn_chart.series]
+
+
 def test_the_drawing_is_xml_with_a_dot_for_every_plan(found: Found) -> None:
-    page = render_page(search_page(found), "html")
-    drawing = page[page.index("<svg") : page.index("</svg>") + 6]
-    tree = ElementTree.fromstring(drawing)
+    made = front(found)
+    tree = ElementTree.fromstring(chart.draw(made))
     circles = [node for node in tree.iter() if node.tag == "circle"]
-    made = front.drawing(found)
-    assert made is not None
-    assert len(circles) == len(made.front) + len(made.best)
-    assert len(made.front) + made.hidden == len(found.pareto)
+    assert len(circles) == sum(len(series.points) for series in made.series)
+    hidden = len(found.pareto) - len(made.series[0].points)
+    assert (f"lie outside ({hidden})" in made.hint) is (hidden > 0)
 
 
 def test_dots_lie_where_their_figures_say(found: Found) -> None:
-    made = front.drawing(found)
-    assert made is not None
-    for point in (*made.front, *made.best):
-        assert made.left <= point.x <= made.right
-        assert made.top <= point.y <= made.bottom
-    assert [p.x for p in made.front] == sorted(p.x for p in made.front)
-    assert [p.y for p in made.front] == sorted(p.y for p in made.front)  # down: less memory
-    assert made.line.startswith(f"M{made.front[0].x} {made.front[0].y}H")
+    estimated, best = places(front(found))
+    for x, y in (*estimated, *best):
+        assert chart.LEFT <= x <= chart.WIDTH - chart.RIGHT
+        assert chart.TOP <= y <= chart.HEIGHT - chart.BOTTOM
+    assert estimated == sorted(estimated)
+    assert [y for _, y in estimated] == sorted(y for _, y in estimated)  # down: less memory
+    x, y = estimated[0]
+    assert f'd="M{x} {y}H' in chart.draw(front(found))
     near = min(found.pareto, key=lambda row: row.seconds)
-    assert near.plan in made.front[0].tip
+    assert near.plan in front(found).series[0].points[0].tip
 
 
 def test_numbers_of_plans_do_not_lie_on_each_other(found: Found) -> None:
-    made = front.drawing(found)
-    assert made is not None
-    labels = [p for p in made.best if p.has_room]
-    assert labels[0].label == "1"
-    for one in labels:
-        assert all(abs(one.x - p.x) >= 14 or abs(one.y - p.y) >= 13 for p in labels if p is not one)
+    made = front(found)
+    points: list[Point] = [p for series in made.series for p in series.points]
+    texts = "".join(chart.labels(points, *chart.scales(made, points)))
+    shown_at = [(float(x), float(y)) for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"', texts)]
+    assert ">1</text>" in texts
+    for one in shown_at:
+        others = (p for p in shown_at if p is not one)
+        assert all(abs(one[0] - x) >= 14 or abs(one[1] - y) >= 13 for x, y in others)
 
 
 def test_axes_have_round_ticks_inside_the_frame(found: Found) -> None:
-    made = front.drawing(found)
-    assert made is not None
-    assert 3 <= len(made.x_ticks) <= 12
-    assert 3 <= len(made.y_ticks) <= 12
-    assert all(made.left <= tick.at <= made.right for tick in made.x_ticks)
-    assert all(made.top - 1 <= tick.at <= made.bottom for tick in made.y_ticks)
-    assert made.y_ticks[0].text.startswith("0")
-    assert len({tick.text for tick in made.x_ticks}) == len(made.x_ticks)
+    made = front(found)
+    points = [p for series in made.series for p in series.points]
+    x, y = (scale.ticks() for scale in chart.scales(made, points))
+    assert 3 <= len(x) <= 12
+    assert 3 <= len(y) <= 12
+    assert all(chart.LEFT <= at <= chart.WIDTH - chart.RIGHT for at, _ in x)
+    assert all(chart.TOP - 1 <= at <= chart.HEIGHT - chart.BOTTOM for at, _ in y)
+    assert y[0][1].startswith("0")
+    assert len({text for _, text in x}) == len(x)
 
 
 def test_the_limit_is_drawn_where_plans_come_near_it(found: Found) -> None:
-    assert front.drawing(found).usable is None  # type: ignore[union-attr]
-    tight = tuple(replace(row, usable=1.2 * found.pareto[0].memory) for row in found.pareto)
-    made = front.drawing(replace(found, pareto=tight))
-    assert made is not None
-    assert made.usable is not None
-    assert made.top <= made.usable.at < made.front[0].y
+    assert front(found).guides == ()
+    usable = 1.2 * found.pareto[0].memory
+    made = front(replace(found, pareto=tuple(replace(row, usable=usable) for row in found.pareto)))
+    assert made.guides[0].value == usable
+    assert 'class="limit"' in chart.draw(made)
 
 
 def test_one_plan_is_a_drawing_too(found: Found) -> None:
-    made = front.drawing(replace(found, pareto=found.pareto[:1], best=()))
-    assert made is not None
-    assert len(made.front) == 1
-    assert front.drawing(replace(found, pareto=(), best=())) is None
+    one = replace(found, pareto=found.pareto[:1], best=())
+    assert chart.draw(front(one)).count("<circle") == 1
+    assert chart.draw(front(replace(found, pareto=(), best=()))) == ""
 
 
 @pytest.mark.parametrize(
-    ("value", "step", "text"), [(20.0, 10.0, "20"), (0.25, 0.25, "0.25"), (2.5, 2.5, "2.5"), (0.3, 0.1, "0.3")]
-)  # fmt: skip
-def test_ticks_have_as_many_digits_as_they_need(value: float, step: float, text: str) -> None:
-    assert front._number(value, step) == text
+    ("low", "high", "texts"),
+    [
+        (0.1, 0.34, ["100 ms", "150 ms", "200 ms", "250 ms", "300 ms"]),
+        (20.0, 31.0, ["20 s", "22 s", "24 s", "26 s", "28 s", "30 s"]),
+        (2.0, 3.2, ["2.0 s", "2.2 s", "2.4 s", "2.6 s", "2.8 s", "3.0 s", "3.2 s"]),
+    ],
+)
+def test_ticks_have_as_many_digits_as_they_need(low: float, high: float, texts: list[str]) -> None:
+    scale = chart.Scale(front_axis(), low, high, 0.0, 1000.0)
+    assert [text for _, text in scale.ticks()] == texts
+
+
+def front_axis() -> Axis:
+    return Axis("step time", "s", is_log=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foretrain.cases import predict_case
-from foretrain.report.validation import validation_page
+from foretrain.report.validation import validation_document
 from foretrain.validation.cases import report
 from foretrain.validation.figures import Scored, figures, row_document
 from foretrain.validation.memory import GIB, by_rank, meaning_of
@@ -92,7 +92,7 @@ def test_figures_tell_allocated_and_reserved_apart(document: dict[str, Any]) -> 
     shown = row_document(row)["memory_by_rank"]
     assert len(shown) == 8
     assert shown[0].keys() == {"rank", "stage", "is", "predicted_gib", "measured_gib"}
-    page = validation_page(report([row], {}))
+    page = validation_document(report([row], {}))
     titles = [section.title for section in page.sections]
     assert "Memory error by rank" in titles
 
@@ -111,5 +111,5 @@ def test_what_a_figure_means_is_stated_or_remarked(document: dict[str, Any]) -> 
 def test_cases_without_ranks_show_no_table_of_them(document: dict[str, Any]) -> None:
     row = Scored(case(memory_gib=1.0), document)
     assert figures([row])["ranks_n"] == 0
-    page = validation_page(report([row], {}))
+    page = validation_document(report([row], {}))
     assert all("rank by rank" not in section.title for section in page.sections)

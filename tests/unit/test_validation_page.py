@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
-from foretrain.report.page import render_page, save_page, sheet
-from foretrain.report.plain import drawn
-from foretrain.report.scatter import render
-from foretrain.report.validation import validation_page
+from foretrain.report import chart, document_of, render, save
+from foretrain.report.text import drawn, sheet
+from foretrain.report.validation import chart as cases_of
 from foretrain.validation import ValidationReport
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 PROBE = """<script>addEventListener("load", () => setTimeout(() => {
-  const painted = (c) => { const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-    let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n; };
-  document.title = JSON.stringify({ canvases: [...document.querySelectorAll("canvas")].map(painted),
-    images: document.images.length,
+  const first = document.querySelector(".series"), name = document.querySelector(".legend span");
+  if (name) name.click();
+  document.title = JSON.stringify({ circles: document.querySelectorAll("circle").length,
+    hidden: first && name ? getComputedStyle(first).display : "", images: document.images.length,
     overflow: document.documentElement.scrollWidth > document.documentElement.clientWidth }); }, 300))</script></body>"""
 
 
@@ -53,7 +52,7 @@ def found(name: str = "bigscience_bloom", rows: int = 3) -> ValidationReport:
 
 
 def shown(detail: int = 0) -> str:
-    return drawn(sheet(validation_page(found()), detail), 80)
+    return drawn(sheet(document_of(found()), detail), 80)
 
 
 def test_tables_fit_eighty_columns_without_broken_names() -> None:
@@ -76,18 +75,17 @@ def test_the_farthest_come_with_a_reason() -> None:
     assert "bigscience_bloom/1" not in shown()
 
 
-def test_the_page_has_a_drawing() -> None:
-    page = validation_page(found())
-    assert "<canvas" not in render_page(page, "html")  # drawn by its script
-    assert 'id="scatter"' in render_page(page, "html")
+def test_the_page_draws_every_case_and_the_lines_of_agreement() -> None:
+    text = chart.draw(cases_of(found()))
+    assert text.count("<circle") == 3
+    assert text.count('class="guide') == 3
+    assert "measured 100 s, predicted 110 s (+10%)" in text
 
 
 def test_names_cannot_leave_their_place() -> None:
-    text = render(validation_page(found(HOSTILE)))
+    text = str(render(found(HOSTILE), "html"))
     assert HOSTILE not in text
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert data is not None
-    assert json.loads(data[1])["points"][0][0] == HOSTILE
+    assert "&lt;/script&gt;&lt;img src=x" in text
 
 
 def test_rows_without_both_times_are_not_drawn() -> None:
@@ -97,16 +95,14 @@ def test_rows_without_both_times_are_not_drawn() -> None:
         {"id": "b", "group": "g", "measured": 1.0, "predicted": None},
         {"id": "c", "group": "g", "measured": 1.0, "predicted": float("inf")},
     ]
-    text = render(validation_page(replace(given, cases=[*given.cases, *more])))
-    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
-    assert data is not None
-    assert len(json.loads(data[1])["points"]) == 3
+    drawn_cases = cases_of(replace(given, cases=[*given.cases, *more]))
+    assert [len(series.points) for series in drawn_cases.series] == [3]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on this machine")
 @pytest.mark.parametrize(("name", "rows"), [("plain", 4), (HOSTILE, 4), ("empty", 0)])
 def test_the_drawing_in_a_browser(tmp_path: Path, name: str, rows: int) -> None:
-    save_page(validation_page(found(name, rows)), tmp_path / "x.html")
+    save(found(name, rows), tmp_path / "x.html")
     head, _, tail = (tmp_path / "x.html").read_text("utf-8").rpartition("</body>")
     (tmp_path / "probed.html").write_text(head + PROBE + tail, "utf-8")
     command = [
@@ -119,5 +115,4 @@ def test_the_drawing_in_a_browser(tmp_path: Path, name: str, rows: int) -> None:
     title = re.search(r"<title>(.*?)</title>", ran.stdout, re.DOTALL)
     assert title is not None
     seen = json.loads(title[1])
-    assert [painted > 300 for painted in seen["canvases"]] == ([True] if rows else [])
-    assert (seen["images"], seen["overflow"]) == (0, False)
+    assert (seen["circles"], seen["images"], seen["overflow"]) == (rows, 0, False)

@@ -20,8 +20,8 @@ class Answer(ABC):
         """The document: plain values that JSON can hold, in SI units."""
 
     def _told(self) -> dict[str, Any]:
-        """The document of its page, for an answer that has no other."""
-        return dict(_report("page_of")(self).document)
+        """What its report holds, for an answer that has no other document."""
+        return dict(_report("document_of")(self).data)
 
     def save(self, path: str | Path) -> None:
         """Write a report in the format the extension names: `.html`, `.json`, `.md`, `.csv`, `.txt`."""

@@ -48,11 +48,11 @@ def calibrate(
 
     -o FILE.json writes the calibration that 'predict --calibration FILE.json' takes.
     """
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report.measurements import calibration_page
+    from foretrain.cli.output import expect_files, give
+    from foretrain.report.measured import calibration_document
     from foretrain.units import parse_count
 
-    expect_page(output)
+    expect_files(output)
     if measured and store is not None:
         raise InputError("specify FILES or --store, not both.")
     import foretrain
@@ -65,4 +65,4 @@ def calibrate(
         processes=parse_count(processes, "--processes"),
         device=device,
     )
-    return give_page(calibration_page(found), output)
+    return give(calibration_document(found), output)

@@ -24,13 +24,13 @@ def list_rows(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=" | ".join(KINDS))] = None,
 ) -> int:
     """List catalog entries by name."""
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report.catalog import list_page
+    from foretrain.cli.output import expect_files, give
+    from foretrain.report.catalog import list_document
 
-    expect_page(output)
+    expect_files(output)
     if kind is not None and kind not in KINDS:
         raise InputError(f"unknown kind {kind!r}.{hint(kind, KINDS)}")
-    return give_page(list_page(KINDS if kind is None else (kind,)), output)
+    return give(list_document(KINDS if kind is None else (kind,)), output)
 
 
 def show(
@@ -43,11 +43,11 @@ def show(
     output: Output,
 ) -> int:
     """Show a catalog entry with its sources."""
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report.catalog import show_page_of
+    from foretrain.cli.output import expect_files, give
+    from foretrain.report.catalog import entry_document
 
-    expect_page(output)
-    return give_page(show_page_of(name), output)
+    expect_files(output)
+    return give(entry_document(name), output)
 
 
 def add(
@@ -61,12 +61,12 @@ def add(
 ) -> int:
     """Add the entries of a file to your own catalog."""
     from foretrain.cli.catalog_files import add_file
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report.page import Page, Section
+    from foretrain.cli.output import expect_files, give
+    from foretrain.report.document import Document, Lines
 
-    expect_page(output)
+    expect_files(output)
     target, names = add_file(file, replace)
-    document = {"added": names, "file": str(target)}
+    added = {"added": names, "file": str(target)}
     lines = (
         (
             "Set the environment variable FORETRAIN_CATALOG to this directory for Foretrain to "
@@ -74,7 +74,7 @@ def add(
         ),
     )
     headline = f"Added {', '.join(names)} to {target}"
-    return give_page(Page(headline, document, (Section("Use", lines=lines),)), output)
+    return give(Document(headline, lambda: added, lambda: (Lines("Use", lines),)), output)
 
 
 def check(output: Output) -> int:
@@ -82,11 +82,11 @@ def check(output: Output) -> int:
 
     Exit code 1 if there are any.
     """
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report.catalog import check_page
+    from foretrain.cli.output import expect_files, give
+    from foretrain.report.catalog import check_document
 
-    expect_page(output)
-    return give_page(check_page(), output)
+    expect_files(output)
+    return give(check_document(), output)
 
 
 command(app, list_rows, name="list")

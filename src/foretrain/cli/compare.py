@@ -19,11 +19,10 @@ def compare(
     Times are per token or sample if the work differs. Exit code 1 if the two share no unit of work.
     """
     from foretrain.cli.documents import prediction_document
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
 
-    expect_page(output)
+    expect_files(output)
     documents = prediction_document(a), prediction_document(b)
     import foretrain
-    from foretrain.report import page_of
 
-    return give_page(page_of(foretrain.compare(*documents, names=(a, b))), output)
+    return give(foretrain.compare(*documents, names=(a, b)), output)

@@ -17,12 +17,12 @@ def compile_command(
     ] = False,
 ) -> int:
     """Show the compiled program: rank classes, shapes and tasks."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
 
-    expect_page(output)
+    expect_files(output)
     asked = question.asked()
     import foretrain
-    from foretrain.report.graph import graph_page
+    from foretrain.report.graph import graph_document
 
     graph = foretrain.compile_graph(**asked)
-    return give_page(graph_page(graph, graph.asked, dump), output)
+    return give(graph_document(graph, graph.asked, dump), output)

@@ -21,10 +21,10 @@ def doctor(output: Output) -> int:
 
     Exit code 1 if a required component is missing.
     """
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report.page import Page, Section
+    from foretrain.cli.output import expect_files, give
+    from foretrain.report.document import Document, Table
 
-    expect_page(output)
+    expect_files(output)
     checks = [_tried(name, check) for name, check in CHECKS.items()]
     checks += [_extra(module, use) for module, use in OPTIONAL.items()]
     faults = [name for name, state, _ in checks if state == "fault"]
@@ -33,12 +33,12 @@ def doctor(output: Output) -> int:
         if faults
         else ("All required components are available")
     )
-    document = {
+    data = {
         "ok": not faults,
         "checks": [{"name": name, "state": state, "found": found} for name, state, found in checks],
     }
-    section = Section("Checks", ("check", "status", "detail"), tuple(checks), left=3)
-    return give_page(Page(headline, document, (section,), bool(faults)), output)
+    table = Table("Checks", ("check", "status", "detail"), tuple(checks), left=3)
+    return give(Document(headline, lambda: data, lambda: (table,), bool(faults)), output)
 
 
 def _tried(name: str, check: Callable[[], tuple[str, str]]) -> Check:
@@ -56,7 +56,7 @@ def _python() -> tuple[str, str]:
 def _packages() -> tuple[str, str]:
     from importlib.metadata import version
 
-    names = ("numpy", "scipy", "pydantic", "msgspec", "pyyaml", "typer", "rich", "jinja2")
+    names = ("numpy", "scipy", "pydantic", "msgspec", "pyyaml", "typer", "rich")
     return "ok", ", ".join(f"{name} {version(name)}" for name in names)
 
 

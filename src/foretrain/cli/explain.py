@@ -17,11 +17,10 @@ def explain(
 ) -> int:
     """Explain where the step time goes and what would help most."""
     from foretrain.cli.documents import prediction_document
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
 
-    expect_page(output)
+    expect_files(output)
     document = prediction_document(file)
     import foretrain
-    from foretrain.report import page_of
 
-    return give_page(page_of(foretrain.explain(document)), output)
+    return give(foretrain.explain(document), output)

@@ -7,11 +7,10 @@ from foretrain.cli.options import Output, Question
 
 def fit(question: Question, output: Output) -> int:
     """Check whether a configuration fits in memory, and what would make it fit."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
 
-    expect_page(output)
+    expect_files(output)
     asked = question.asked()
     import foretrain
-    from foretrain.report import page_of
 
-    return give_page(page_of(foretrain.fit(**asked)), output)
+    return give(foretrain.fit(**asked), output)

@@ -55,19 +55,19 @@ def trace(
     ] = None,
 ) -> int:
     """Analyze profiler traces: stalls, exposed communication, operators, host overhead."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
 
-    expect_page(output)
+    expect_files(output)
     from foretrain.measurement.trace_records import trace_measurements
     from foretrain.measurement.traces import analyse, read_traces
-    from foretrain.report.imported import trace_page
+    from foretrain.report.imported import trace_document
 
     with Progress("bytes", quiet=output.quiet) as progress:
         traces = read_traces(recorded, progress)
     report = analyse(traces, devices_per_node=devices_per_node, steps=steps)
     kept = _keep(keeping, lambda: trace_measurements(report))
-    return give_page(trace_page(report, kept), output)
+    return give(trace_document(report, kept), output)
 
 
 def nccl_tests(
@@ -90,18 +90,18 @@ def nccl_tests(
     ] = None,
 ) -> int:
     """Read nccl-tests timings by collective, message size and group."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
 
-    expect_page(output)
+    expect_files(output)
     from foretrain.adapters.read.nccl_tests import read_nccl_tests
     from foretrain.measurement.trace_records import link_measurements
-    from foretrain.report.imported import links_page
+    from foretrain.report.imported import links_document
 
     tables = [
         read_nccl_tests(file, collective=collective, ranks=ranks, nodes=nodes) for file in results
     ]
     kept = _keep(keeping, lambda: link_measurements(tables))
-    return give_page(links_page(tables, kept), output)
+    return give(links_document(tables, kept), output)
 
 
 def _keep(keeping: Keeping, made: Callable[[], Sequence[Measurement]]) -> dict[str, Any] | None:

@@ -65,7 +65,7 @@ def ops(
 
     Kernels already in the store are not timed again, so an interrupted run can be resumed.
     """
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
     from foretrain.measurement.backend import backend
     from foretrain.measurement.launching import end_at_once
@@ -73,9 +73,8 @@ def ops(
     from foretrain.measurement.ops import IN_CONTEXT, measure_ops
     from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
-    from foretrain.report import page_of
 
-    expect_page(output)
+    expect_files(output)
     seconds, count = _seconds(budget), _count(threads, "--threads")
     effort = dataclasses.replace(IN_CONTEXT, tolerance=_effort(tolerance).tolerance)
     together = _count(processes, "--processes") or 1
@@ -91,7 +90,7 @@ def ops(
             [asked], opened, backend(device, count), effort=effort, budget=seconds,
             progress=progress, group=group,
         )  # fmt: skip
-    code = give_page(page_of(found), output) if is_first else 0
+    code = give(found, output) if is_first else 0
     return code if group is None else end_at_once(code)
 
 
@@ -122,10 +121,10 @@ def links(
 
     torchrun --nnodes 2 --nproc-per-node 8 … -m foretrain measure links
     """
-    from foretrain.cli.output import expect_page
+    from foretrain.cli.output import expect_files
     from foretrain.measurement.links import is_joined, spawned, wanted
 
-    expect_page(output)
+    expect_files(output)
     names = wanted(None if collectives is None else [n.strip() for n in collectives.split(",")])
     counted = _sizes(sizes)
     _seconds(budget)
@@ -151,13 +150,12 @@ def _joined_links(
     store: str | None,
 ) -> NoReturn:
     """As one process of the job; the first keeps the store and gives the answer."""
-    from foretrain.cli.output import give_page
+    from foretrain.cli.output import give
     from foretrain.cli.progress import Progress
     from foretrain.measurement.launching import end_at_once
     from foretrain.measurement.links import measure_links
     from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
-    from foretrain.report import page_of
 
     with ExitStack() as stack:
         group = stack.enter_context(TorchGroup(backend, threads))
@@ -168,7 +166,7 @@ def _joined_links(
             group, opened, collectives=names, sizes=sizes, effort=_effort(tolerance, 1.0),
             budget=budget, progress=progress,
         )  # fmt: skip
-    end_at_once(give_page(page_of(found), output) if group.rank == 0 else 0)
+    end_at_once(give(found, output) if group.rank == 0 else 0)
 
 
 def data(
@@ -203,11 +201,10 @@ def data(
 ) -> int:
     """Measure data throughput: reading (cold and warm cache), preprocessing per worker, host-to-device copies."""
     from foretrain import measure
-    from foretrain.cli.output import expect_page, give_page
-    from foretrain.report import page_of
+    from foretrain.cli.output import expect_files, give
     from foretrain.units import parse_bytes
 
-    expect_page(output)
+    expect_files(output)
     found = measure.data(
         places or (),
         dataset=dataset,
@@ -218,7 +215,7 @@ def data(
         device=device,
         store=store,
     )
-    return give_page(page_of(found), output)
+    return give(found, output)
 
 
 # --- options ----------------------------------------------------------------------------------------

@@ -31,13 +31,13 @@ def export(
     ] = None,
 ) -> int:
     """Export measurements to a file for other stores and other software."""
-    from foretrain.cli.output import expect_page, give_page, print_text
+    from foretrain.cli.output import expect_files, give, print_text
     from foretrain.measurement.exchange import WRITERS, to_json
     from foretrain.measurement.store import KINDS, Store
     from foretrain.report.files import write_whole
-    from foretrain.report.measurements import moved_page
+    from foretrain.report.measured import moved_document
 
-    expect_page(output)
+    expect_files(output)
     if kind is not None and kind not in KINDS:
         raise InputError(f"--kind {kind!r}: unknown kind. Known: {', '.join(KINDS)}.")
     if file is not None and file.suffix.lower() not in WRITERS:
@@ -55,7 +55,7 @@ def export(
     from foretrain.units import counted
 
     headline = f"{counted(len(rows), 'measurement')} written to {file}"
-    return give_page(moved_page(headline, rows, document), output)
+    return give(moved_document(headline, rows, document), output)
 
 
 def import_(
@@ -66,12 +66,12 @@ def import_(
     store: StoreOption = None,
 ) -> int:
     """Import measurement files into the store; if one is invalid, nothing is imported."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.measurement.exchange import read_measurements
     from foretrain.measurement.store import Store
-    from foretrain.report.measurements import moved_page
+    from foretrain.report.measured import moved_document
 
-    expect_page(output)
+    expect_files(output)
     rows = [row for file in measured for row in read_measurements(file)]
     with Store.open(store) as opened:
         before = sum(opened.count().values())
@@ -80,4 +80,4 @@ def import_(
         path = opened.path
     document = {"measurements": len(rows), "new": new, "store": str(path)}
     headline = f"{new:,} of {len(rows):,} measurements are new in {path}"
-    return give_page(moved_page(headline, rows, document), output)
+    return give(moved_document(headline, rows, document), output)

@@ -27,10 +27,10 @@ def study(
     Trains a family of networks in one process and in several, fits a law and asks the simulator for the same.
     -o FILE.html draws it.
     """
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
 
-    expect_page(output)
+    expect_files(output)
     counts = [word.strip() for word in devices.split(",")]
     if not all(word.isdigit() for word in counts):
         raise InputError(f"--devices {devices!r} is not a list of numbers such as 2,4.")
@@ -47,7 +47,7 @@ def study(
         raise InputError("invalid study:", faults=faults)
     from foretrain.measurement.study import measure_study
     from foretrain.measurement.study_networks import FAMILY, QUICK
-    from foretrain.report.measured_study import study_page
+    from foretrain.report.measured_study import study_document
 
     with Progress("launches", quiet=output.quiet) as progress:
         found = measure_study(
@@ -58,4 +58,4 @@ def study(
             repeats=repeats,
             progress=progress,
         )
-    return give_page(study_page(found), output)
+    return give(study_document(found), output)

@@ -82,12 +82,12 @@ def train(
     The script loops over foretrain.measure.watch(loader, model, optimizer) and is run several times: one device and
     all, one batch replayed and real data, cold cache and warm. -o FILE.html draws it.
     """
-    from foretrain.cli.output import expect_page, give_page, note
+    from foretrain.cli.output import expect_files, give, note
     from foretrain.cli.progress import Progress
     from foretrain.measurement.protocol import Protocol, measure_train
     from foretrain.units import parse_seconds
 
-    expect_page(output)
+    expect_files(output)
     protocol = Protocol(
         steps=steps,
         warmup=warmup,
@@ -109,9 +109,9 @@ def train(
         return 0
     if store is not None:
         _keep(found, store)
-    from foretrain.report.measured_train import train_page
+    from foretrain.report.measured_train import train_document
 
-    return give_page(train_page(found), output)
+    return give(train_document(found), output)
 
 
 def _predicted(question: SameQuestion) -> dict[str, Any] | None:
@@ -143,11 +143,11 @@ def whatif(
     ] = None,
 ) -> int:
     """Estimate the effect of caching, more workers or cores, or a faster disk or network on a measured run."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.measurement.whatif import changed, feeding_of
-    from foretrain.report.measured_train import changed_page
+    from foretrain.report.measured_train import changed_document
 
-    expect_page(output)
+    expect_files(output)
     import json
 
     try:
@@ -160,4 +160,4 @@ def whatif(
     if not wanted:
         raise InputError("--set: missing. Specify what to change, such as --set workers=8.")
     before = feeding_of(document, str(file))
-    return give_page(changed_page(before, changed(before, wanted), wanted), output)
+    return give(changed_document(before, changed(before, wanted), wanted), output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,26 +11,16 @@ from foretrain.cli.process import tell
 from foretrain.errors import FileError
 
 if TYPE_CHECKING:
-    from foretrain.analysis.prediction import Prediction
-    from foretrain.report.layout import Sheet
-    from foretrain.report.page import Page
+    from foretrain.analysis.answer import Answer
+    from foretrain.report.document import Document
 
 
-def expect_prediction(output: Output) -> None:
+def expect_files(output: Output, *, has_timeline: bool = False) -> None:
     """Refuse formats and places that cannot be written before any work is done."""
     from foretrain.report import format_of
 
     for path in output.files or ():
-        format_of(path)
-        _expect_folder(path)
-
-
-def expect_page(output: Output) -> None:
-    """The same for a page."""
-    from foretrain.report.page import page_format
-
-    for path in output.files or ():
-        page_format(path)
+        format_of(path, has_timeline=has_timeline)
         _expect_folder(path)
 
 
@@ -40,51 +29,34 @@ def _expect_folder(path: Path) -> None:
         raise FileError(f"cannot write {path}: directory {path.parent} does not exist.")
 
 
-def give_prediction(prediction: Prediction, output: Output) -> int:
-    """Write the files, print the answer; 1 when it does not fit."""
-    from foretrain.report import save
+def give(answer: Answer | Document, output: Output) -> int:
+    """Write the files, print the answer; 1 when the answer is no."""
+    from foretrain.report import document_of, save
 
+    document = document_of(answer)
     for path in output.files or ():
-        save(prediction, path)
+        save(document, path)
     if output.json:
         from foretrain.report.json import dumps
 
-        print_text(dumps(prediction.to_dict()))
+        print_text(dumps(document.data))
     else:
-        from foretrain.report.outline import sheet
-
-        _show(lambda width: sheet(prediction, width, output.detail))
+        _show(document, output.detail)
         _told(output)
-    return 0 if prediction.fits else 1
+    return 1 if document.is_no else 0
 
 
-def _show(sheet: Callable[[int], Sheet]) -> None:
-    """In colour on a terminal, plain into a file or a pipe; `sheet` is told the width."""
-    from foretrain.report.plain import drawn, plain_width
+def _show(document: Document, detail: int) -> None:
+    """In colour on a terminal, plain into a file or a pipe."""
+    from foretrain.report.text import drawn, plain_width, sheet
 
-    width = plain_width(sys.stdout)
+    shown, width = sheet(document, detail), plain_width(sys.stdout)
     if width is not None:
-        print_text(drawn(sheet(width), width).removesuffix("\n"))
+        print_text(drawn(shown, width).removesuffix("\n"))
         return
     from foretrain.report import terminal
 
-    out = terminal.console()
-    terminal.show(sheet(out.width), out)
-
-
-def give_page(page: Page, output: Output) -> int:
-    """Write the files, print the answer; 1 when the answer is no."""
-    from foretrain.report.json import dumps
-    from foretrain.report.page import save_page, sheet
-
-    for path in output.files or ():
-        save_page(page, path)
-    if output.json:
-        print_text(dumps(page.document))
-    else:
-        _show(lambda _: sheet(page, output.detail))
-        _told(output)
-    return 1 if page.is_no else 0
+    terminal.show(shown, terminal.console())
 
 
 def print_text(text: str) -> None:

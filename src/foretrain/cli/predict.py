@@ -28,7 +28,7 @@ def predict(
     One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not
     fit, or when the file has no case that could be predicted.
     """
-    from foretrain.cli.output import expect_prediction, give_prediction
+    from foretrain.cli.output import expect_files, give
 
     if cases is not None:
         if job != Job():
@@ -36,11 +36,11 @@ def predict(
                 "--cases predicts single steps; remove the job options (--tokens, --steps …)."
             )
         return _many(cases, question, output)
-    expect_prediction(output)
+    expect_files(output, has_timeline=True)
     asked = {**question.asked(), **job.asked()}
     import foretrain
 
-    return give_prediction(foretrain.predict(**asked), output)
+    return give(foretrain.predict(**asked), output)
 
 
 def _many(path: str, question: Question, output: Output) -> int:

@@ -135,17 +135,17 @@ def recommend(job: Job, market: Market, output: Output) -> int:
 
     Exit code 1 if no offer is feasible. -o FILE.html plots cost over time.
     """
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
 
-    expect_page(output)
+    expect_files(output)
     asked = {**_job(job), **_market(market)}
     from foretrain.recommendation.facade import recommend as recommended
-    from foretrain.report.recommendation import recommendation_page
+    from foretrain.report.recommendation import recommendation_document
 
     with Progress("instances", quiet=output.quiet) as progress:
         found = recommended(**asked, progress=progress)
-    return give_page(recommendation_page(found), output)
+    return give(recommendation_document(found), output)
 
 
 def _job(job: Job) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from foretrain.cli.completion import SCHEMAS
 from foretrain.cli.options import Output
 
 if TYPE_CHECKING:
-    from foretrain.report.page import Page
+    from foretrain.report.document import Document
 
 
 def schema(
@@ -21,36 +21,36 @@ def schema(
 
     Without NAME, list all schemas.
     """
-    from foretrain.cli.output import expect_page, give_page, print_text
+    from foretrain.cli.output import expect_files, give, print_text
+    from foretrain.report import save
+    from foretrain.report.document import Document, Table
     from foretrain.report.json import dumps
-    from foretrain.report.page import Page, Section, save_page
 
-    expect_page(output)
+    expect_files(output)
     if name is None:
         rows = tuple((known,) for known in SCHEMAS)
-        return give_page(
-            Page("Schemas", {"schemas": SCHEMAS}, (Section("Known", ("name",), rows),)), output
-        )
+        table = Table("Known", ("name",), rows)
+        return give(Document("Schemas", lambda: {"schemas": SCHEMAS}, lambda: (table,)), output)
     import foretrain
 
     document = foretrain.schema(name)
     for path in output.files or ():
-        save_page(_page(name, document), path)
+        save(_shown(name, document), path)
     if not output.files or output.json:
         print_text(dumps(document))
     return 0
 
 
-def _page(name: str, document: dict[str, Any]) -> Page:
+def _shown(name: str, document: dict[str, Any]) -> Document:
     """The keys of the format and of its parts; the JSON has everything."""
-    from foretrain.report.page import Page, Section
+    from foretrain.report.document import Document, Table
 
     parts = {name: document, **document.get("$defs", {})}
     sections = tuple(
-        Section(title, ("key", "holds", "what it is"), tuple(_keys(part)), left=3)
+        Table(title, ("key", "holds", "what it is"), tuple(_keys(part)), left=3)
         for title, part in parts.items()
     )
-    return Page(f"JSON Schema of {name}", document, sections)
+    return Document(f"JSON Schema of {name}", lambda: document, lambda: sections)
 
 
 def _keys(part: dict[str, Any]) -> list[tuple[str, str, str]]:

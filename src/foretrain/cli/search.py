@@ -109,14 +109,14 @@ def search(
 
     All plans are estimated and the best are simulated. Exit code 1 if none fits.
     """
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import SearchProgress
 
-    expect_page(output)
+    expect_files(output)
     asked = _asked(question, wanted, workforce)
     _expect_target(launch.export, launch.to)
     from foretrain.planning.constraints import parse
-    from foretrain.report.search import search_page
+    from foretrain.report.search import search_document
     from foretrain.searching import search as find
 
     parse([why or ""])  # a fault in it is told before the search, not after
@@ -128,7 +128,7 @@ def search(
     except KeyboardInterrupt:
         return _interrupted(shown, workforce.state)
     found = dataclasses.replace(found, said={**found.said, **question.written()})
-    return give_page(search_page(found, answer, _exported(found, launch)), output)
+    return give(search_document(found, answer, _exported(found, launch)), output)
 
 
 def _asked(question: OpenQuestion, wanted: Wanted, workforce: Workforce) -> dict[str, Any]:

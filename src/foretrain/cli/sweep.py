@@ -27,10 +27,10 @@ def sweep(
     ] = None,
 ) -> int:
     """Predict all combinations of the given values."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
 
-    expect_page(output)
+    expect_files(output)
     axes = _axes(vary)
     first = {name: str(values[0]) for name, values in axes.items()}
     needed = dataclasses.replace(  # what is varied need not be given apart
@@ -43,12 +43,11 @@ def sweep(
         if getattr(question, name) is None:
             del asked[name]  # it is varied
     import foretrain
-    from foretrain.report import page_of
 
     total = math.prod(len(values) for values in axes.values())
     with Progress("points", total, quiet=output.quiet) as progress:
         found = foretrain.sweep(**asked, vary=axes, progress=progress)
-    return give_page(page_of(found), output)
+    return give(found, output)
 
 
 def _axes(texts: list[str] | None) -> dict[str, list[Any]]:

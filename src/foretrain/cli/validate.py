@@ -48,16 +48,16 @@ def validate(
 
     Exit code 1 if the mean error exceeds --tolerance or no case could be predicted. -o FILE.html plots the result.
     """
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
 
-    expect_page(output)
+    expect_files(output)
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise InputError(f"--tolerance {tolerance}: must be a fraction such as 0.1.")
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: must be 1 or more.")
     import foretrain
-    from foretrain.report.validation import validation_page
+    from foretrain.report.validation import validation_document
     from foretrain.validation.running import cores
 
     with Progress("cases", quiet=output.quiet) as progress:
@@ -69,5 +69,5 @@ def validate(
             groups=tuple(group or ()),
             jobs=jobs or cores(),
         )
-    code = give_page(validation_page(report, tolerance), output)
+    code = give(validation_document(report, tolerance), output)
     return 1 if report.cases and report.total["failed"] == len(report.cases) else code

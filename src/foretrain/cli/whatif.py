@@ -27,9 +27,9 @@ def whatif(
     ] = None,
 ) -> int:
     """Change something and compare the step before and after."""
-    from foretrain.cli.output import expect_page, give_page
+    from foretrain.cli.output import expect_files, give
 
-    expect_page(output)
+    expect_files(output)
     changed = assignments(changes, "--set")
     if not changed:
         raise InputError(
@@ -37,6 +37,5 @@ def whatif(
         )
     asked = {**question.asked(), **job.asked()}
     import foretrain
-    from foretrain.report import page_of
 
-    return give_page(page_of(foretrain.whatif(**asked, changes=changed)), output)
+    return give(foretrain.whatif(**asked, changes=changed), output)

@@ -1,4 +1,4 @@
-"""Renderers: one file each, chosen by the extension of the file to write."""
+"""Answers as documents (`DOCUMENTS`), and documents as files (`RENDERERS`), chosen by extension."""
 
 from __future__ import annotations
 
@@ -10,112 +10,105 @@ from foretrain.named import named
 
 if TYPE_CHECKING:
     from foretrain.analysis.answer import Answer
-    from foretrain.analysis.prediction import Prediction
-    from foretrain.report.layout import Sheet
-    from foretrain.report.page import Page
+    from foretrain.report.document import Document
 
-__all__ = ["RENDERERS", "brief", "format_of", "notebook", "page_of", "render", "save"]
+__all__ = ["RENDERERS", "brief", "document_of", "format_of", "notebook", "render", "save"]
 
-# Extension -> "module:function" under foretrain.report; a function takes a Prediction and gives text or bytes.
-# Names, not functions, so that writing JSON does not load the HTML template engine.
+# Extension -> "module:function" under foretrain.report; a function takes a Document and gives text.
+# Names, not functions, so that writing JSON does not load what draws pages.
 RENDERERS: dict[str, str] = {
     "html": "html:render",
     "json": "json:render",
-    "jsonl": "json:render_line",
     "md": "md:render",
-    "txt": "plain:render",
     "csv": "csv:render",
+    "txt": "text:render",
+    "jsonl": "json:render_line",
+}
+
+# What only a prediction can be written as; a function gives bytes.
+TRACES: dict[str, str] = {
     "trace.json": "trace:render",
     "trace.json.gz": "trace:render_gz",
 }
 
-# Class of another answer -> "module:function" that makes its page.
-PAGES: dict[str, str] = {
-    "Comparison": "comparison:compare_page",
-    "Compiled": "graph:compiled_page",
-    "DataReport": "measured:data_page",
-    "Explanation": "answers:explain_page",
-    "FitAnswer": "answers:fit_page",
-    "Found": "search:search_page",
-    "LinkReport": "measured:links_page",
-    "OpsReport": "measured:ops_page",
-    "Recommendation": "recommendation:recommendation_page",
-    "Sweep": "sweep:sweep_page",
-    "TraceReport": "imported:trace_page",
-    "ValidationReport": "validation:validation_page",
-    "WhatIf": "answers:whatif_page",
+# Class of an answer -> "module:function" that makes its document.
+DOCUMENTS: dict[str, str] = {
+    "Comparison": "answers:comparison_document",
+    "Compiled": "graph:compiled_document",
+    "DataReport": "measured:data_document",
+    "Explanation": "answers:explanation_document",
+    "FitAnswer": "answers:fit_document",
+    "Found": "search:search_document",
+    "LinkReport": "measured:links_document",
+    "OpsReport": "measured:ops_document",
+    "Prediction": "prediction:prediction_document",
+    "Recommendation": "recommendation:recommendation_document",
+    "Sweep": "sweep:sweep_document",
+    "TraceReport": "imported:trace_document",
+    "ValidationReport": "validation:validation_document",
+    "WhatIf": "answers:whatif_document",
 }
 
 
-def format_of(path: str | Path) -> str:
-    """The renderer a file name asks for: the longest known extension it ends with."""
+def format_of(path: str | Path, *, has_timeline: bool = False) -> str:
+    """The format a file name asks for: the longest known extension it ends with."""
+    known = (*RENDERERS, *TRACES) if has_timeline else tuple(RENDERERS)
     name = Path(path).name.lower()
-    found = [fmt for fmt in RENDERERS if name.endswith(f".{fmt}")]
+    found = [fmt for fmt in known if name.endswith(f".{fmt}")]
     if found:
         return max(found, key=len)
-    known = ", ".join(f".{fmt}" for fmt in RENDERERS)
-    suffix = Path(path).suffix.lstrip(".")
     raise InputError(
-        f"{str(path)!r}: unsupported file format. Supported: {known}."
-        + did_you_mean(suffix, RENDERERS)
+        f"{str(path)!r}: unsupported file format for this result. Supported: "
+        f"{', '.join(f'.{fmt}' for fmt in known)}.{did_you_mean(Path(path).suffix.lstrip('.'), known)}"
     )
 
 
-def render(prediction: Prediction, fmt: str) -> str | bytes:
-    """The report in format `fmt` (a key of `RENDERERS`)."""
-    if fmt not in RENDERERS:
-        known = ", ".join(RENDERERS)
+def document_of(answer: Answer | Document) -> Document:
+    """How an answer is shown."""
+    from foretrain.report.document import Document
+
+    if isinstance(answer, Document):
+        return answer
+    document: Document = _called(DOCUMENTS[type(answer).__name__])(answer)
+    return document
+
+
+def render(answer: Answer | Document, fmt: str) -> str | bytes:
+    """A report in format `fmt`: a key of `RENDERERS`, of a prediction also of `TRACES`."""
+    document = document_of(answer)
+    known = RENDERERS if document.prediction is None else {**RENDERERS, **TRACES}
+    if fmt not in known:
         raise InputError(
-            f"unknown report format {fmt!r}. Known: {known}.{did_you_mean(fmt, RENDERERS)}"
+            f"unknown report format {fmt!r}. Known: {', '.join(known)}.{did_you_mean(fmt, known)}"
         )
-    content: str | bytes = _called(RENDERERS[fmt])(prediction)
+    content: str | bytes = _called(known[fmt])(document)
     return content
 
 
-def page_of(answer: Answer) -> Page:
-    """The page of an answer that is no prediction."""
-    page: Page = _called(PAGES[type(answer).__name__])(answer)
-    return page
-
-
-def save(answer: Answer, path: str | Path) -> None:
+def save(answer: Answer | Document, path: str | Path) -> None:
     """Write the report in the format the extension names; the file appears whole or not at all."""
-    from foretrain.analysis.prediction import Prediction
     from foretrain.report.files import write_whole
 
-    if isinstance(answer, Prediction):
-        write_whole(path, render(answer, format_of(path)))
-        return
-    from foretrain.report.page import page_format, render_page
-
-    fmt = page_format(path)
-    write_whole(path, render_page(page_of(answer), fmt))
+    document = document_of(answer)
+    fmt = format_of(path, has_timeline=document.prediction is not None)
+    write_whole(path, render(document, fmt))
 
 
 def brief(answer: Answer) -> str:
     """The decision, and for a prediction what it is about, in a line or two."""
-    from foretrain.analysis.prediction import Prediction
-    from foretrain.report import words
+    from foretrain.report.words import clean
 
-    if isinstance(answer, Prediction):
-        return f"{words.headline(answer)}\n  {words.asked(answer)}"
-    return words.clean(page_of(answer).headline, 300)
+    document = document_of(answer)
+    about = f"\n  {document.asked}" if document.prediction is not None else ""
+    return clean(document.headline, 300) + about
 
 
 def notebook(answer: Answer) -> str:
     """What a terminal shows, as HTML that stands alone in a notebook's cell."""
     from foretrain.report.fragments import fragment
+    from foretrain.report.text import sheet
 
-    return fragment(_sheet(answer))
-
-
-def _sheet(answer: Answer) -> Sheet:
-    from foretrain.analysis.prediction import Prediction
-    from foretrain.report import outline, page, plain
-
-    if isinstance(answer, Prediction):
-        return outline.sheet(answer, plain.WIDTH)
-    return page.sheet(page_of(answer))
+    return fragment(sheet(document_of(answer)))
 
 
 def _called(home: str) -> Any:

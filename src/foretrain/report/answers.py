@@ -1,36 +1,37 @@
-"""Pages for the answers of fit, explain and whatif."""
+"""The documents of fit, explain, whatif and compare."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
+from foretrain.analysis.compare import Comparison, Difference
 from foretrain.analysis.explain import Explanation
 from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.asked import word_of
 from foretrain.report import words
-from foretrain.report.comparison import times
-from foretrain.report.page import Late, Page, Section, listed
-from foretrain.report.rates import RATES, rates
-from foretrain.units import show_bytes
+from foretrain.report.document import Document, Lines, Row, Section, Table, listed
+from foretrain.report.prediction import memory_by_stage, memory_table
+from foretrain.report.sweep import RATES, rates
+from foretrain.units import show_bytes, show_count
+
+# --- fit --------------------------------------------------------------------------------------------
 
 
-def fit_page(answer: FitAnswer) -> Page:
+def fit_document(answer: FitAnswer) -> Document:
     prediction, changes = answer.prediction, answer.changes
     said = words.verdict(prediction)
     headline = f"{said[0].upper()}{said[1:]}; peak on stage {prediction.memory.peak_stage}"
     if not answer.fits:
         headline += _smallest(changes)
     names = (*words.names(prediction), *(change.change for change in changes))
-    return Page(
+    return Document(
         headline,
-        Late(answer.to_dict),
-        (
-            *_memory_sections(prediction),
-            _changes(changes),
-            listed("Assumptions", prediction.assumptions),
-        ),
+        answer.to_dict,
+        partial(_fit_sections, prediction, changes),
         not answer.fits,
         asked=words.asked(prediction),
         whole=names,
@@ -44,88 +45,57 @@ def _smallest(changes: Sequence[FitChange]) -> str:
     return f"; smallest change that fits: {fitting.change}"
 
 
-def _changes(changes: Sequence[FitChange]) -> Section:
+def _fit_sections(prediction: Prediction, changes: Sequence[FitChange]) -> Iterator[Section]:
+    yield replace(memory_table(prediction), notes=())  # the headline says them
+    yield memory_by_stage(prediction)
     steps = words.seconds_alike(change.step_seconds for change in changes)
-    rows = tuple(
-        (
-            change.change,
-            "yes" if change.fits else "no",
-            show_bytes(change.peak_bytes),
-            step,
-        )
+    tried = tuple(
+        (change.change, "yes" if change.fits else "no", show_bytes(change.peak_bytes), step)
         for change, step in zip(changes, steps, strict=True)
     )
-    return Section("Changes tried", ("change", "fits", "peak", "step"), rows, columns="nlrr")
+    yield Table("Changes tried", ("change", "fits", "peak", "step"), tried, "nlrr")
+    yield listed("Assumptions", prediction.assumptions)
 
 
-def _memory_sections(prediction: Prediction) -> tuple[Section, ...]:
-    memory = prediction.memory
-    kinds = words.kinds(prediction)
-    whole = memory.peak_bytes or 1.0
-    fill = tuple(
-        (
-            kind,
-            show_bytes(memory.by_kind.get(kind, 0.0)),
-            words.percent(memory.by_kind.get(kind, 0.0) / whole),
-        )
-        for kind in kinds
-    )
-    stages = tuple(
-        (
-            str(s.stage),
-            show_bytes(s.peak_bytes),
-            *(show_bytes(s.by_kind.get(k, 0.0)) for k in kinds),
-        )
-        for s in memory.by_stage
-    )
-    return (
-        Section(
-            f"Memory breakdown ({words.clean(memory.moment)})", ("kind", "size", "share"), fill
-        ),
-        Section("By stage", ("stage", "peak", *kinds), stages),
+# --- explain ----------------------------------------------------------------------------------------
+
+
+def explanation_document(explanation: Explanation) -> Document:
+    return Document(
+        explanation.headline, explanation.to_dict, partial(_explanation_sections, explanation)
     )
 
 
-def explain_page(explanation: Explanation) -> Page:
-    document = explanation.to_dict()
-    sections = (
-        Section("Why", lines=explanation.paragraphs),
-        _mapping_table("Critical path", document["critical_path"]),
-        _mapping_table("What would help", document["what_would_help"]),
-    )
-    return Page(explanation.headline, document, sections)
+def _explanation_sections(explanation: Explanation) -> Iterator[Section]:
+    data = explanation.to_dict()
+    yield Lines("Why", explanation.paragraphs)
+    yield _mapping_table("Critical path", data["critical_path"])
+    yield _mapping_table("What would help", data["what_would_help"])
 
 
-def _mapping_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Section:
+def _mapping_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    words_first = sorted(names, key=lambda n: not any(isinstance(r.get(n), str) for r in rows))
-    left = sum(any(isinstance(row.get(name), str) for row in rows) for name in names)
+    are_words = {name: any(isinstance(row.get(name), str) for row in rows) for name in names}
+    names.sort(key=lambda name: not are_words[name])
     head = tuple(
-        "" if name.isdigit() else name.replace("_", " ").removesuffix(" seconds")
-        for name in words_first
+        "" if name.isdigit() else name.replace("_", " ").removesuffix(" seconds") for name in names
     )
-    shown = tuple(tuple(_cell(name, row.get(name)) for name in words_first) for row in rows)
-    return Section(title, head, shown, left=left)
-
-
-_TIMES = ("start", "end", "seconds", "step_seconds")
+    shown = tuple(tuple(_cell(name, row.get(name)) for name in names) for row in rows)
+    return Table(title, head, shown, left=sum(are_words.values()))
 
 
 def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return (
-            words.seconds(value)
-            if name in _TIMES or name.isdigit()
-            else f"{value:.2f}×"
-            if name == "speedup"
-            else f"{value:.4g}"
-        )
-    return str(value)
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    if name in ("start", "end", "seconds", "step_seconds") or name.isdigit():
+        return words.seconds(value)
+    return f"{value:.2f}×" if name == "speedup" else f"{value:.4g}"
 
 
-def whatif_page(answer: WhatIf) -> Page:
+# --- what if ----------------------------------------------------------------------------------------
+
+
+def whatif_document(answer: WhatIf) -> Document:
     """Before and after, cause by cause."""
     base, changed, ratio = answer.base, answer.changed, answer.speedup
     asked = ", ".join(f"{key}={word_of(value)}" for key, value in answer.changes.items())
@@ -137,10 +107,10 @@ def whatif_page(answer: WhatIf) -> Page:
         headline += f"; DOES NOT FIT: {words.of_memory(changed)}"
     elif not base.fits:
         headline += f"; now fits: {words.of_memory(changed)}"
-    return Page(
+    return Document(
         headline,
-        Late(answer.to_dict),
-        (Section("Remarks", lines=answer.remarks), *_before_after(base, changed)),
+        answer.to_dict,
+        partial(_whatif_sections, answer),
         not changed.fits,
         asked=words.asked(base),
         whole=(*words.names(base), *words.names(changed), *map(str, answer.changes.values())),
@@ -153,9 +123,12 @@ def _faster(ratio: float, unit: str) -> str:
     return f"{ratio:.{2 if abs(ratio - 1.0) >= 0.01 else 3}f}× as fast per {unit}"
 
 
-def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
+def _whatif_sections(answer: WhatIf) -> Iterator[Section]:
+    base, changed = answer.base, answer.changed
+    head = ("", "before", "after")
     both = ((name, base.stalls.get(name, 0.0), changed.stalls.get(name, 0.0)) for name in STALLS)
-    causes = times([(name, a, b) for name, a, b in both if a > 0 or b > 0])
+    causes = _times([(name, a, b) for name, a, b in both if a > 0 or b > 0])
+    speeds = zip(RATES, *rates((base, changed)), strict=True)
     memory = tuple(
         (name, show_bytes(a), show_bytes(b))
         for name, a, b in (
@@ -163,21 +136,93 @@ def _before_after(base: Prediction, changed: Prediction) -> tuple[Section, ...]:
             ("usable", base.memory.usable_bytes, changed.memory.usable_bytes),
         )
     )
-    speeds = zip(RATES, *rates((base, changed)), strict=True)
-    new = tuple(line for line in changed.warnings if line not in base.warnings)
-    other = tuple(line for line in changed.assumptions if line not in base.assumptions)
-    return (
-        Section(
-            "Where the time goes", ("", "before", "after", "difference"), causes, columns="lrrr"
-        ),
-        Section(
-            "Speed and cost",
-            ("", "before", "after"),
-            tuple((name, a, b) for name, a, b in speeds if a or b),
-            columns="lrr",
-        ),
-        Section("Memory", ("", "before", "after"), memory, columns="lrr"),
-        Section("Warnings", lines=new),
-        listed("Assumptions", base.assumptions),
-        listed("Assumptions after the change", other),
+    yield Lines("Remarks", answer.remarks)
+    yield Table("Where the time goes", (*head, "difference"), causes, "lrrr")
+    yield Table("Speed and cost", head, tuple(row for row in speeds if any(row[1:])), "lrr")
+    yield Table("Memory", head, memory, "lrr")
+    yield listed("Warnings", [line for line in changed.warnings if line not in base.warnings])
+    yield listed("Assumptions", base.assumptions)
+    other = [line for line in changed.assumptions if line not in base.assumptions]
+    yield listed("Assumptions after the change", other)
+
+
+# --- compare ----------------------------------------------------------------------------------------
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """What differs, where the time went, and the other figures of both."""
+    a, b = comparison.names
+    spoken_of = (value for pair in comparison.changed.values() for value in pair)
+    return Document(
+        comparison.summary,
+        comparison.to_dict,
+        partial(_comparison_sections, comparison),
+        is_no=comparison.per is None,
+        asked="" if comparison.names == ("A", "B") else f"A: {a} · B: {b}",
+        make_rows=comparison.rows,
+        whole=(*(str(value) for value in spoken_of if value is not None), a, b),
+    )
+
+
+def _comparison_sections(comparison: Comparison) -> Iterator[Section]:
+    head = ("", "A", "B", "B − A")
+    asked = tuple((name, _said(x), _said(y)) for name, (x, y) in comparison.changed.items())
+    causes = [(row.name, row.a or 0.0, row.b or 0.0) for row in comparison.causes]
+    yield Table("What differs", head[:3], asked, "lnn")
+    yield Table("Figures", head, tuple(map(_difference, comparison.figures)), "lrrr")
+    yield Table(f"Where the time of a {comparison.per} goes", head, _times(causes), "lrrr")
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _difference(row: Difference) -> Row:
+    if row.unit == "s" and row.a is not None and row.b is not None:
+        return _times([(row.name, row.a, row.b)])[0]
+    delta = "" if row.delta is None else _signed(row.delta, row.unit)
+    return (row.name, _shown(row.a, row.unit), _shown(row.b, row.unit), delta)
+
+
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "s": words.seconds,
+    "bytes": show_bytes,
+    "USD": words.usd,
+    "share": words.percent,
+}
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    if unit in _SHOWN:
+        return _SHOWN[unit](value)
+    return show_count(value) if value >= 100 else f"{value:.3g}"
+
+
+def _times(rows: Sequence[tuple[str, float, float]]) -> tuple[Row, ...]:
+    """(name, A, B, B − A), all times in one unit."""
+    both = words.seconds_alike(value for _, a, b in rows for value in (a, b))
+    deltas = [b - a for _, a, b in rows]
+    unit = both[0].rpartition(" ")[2] if both else None
+    sizes = words.seconds_alike(map(abs, deltas), unit=unit)
+    return tuple(
+        (name, both[2 * at], both[2 * at + 1], _sign(delta, size) + size)
+        for at, ((name, *_), delta, size) in enumerate(zip(rows, deltas, sizes, strict=True))
+    )
+
+
+def _sign(delta: float, size: str) -> str:
+    return "" if size.startswith("0 ") else "+" if delta > 0 else "−"
+
+
+def _signed(delta: float, unit: str) -> str:
+    """`+1.2 GiB`, `−3.1 points`."""
+    if delta == 0:
+        return "0"
+    sign = "+" if delta > 0 else "−"
+    return sign + (
+        f"{abs(delta) * 100:.1f} points" if unit == "share" else _shown(abs(delta), unit)
     )

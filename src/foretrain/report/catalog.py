@@ -1,4 +1,4 @@
-"""Pages about what is known: devices, nodes, links, models and runtimes."""
+"""The documents of what is known: devices, nodes, links, models and runtimes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,54 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretrain.cluster import Cluster, Device, Link, Node, catalog
 from foretrain.errors import ForetrainError, InputError, did_you_mean
 from foretrain.model import zoo
-from foretrain.report.page import Page, Section
+from foretrain.model.graph import Model
+from foretrain.report.document import Document, Facts, Lines, Section, Table
 from foretrain.report.words import usd
-from foretrain.runtime import Runtime, presets
+from foretrain.runtime import Runtime, presets, runtime
 from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
     from foretrain.measurement.records import Measurement
 
 
-def list_page(kinds: Iterable[str]) -> Page:
+@dataclass(frozen=True)
+class Kind:
+    """A kind of entry: where its entries are, what a table shows of one, and what JSON holds."""
+
+    names: Callable[[], Iterable[str]]
+    get: Callable[[str], Any]
+    columns: dict[str, Callable[[Any], str]]  # but for the name
+    left: int = 1
+    find: Callable[[str], Any] | None = None  # by an alias too
+    row: Callable[[Any], dict[str, Any]] | None = None  # where it is not all that is known
+
+    def table(self, title: str) -> Table:
+        entries = ((name, self.get(name)) for name in self.names())
+        rows = tuple((name, *(cell(x) for cell in self.columns.values())) for name, x in entries)
+        return Table(title, ("name", *self.columns), rows, left=self.left)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [(self.row or _facts)(self.get(name)) for name in self.names()]
+
+
+def list_document(kinds: Iterable[str]) -> Document:
     """Tables of the wanted kinds."""
-    sections = tuple(_TABLES[kind]() for kind in kinds)
-    document = {kind: list(_DOCUMENTS[kind]()) for kind in kinds}
-    rows = [{"kind": kind, **_flat(row)} for kind, found in document.items() for row in found]
-    counts = (counted(len(found), kind[:-1], kind) for kind, found in document.items())
-    return Page(", ".join(counts), document, sections, rows=rows)
+    data = {kind: KINDS[kind].rows() if kind in KINDS else _measured_rows() for kind in kinds}
+    counts = (counted(len(found), kind[:-1], kind) for kind, found in data.items())
+    return Document(
+        ", ".join(counts),
+        lambda: data,
+        lambda: (KINDS[kind].table(kind) if kind in KINDS else _measured() for kind in data),
+        make_rows=lambda: [
+            {"kind": kind, **_flat(row)} for kind, found in data.items() for row in found
+        ],
+    )
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -41,68 +68,93 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _devices() -> Section:
-    rows = tuple(
-        (name, d.title, show_bytes(d.memory_bytes), show_bandwidth(d.memory_bandwidth), _fastest(d))
-        for name, d in catalog.devices().items()
-    )
-    return Section("devices", ("name", "title", "memory", "bandwidth", "peak"), rows, left=2)
-
-
 def _fastest(device: Device) -> str:
     known = dict(device.peak_flops)
     dtype = next((name for name in ("bf16", "fp16", "fp32") if name in known), None)
     return "" if dtype is None else f"{show_count(known[dtype]).removesuffix(' T')} TFLOP/s {dtype}"
 
 
-def _nodes() -> Section:
-    rows = tuple(
-        (
-            name,
-            f"{node.device_count} x {node.devices[0].name}",
-            node.interconnect.kind,
-            "" if node.nics is None else f"{node.nics.count} x {node.nics.kind}",
-            "" if node.price is None else f"{usd(node.price.usd_per_hour)}/h ({node.price.date})",
-        )
-        for name, node in catalog.nodes().items()
-    )
-    return Section("nodes", ("name", "devices", "interconnect", "network", "price"), rows, left=4)
+def _price(node: Node) -> str:
+    return "" if node.price is None else f"{usd(node.price.usd_per_hour)}/h ({node.price.date})"
 
 
-def _links() -> Section:
-    rows = tuple(
-        (
-            name,
-            link.title,
-            link.tier,
-            "" if link.bandwidth is None else show_bandwidth(link.bandwidth),
-            show_seconds(link.latency),
-        )
-        for name, link in catalog.links().items()
-    )
-    return Section("links", ("name", "title", "tier", "bandwidth", "latency"), rows, left=3)
+def _node_row(node: Node) -> dict[str, Any]:
+    price, nics = node.price, node.nics
+    return {
+        "name": node.name,
+        "title": node.title,
+        "device": node.devices[0].name,
+        "devices": node.device_count,
+        "interconnect": node.interconnect.kind,
+        "network": None if nics is None else nics.kind,
+        "cards": None if nics is None else nics.count,
+        "usd_per_hour": None if price is None else price.usd_per_hour,
+        "price_date": None if price is None else price.date,
+        "source": node.source,
+    }
 
 
-def _models() -> Section:
-    rows = []
-    for name in zoo.names():
-        model = zoo.build(name)
-        seq = "" if model.seq_len is None else f"{model.seq_len:,}"
-        rows.append((name, show_count(model.parameters), seq))
-    return Section("models", ("name", "parameters", "sequence"), tuple(rows))
+def _model_row(model: Model) -> dict[str, Any]:
+    return {key: value for key, value in _facts(model).items() if key != "blocks"}
 
 
-def _runtimes() -> Section:
-    rows = tuple(
-        (name, preset.title, ", ".join(preset.aliases)) for name, preset in presets().items()
-    )
-    return Section("runtimes", ("name", "title", "also known as"), rows, left=3)
-
-
-def _measurements() -> Section:
-    from foretrain.report.measurements import measurements_section
-
-    return measurements_section(_stored())
+KINDS = {
+    "devices": Kind(
+        catalog.devices,
+        lambda name: catalog.devices()[name],
+        {
+            "title": lambda device: device.title,
+            "memory": lambda device: show_bytes(device.memory_bytes),
+            "bandwidth": lambda device: show_bandwidth(device.memory_bandwidth),
+            "peak": _fastest,
+        },
+        left=2,
+        find=catalog.find_device,
+    ),
+    "nodes": Kind(
+        catalog.nodes,
+        lambda name: catalog.nodes()[name],
+        {
+            "devices": lambda node: f"{node.device_count} x {node.devices[0].name}",
+            "interconnect": lambda node: node.interconnect.kind,
+            "network": lambda node: f"{node.nics.count} x {node.nics.kind}" if node.nics else "",
+            "price": _price,
+        },
+        left=4,
+        find=catalog.find_node,
+        row=_node_row,
+    ),
+    "links": Kind(
+        catalog.links,
+        lambda name: catalog.links()[name],
+        {
+            "title": lambda link: link.title,
+            "tier": lambda link: link.tier,
+            "bandwidth": lambda link: show_bandwidth(link.bandwidth) if link.bandwidth else "",
+            "latency": lambda link: show_seconds(link.latency),
+        },
+        left=3,
+    ),
+    "models": Kind(
+        zoo.names,
+        zoo.build,
+        {
+            "parameters": lambda model: show_count(model.parameters),
+            "sequence": lambda model: f"{model.seq_len:,}" if model.seq_len else "",
+        },
+        row=_model_row,
+    ),
+    "runtimes": Kind(
+        presets,
+        lambda name: presets()[name],
+        {
+            "title": lambda preset: preset.title,
+            "also known as": lambda preset: ", ".join(preset.aliases),
+        },
+        left=3,
+        find=runtime,
+    ),
+}
 
 
 def _stored() -> tuple[Measurement, ...]:
@@ -115,110 +167,67 @@ def _stored() -> tuple[Measurement, ...]:
         return store.rows()
 
 
-_TABLES: dict[str, Callable[[], Section]] = {
-    "devices": _devices,
-    "nodes": _nodes,
-    "links": _links,
-    "models": _models,
-    "runtimes": _runtimes,
-    "measurements": _measurements,
-}
+def _measured() -> Table:
+    from foretrain.report.measured import measurements_table
+
+    return measurements_table(_stored())
 
 
-def _device_rows() -> Iterator[dict[str, Any]]:
-    return (_facts(device) for device in catalog.devices().values())
+def _measured_rows() -> list[dict[str, Any]]:
+    from foretrain.measurement.exchange import plain
 
-
-def _node_rows() -> Iterator[dict[str, Any]]:
-    for name, node in catalog.nodes().items():
-        price = node.price
-        yield {
-            "name": name,
-            "title": node.title,
-            "device": node.devices[0].name,
-            "devices": node.device_count,
-            "interconnect": node.interconnect.kind,
-            "network": None if node.nics is None else node.nics.kind,
-            "cards": None if node.nics is None else node.nics.count,
-            "usd_per_hour": None if price is None else price.usd_per_hour,
-            "price_date": None if price is None else price.date,
-            "source": node.source,
-        }
-
-
-def _link_rows() -> Iterator[dict[str, Any]]:
-    return (_facts(link) for link in catalog.links().values())
-
-
-def _model_rows() -> Iterator[dict[str, Any]]:
-    for name in zoo.names():
-        model = zoo.build(name)
-        facts = {"parameters": model.parameters, "seq_len": model.seq_len, "source": model.source}
-        yield {"name": name, **facts}
-
-
-def _runtime_rows() -> Iterator[dict[str, Any]]:
-    return (_facts(preset) for preset in presets().values())
-
-
-def _measurement_rows() -> Iterator[dict[str, Any]]:
-    from foretrain.report.measurements import measurement_rows
-
-    return iter(measurement_rows(_stored()))
-
-
-_DOCUMENTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-    "devices": _device_rows,
-    "nodes": _node_rows,
-    "links": _link_rows,
-    "models": _model_rows,
-    "runtimes": _runtime_rows,
-    "measurements": _measurement_rows,
-}
+    return [plain(row) for row in _stored()]
 
 
 # --- one thing ----------------------------------------------------------------------------------
 
 
-def show_page_of(name: str) -> Page:
+def entry_document(name: str) -> Document:
     """Everything known about what `name` means, in every table that has it; a cluster is drawn."""
     if _CLUSTER.search(name):
-        return cluster_page(Cluster.of(name))
+        return cluster_document(Cluster.of(name))
     found = list(_found(name))
     if not found:
-        known = [*catalog.devices(), *catalog.nodes(), *catalog.links(), *zoo.names(), *presets()]
+        known = [name for kind in KINDS.values() for name in kind.names()]
         raise InputError(
             f"no catalog entry named {name!r}.{did_you_mean(name, known)} See 'foretrain "
             "catalog list'."
         )
-    sections = tuple(
-        Section(f"{kind} {value.name}", ("", ""), tuple(_rows(facts)), left=2)
-        for kind, value, facts in found
+    titles = (f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found)
+    return Document(
+        "; ".join(titles),
+        lambda: {kind: facts for kind, _, facts in found},
+        lambda: tuple(
+            Facts(f"{kind} {value.name}", tuple(_rows(facts))) for kind, value, facts in found
+        ),
     )
-    document = {kind: facts for kind, _, facts in found}
-    titles = "; ".join(
-        f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found
-    )
-    return Page(titles, document, sections)
 
 
 _CLUSTER = re.compile(r"^\s*\d[\d,_]*\s*[x×*]|\+|\son\s|\.(?:ya?ml|json)\s*$", re.IGNORECASE)
 
 
-def cluster_page(cluster: Cluster) -> Page:
+def cluster_document(cluster: Cluster) -> Document:
     """The machines and the network that joins them, as a drawing and as data."""
-    from foretrain.cluster.ascii_topology import drawn_network, drawn_nodes, topology_facts
+    from foretrain.cluster.ascii_topology import topology_facts
 
     facts = topology_facts(cluster)
-    sections = [Section("Nodes", lines=tuple(drawn_nodes(facts)))]
+    devices, nodes = counted(cluster.device_count, "device"), counted(cluster.node_count, "node")
+    return Document(
+        f"{cluster.name}: {devices} in {nodes}",
+        lambda: {"cluster": facts},
+        functools.partial(_cluster_sections, cluster, facts),
+    )
+
+
+def _cluster_sections(cluster: Cluster, facts: dict[str, Any]) -> Iterator[Section]:
+    from foretrain.cluster.ascii_topology import drawn_network, drawn_nodes
+
+    yield Lines("Nodes", tuple(drawn_nodes(facts)))
     network = facts["network"]
     if network is not None:
         title = f"Network: {network['topology']}, {network['kind']}"
-        sections.append(Section(title, lines=tuple(drawn_network(cluster, facts))))
-        sections.append(Section("Reach", ("", ""), tuple(_reach(network)), left=2))
-    devices, nodes = counted(cluster.device_count, "device"), counted(cluster.node_count, "node")
-    headline = f"{cluster.name}: {devices} in {nodes}"
-    return Page(headline, {"cluster": facts}, tuple(sections))
+        yield Lines(title, tuple(drawn_network(cluster, facts)))
+        yield Facts("Reach", tuple(_reach(network)))
 
 
 def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -236,27 +245,12 @@ def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    for kind, find in _FINDERS.items():
+    for kind, known in KINDS.items():
         try:
-            value = find(name)
+            value = (known.find or known.get)(name)
         except (ForetrainError, KeyError):
             continue
-        yield kind, value, _facts(value)
-
-
-def _runtime(name: str) -> Runtime:
-    from foretrain.runtime import runtime
-
-    return runtime(name)
-
-
-_FINDERS: dict[str, Callable[[str], Any]] = {
-    "device": catalog.find_device,
-    "node": catalog.find_node,
-    "link": lambda name: catalog.links()[name],
-    "model": zoo.build,
-    "runtime": _runtime,
-}
+        yield kind[:-1], value, _facts(value)
 
 
 def _facts(value: Any) -> dict[str, Any]:
@@ -310,31 +304,26 @@ def _shown(key: str, value: Any) -> str:
 # --- all things ---------------------------------------------------------------------------------
 
 
-def check_page() -> Page:
+def check_document() -> Document:
     """Build every row; a fault is a row that cannot be built or that has no source."""
     count, faults = 0, []
-    for path, make in _rows_of_all():
+    for path, get in _entries():
         count += 1
         try:
-            if not make().source:
+            if not get().source:
                 faults.append(f"{path}: has no source.")
         except (ForetrainError, ValueError, KeyError, TypeError) as error:
             faults.append(f"{path}: {error}")
-    headline = (
-        f"{counted(count, 'row')}, {counted(len(faults), 'error') if faults else 'no errors'}"
+    found = counted(len(faults), "error") if faults else "no errors"
+    return Document(
+        f"{counted(count, 'row')}, {found}",
+        lambda: {"rows": count, "faults": faults},
+        lambda: (Lines("Faults", faults),),
+        bool(faults),
     )
-    document = {"rows": count, "faults": faults}
-    return Page(headline, document, (Section("Faults", lines=tuple(faults)),), bool(faults))
 
 
-def _rows_of_all() -> Iterator[tuple[str, Callable[[], Any]]]:
-    makers: dict[str, tuple[Iterable[str], Callable[[str], Any]]] = {
-        "devices": (catalog.devices(), catalog.devices().__getitem__),
-        "nodes": (catalog.nodes(), catalog.nodes().__getitem__),
-        "links": (catalog.links(), catalog.links().__getitem__),
-        "models": (zoo.names(), zoo.build),
-        "runtimes": (presets(), presets().__getitem__),
-    }
-    for kind, (names, make) in makers.items():
-        for name in names:
-            yield f"{kind}.{name}", functools.partial(make, name)
+def _entries() -> Iterator[tuple[str, Callable[[], Any]]]:
+    for kind, known in KINDS.items():
+        for name in known.names():
+            yield f"{kind}.{name}", functools.partial(known.get, name)

@@ -1,4 +1,4 @@
-"""Answers for spreadsheets: a line for each row, or two columns, `path,value`, for each figure of a document."""
+"""Documents for spreadsheets: a line for each row, or two columns, `path,value`, for each figure."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from foretrain.analysis.prediction import Prediction
-from foretrain.report.words import clean, plain
+from foretrain.report.document import Document
+from foretrain.report.json import strict
+from foretrain.report.words import clean
 
 
-def render(prediction: Prediction) -> str:
-    return leaves(prediction.to_dict())
+def render(document: Document) -> str:
+    if document.make_rows is not None:
+        return _table(document.make_rows())
+    return _written((("path", "value"), *_leaves(strict(document.data), "")))
 
 
-def leaves(document: Mapping[str, Any]) -> str:
-    """Every figure of a document with its path."""
-    return _written((("path", "value"), *_leaves(plain(document), "")))
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each row; columns in the order in which they first appear."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    values = ([plain(row.get(name)) for name in names] for row in rows)
+    values = ([strict(row.get(name)) for name in names] for row in rows)
     return _written((names, *values)) if names else ""
 
 
@@ -38,7 +36,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from _leaves(inner, f"{path}[{index}]")
     else:

@@ -1,11 +1,11 @@
-"""Answers in a notebook: what a terminal shows, as HTML whose styles reach nothing else in the page."""
+"""Documents in a notebook: what a terminal shows, as HTML whose styles reach nothing else in the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
-from foretrain.report.layout import Cell, Grid, Part, Sheet
+from foretrain.report.text import Cell, Grid, Part, Sheet
 from foretrain.report.words import clean
 
 _STYLES = {
@@ -31,7 +31,10 @@ def fragment(sheet: Sheet) -> str:
 def _part(part: Part) -> str:
     if not isinstance(part, Grid):
         return f"<div>{_span(part)}</div>"
-    rows = "".join(f"<tr>{''.join(_cells(row, part.columns))}</tr>" for row in part.rows)
+    at, drawn = part.columns.find("b"), [list(row) for row in part.rows]
+    for row, share in zip(drawn, part.shares, strict=False):
+        row[at] = (f"{100 * max(0.0, min(1.0, share)):.1f}", row[at][1])
+    rows = "".join(f"<tr>{''.join(_cells(row, part.columns))}</tr>" for row in drawn)
     head = ""
     if any(part.head):
         titles = tuple((title, "") for title in part.head)
@@ -39,12 +42,20 @@ def _part(part: Part) -> str:
     return f'<table style="border-collapse:collapse;margin:0">{head}<tbody>{rows}</tbody></table>'
 
 
-def _cells(row: tuple[Cell, ...], columns: str, tag: str = "td") -> Iterator[str]:
+def _cells(row: Sequence[Cell], columns: str, tag: str = "td") -> Iterator[str]:
     for cell, letter in zip(row, columns, strict=True):
-        style = _CELL + ("right" if letter == "r" else "left")
+        style = _CELL + ("right" if letter in "rR" else "left")
         style += "" if letter == "w" else ";white-space:nowrap"
         style += f";{_HEADED}" if tag == "th" else ""
-        yield f'<{tag} style="{style}">{_span(cell)}</{tag}>'
+        inner = _bar(cell) if letter == "b" and tag == "td" else _span(cell)
+        yield f'<{tag} style="{style}">{inner}</{tag}>'
+
+
+def _bar(cell: Cell) -> str:
+    share, style = cell
+    color = "#8a94a3" if style == "dim" else _STYLES[style].rpartition("color:")[2]
+    look = f"background:{color};width:{share}%;height:.7em;min-width:1px"
+    return f'<div style="width:260px"><div style="{look}"></div></div>'
 
 
 def _span(cell: Cell) -> str:

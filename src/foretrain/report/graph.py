@@ -1,9 +1,10 @@
-"""The compiled program, readable: rank classes, communicators, shapes with their items, tasks per stream."""
+"""The document of a compiled program: rank classes, communicators, shapes with their items, tasks per stream."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from foretrain.compile.execution import (
 )
 from foretrain.forecast import Compiled
 from foretrain.report import words
-from foretrain.report.page import Page, Section, listed
+from foretrain.report.document import Document, Lines, Section, Table, listed
 from foretrain.scenario import Scenario
 from foretrain.units import counted, show_bytes, show_count
 
@@ -31,25 +32,33 @@ TASKS_SHOWN = 1000
 _PHASE_LETTER = ("F", "B", "W", "U")
 
 
-def graph_page(graph: ExecutionGraph, asked: Scenario, dump: bool = False) -> Page:
+def graph_document(graph: ExecutionGraph, asked: Scenario, dump: bool = False) -> Document:
     """A summary of the program that `asked` is compiled to; with `dump` every shape and every task too."""
     fold = graph.fold
-    headline = (
+    told = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
+    return Document(
         f"{counted(graph.tasks, 'task')} of {counted(len(graph.shape_ptr) - 1, 'shape')} on "
         f"{counted(len(graph.streams), 'stream')}; {counted(int(fold.counts.sum()), 'rank')} in "
-        f"{counted(fold.classes, 'class', 'classes')}"
+        f"{counted(fold.classes, 'class', 'classes')}",
+        lambda: {**told, **_data(graph, dump)},
+        partial(_sections, graph, asked, dump),
+        asked=words.asked_line(asked.to_dict()),
     )
-    sections = [_classes(graph), _communicators(graph), _stages(graph), _streams(graph)]
+
+
+def compiled_document(graph: Compiled) -> Document:
+    return graph_document(graph, graph.asked)
+
+
+def _sections(graph: ExecutionGraph, asked: Scenario, dump: bool) -> Iterator[Section]:
+    yield _classes(graph)
+    yield _communicators(graph)
+    yield _stages(graph)
+    yield _streams(graph)
     if dump:
-        sections += [*_shapes(graph), _tasks(graph)]
-    sections.append(listed("Assumptions", asked.assumptions))
-    told = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
-    line = words.asked_line(asked.to_dict())
-    return Page(headline, {**told, **_document(graph, dump)}, tuple(sections), asked=line)
-
-
-def compiled_page(graph: Compiled) -> Page:
-    return graph_page(graph, graph.asked)
+        yield from _shapes(graph)
+        yield _tasks(graph)
+    yield listed("Assumptions", asked.assumptions)
 
 
 def communicator_name(communicator: Communicator) -> str:
@@ -95,16 +104,16 @@ def stream_tasks(graph: ExecutionGraph) -> list[list[int]]:
     return [owner[order[low:high]].tolist() for low, high in itertools.pairwise(bounds)]
 
 
-def _classes(graph: ExecutionGraph) -> Section:
+def _classes(graph: ExecutionGraph) -> Table:
     fold = graph.fold
     rows = tuple(
         (str(k), str(int(fold.stage_of[k])), f"{int(fold.counts[k]):,}", str(int(fold.examples[k])))
         for k in range(fold.classes)
     )
-    return Section("Rank classes", ("class", "stage", "ranks", "for example"), rows)
+    return Table("Rank classes", ("class", "stage", "ranks", "for example"), rows)
 
 
-def _communicators(graph: ExecutionGraph) -> Section:
+def _communicators(graph: ExecutionGraph) -> Table:
     rows = tuple(
         (
             communicator_name(communicator),
@@ -117,10 +126,10 @@ def _communicators(graph: ExecutionGraph) -> Section:
         for communicator, found in graph.fold.groups.items()
         if len(found.groups)
     )
-    return Section("Communicators", ("", "groups", "ranks each", "classes", "first group"), rows)
+    return Table("Communicators", ("", "groups", "ranks each", "classes", "first group"), rows)
 
 
-def _stages(graph: ExecutionGraph) -> Section:
+def _stages(graph: ExecutionGraph) -> Table:
     rows = tuple(
         (
             str(stage.index),
@@ -134,15 +143,15 @@ def _stages(graph: ExecutionGraph) -> Section:
         for stage in graph.stages
     )
     head = ("stage", "blocks", "parameters", "weights", "gradients", "optimizer", "buffers")
-    return Section("Stages", head, rows, left=2)
+    return Table("Stages", head, rows, left=2)
 
 
-def _streams(graph: ExecutionGraph) -> Section:
+def _streams(graph: ExecutionGraph) -> Table:
     rows = tuple(
         (f"class {rank_class} {name}", f"{len(tasks):,}")
         for (rank_class, name), tasks in zip(graph.streams, stream_tasks(graph), strict=True)
     )
-    return Section("Streams", ("stream", "tasks"), rows)
+    return Table("Streams", ("stream", "tasks"), rows)
 
 
 def folded(sequence: Sequence[T], longest: int = 64) -> list[tuple[int, Sequence[T]]]:
@@ -162,7 +171,7 @@ def folded(sequence: Sequence[T], longest: int = 64) -> list[tuple[int, Sequence
     return found
 
 
-def _shapes(graph: ExecutionGraph) -> Iterator[Section]:
+def _shapes(graph: ExecutionGraph) -> Iterator[Lines]:
     uses = np.bincount(graph.task_shape, minlength=len(graph.shape_ptr) - 1)
     for index in range(len(graph.shape_ptr) - 1):
         low, high = graph.shape_ptr[index], graph.shape_ptr[index + 1]
@@ -172,7 +181,7 @@ def _shapes(graph: ExecutionGraph) -> Iterator[Section]:
                 lines.append(f"{times} times:")
             lines += [("· " if times > 1 else "") + _item(graph.items[i]) for i in block]
         title = f"Shape {index}: {counted(int(high - low), 'item')}, run by {counted(int(uses[index]), 'task')}"
-        yield Section(title, lines=tuple(lines) or ("nothing to do",))
+        yield Lines(title, lines or ("nothing to do",))
 
 
 def _item(item: Item) -> str:
@@ -180,7 +189,7 @@ def _item(item: Item) -> str:
     return text if item.beside is None else f"{text} | concurrently: {describe(item.beside)}"
 
 
-def _tasks(graph: ExecutionGraph) -> Section:
+def _tasks(graph: ExecutionGraph) -> Table:
     rows = []
     for (rank_class, name), tasks in zip(graph.streams, stream_tasks(graph), strict=True):
         runs = folded([task_name(graph, task) for task in tasks[:TASKS_SHOWN]])
@@ -189,7 +198,7 @@ def _tasks(graph: ExecutionGraph) -> Section:
         rows.append(
             (f"class {rank_class} {name}", shown + (f" … {more:,} more" if more > 0 else ""))
         )
-    return Section("Tasks by stream, in order", ("stream", "tasks"), tuple(rows), left=2)
+    return Table("Tasks by stream, in order", ("stream", "tasks"), tuple(rows), left=2)
 
 
 def _run(times: int, block: Sequence[str]) -> str:
@@ -198,7 +207,7 @@ def _run(times: int, block: Sequence[str]) -> str:
     return f"{block[0]}×{times}" if len(block) == 1 else f"({' '.join(block)})×{times}"
 
 
-def _document(graph: ExecutionGraph, dump: bool) -> dict[str, Any]:
+def _data(graph: ExecutionGraph, dump: bool) -> dict[str, Any]:
     fold = graph.fold
     document: dict[str, Any] = {
         "tasks": graph.tasks,

@@ -1,240 +1,313 @@
-"""One HTML file that holds everything: works offline, from a mail attachment, in light and dark."""
+"""Documents as one HTML file that holds everything: works offline, from a mail attachment, in light and dark."""
 
 from __future__ import annotations
 
-import json
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from html import escape
+from importlib.resources import files
 from typing import Any
 
-import numpy as np
+from foretrain.report import chart, links, network, timeline
+from foretrain.report.document import (
+    Bar,
+    Bars,
+    Cell,
+    Chart,
+    Document,
+    Facts,
+    Figures,
+    Lines,
+    Network,
+    Section,
+    Table,
+    Text,
+    Timeline,
+)
+from foretrain.report.json import dumps
+from foretrain.report.words import STALL_MEANING, clean, clean_lines, percent
 
-from foretrain.analysis.prediction import STALLS, Prediction
-from foretrain.arrays import Floats
-from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
-from foretrain.report import links, network, words
-from foretrain.report.templates import template
-from foretrain.report.timeline import bars
-from foretrain.report.trace import process_name
-from foretrain.units import counted, show_bytes
+NARROW_COLUMNS = 5
+"""Tables of more take the whole width of a page."""
+MUCH_TEXT = 1000
+"""Characters of lines that take the whole width too."""
+MOST_LINKS = 12
 
-TICKS = 10_000_000
-"""Times are whole ticks of the step in the page: short to write, finer than any pixel at any useful zoom."""
+_FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} · Foretrain</title>
+<link rel="icon" href="data:,">
+<style>
+{style}
+</style>
+</head>
+<body>
+<header>
+<p class="asked">{asked}</p>
+<h1{bad}>{headline}</h1>
+</header>
+<main>
+{main}
+</main>
+<footer>Foretrain predicts distributed training before the cluster is rented.</footer>
+{scripts}
+</body>
+</html>
+"""
 
-MOST_LINK_ROWS = 12
 
-
-def render(prediction: Prediction) -> str:
-    return template("page.html").render(
-        title=words.clean(f"{prediction.question.get('model', 'Prediction')} · Foretrain", 120),
-        asked=words.asked(prediction),
-        headline=words.headline(prediction),
-        fits=prediction.fits,
-        tiles=_tiles(prediction),
-        stalls=[
-            (name, words.seconds(value), words.percent(share), words.STALL_MEANING[name])
-            for name, value, share in words.stall_rows(prediction)
-        ],
-        job=words.job_rows(prediction),
-        memory=_memory_table(prediction),
-        network=network.drawing(prediction),
-        link_rows=_link_rows(prediction),
-        remedies=_remedies(prediction),
-        operators=[(words.clean(n), words.seconds(s)) for n, s in prediction.operators[:20]],
-        path=_path(prediction),
-        path_note=words.path_note(prediction),
-        question=words.question_rows(prediction),
-        warnings=[words.clean(line, 2000) for line in prediction.warnings],
-        assumptions=[words.clean(line, 2000) for line in prediction.assumptions],
-        provenance=[(words.clean(k), words.clean(v)) for k, v in prediction.provenance.items()],
-        data=script_json(_data(prediction)),
+def render(document: Document) -> str:
+    asked = document.asked or document.title
+    shown = sorted(document.sections, key=_place)
+    has_timeline = any(isinstance(section, Timeline) for section in shown)
+    scripts = ("gantt.js", "page.js") if has_timeline else ("page.js",)
+    return _FRAME.format(
+        title=_said(asked or document.headline, 120),
+        style=_asset("page.css"),
+        asked=_said(asked),
+        bad=' class="bad"' if document.is_no else "",
+        headline=_said(document.headline, 4000),
+        main="\n".join(map(_section, shown)),
+        scripts="\n".join(f"<script>{_asset(name)}</script>" for name in scripts),
     )
 
 
-def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: no `<`, `>` or `&` survives to end it early."""
-    text = json.dumps(words.plain(value), allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+@functools.cache
+def _asset(name: str) -> str:
+    return (files("foretrain.report") / "assets" / name).read_text("utf-8")
 
 
-def _tiles(prediction: Prediction) -> list[dict[str, str]]:
-    count = words.devices(prediction)
-    tiles = [
-        {
-            "name": "Step time",
-            "value": words.seconds(prediction.step_seconds),
-            "note": words.interval(prediction),
-        },
-        _throughput(prediction, count),
-    ]
-    if prediction.mfu is not None:
-        note = f"HFU {words.percent(prediction.hfu)}" if prediction.hfu is not None else ""
-        tiles.append({"name": "MFU", "value": words.percent(prediction.mfu), "note": note})
-    tiles.append(
-        {
-            "name": "Memory" if prediction.fits else "Memory: does not fit",
-            "value": show_bytes(prediction.memory.peak_bytes),
-            "note": words.memory_note(prediction.memory),
-            "tone": "" if prediction.fits else "bad",
-        }
-    )
-    bottleneck = words.clean(prediction.bottleneck, 80)
-    tone = "long" if len(bottleneck) > 14 else ""
-    tiles.append({"name": "Bottleneck", "value": bottleneck, "note": "", "tone": tone})
-    cost = prediction.cost
-    if cost.usd_per_step is not None:
-        hourly = f"{words.usd(cost.usd_per_hour)} per hour" if cost.usd_per_hour is not None else ""
-        date = words.clean(cost.price_date or "", 20).replace("-", "\N{NON-BREAKING HYPHEN}")
-        dated = f", prices as of {date}" if date else ""
-        tiles.append(
-            {"name": "Cost per step", "value": words.usd(cost.usd_per_step), "note": hourly + dated}
+def _said(text: object, limit: int = 20_000) -> str:
+    return escape(clean(text, limit))
+
+
+def _tip(text: str) -> str:
+    return f' title="{escape(clean_lines(text))}"' if text else ""
+
+
+def _place(section: Section) -> int:
+    """Key figures, then what is wrong, then the rest in its order."""
+    if isinstance(section, Figures):
+        return 0
+    return 1 if isinstance(section, Lines) and section.kind == "warning" else 2
+
+
+def _section(section: Section) -> str:
+    draw, cls = _DRAWN[type(section)]
+    if isinstance(section, Figures):
+        return "".join(draw(section))
+    if isinstance(section, Table) and len(section.letters) > NARROW_COLUMNS:
+        cls = "full"
+    if isinstance(section, Lines):
+        cls = "full" if sum(map(len, section.lines)) > MUCH_TEXT else ""
+        cls = "full warnings" if section.kind == "warning" else cls
+    body = "\n".join(draw(section))
+    return f'<section class="card {cls}">\n<h2>{_said(section.title)}</h2>\n{body}\n</section>'
+
+
+# --- words and figures ------------------------------------------------------------------------------
+
+
+def _figures(section: Figures) -> Iterator[str]:
+    yield f'<section class="tiles full" aria-label="{_said(section.title)}">'
+    for tile in section.tiles:
+        parts = (("name", tile.name), ("value", tile.value), ("note", tile.note))
+        inner = "".join(f'<div class="{cls}">{_said(text)}</div>' for cls, text in parts)
+        yield f'<div class="tile {tile.tone}">{inner}</div>'
+    yield "</section>"
+
+
+_FLAG = re.compile(r"--[a-z][a-z-]*(?: [a-z_]+=…)?")
+
+
+def _flags(text: str) -> str:
+    """Options in a sentence marked, so that no line breaks at their dashes."""
+    return _FLAG.sub(r'<span class="flag">\g<0></span>', _said(text))
+
+
+def _lines(section: Lines) -> Iterator[str]:
+    if section.kind == "command":
+        yield from (f'<pre class="plan">{_said(line)}</pre>' for line in section.lines)
+        return
+    yield "<ul>"
+    yield from (f"<li>{_flags(line)}</li>" for line in section.lines)
+    yield "</ul>"
+
+
+def _facts(section: Facts) -> Iterator[str]:
+    rows = (f"<tr><th>{_said(a)}</th><td>{_said(b)}</td></tr>" for a, b in section.rows)
+    yield f'<table class="pairs"><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _notes(notes: Iterable[str | Text]) -> Iterator[str]:
+    for note in notes:
+        yield f'<p class="hint{" bad" if isinstance(note, Text) else ""}">{_said(note)}</p>'
+
+
+# --- tables and bars --------------------------------------------------------------------------------
+
+_CLASSES = {"r": "n", "R": "n", "w": "says", "L": "says", "p": "plan", "b": "gain", "B": "gain"}
+
+
+def _table(section: Table) -> Iterator[str]:
+    yield from _notes(section.notes)
+    if not section.rows:
+        return
+    classes = [_CLASSES.get(letter, "") for letter in section.letters]
+    head = ""
+    if any(section.head):
+        cells = (
+            f'<th class="{cls}">{_said(cell)}</th>'
+            for cls, cell in zip(classes, section.head, strict=True)
         )
-    tiles += _job_tiles(prediction)
-    share = words.percent(prediction.measured_share)
-    tiles.append(
-        {
-            "name": "Measured share",
-            "value": share,
-            "note": "of the time is based on measured tables",
-        }
+        head = f"<thead><tr>{''.join(cells)}</tr></thead>"
+    rows = "\n".join(f"<tr>{''.join(map(_cell, classes, row))}</tr>" for row in section.rows)
+    sorts = " sorts" if head and not section.is_waterfall else ""
+    yield f'<div class="wide"><table class="figures{sorts}">{head}<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _cell(cls: str, cell: Cell) -> str:
+    if isinstance(cell, Bar):
+        return f'<td class="{cls}">{_bar(cell)}</td>'
+    if isinstance(cell, Text):
+        cls += " bad"
+    return f'<td class="{cls}">{_said(cell)}</td>' if cls else f"<td>{_said(cell)}</td>"
+
+
+def _bar(bar: Bar) -> str:
+    width, at = (100 * max(0.0, min(1.0, value)) for value in (bar.share, bar.start))
+    margin = f"margin-left:{at:.2f}%;" if at else ""
+    color = bar.color or "accent"
+    return (
+        f'<i class="{color}" style="{margin}width:{width:.2f}%"{_tip(bar.tip)}></i>'
+        if width
+        else ""
     )
-    return tiles
 
 
-def _job_tiles(prediction: Prediction) -> list[dict[str, str]]:
-    """How long the whole job takes and what it costs; the rest stands in its table."""
-    job = prediction.job
-    if job is None:
-        return []
-    alone = f"{words.duration(job.compute_seconds)} without failures"
-    tiles = [{"name": "Job", "value": words.duration(job.expected_seconds), "note": alone}]
-    if job.usd is not None:
-        hours = f"{job.device_hours:,.0f} device-hours"
-        tiles.append({"name": "Job cost", "value": words.usd(job.usd), "note": hours})
-    return tiles
-
-
-def _throughput(prediction: Prediction, count: int) -> dict[str, str]:
-    if prediction.tokens_per_second is None:
-        value, unit = prediction.samples_per_second, "Samples per second"
-    else:
-        value, unit = prediction.tokens_per_second, "Tokens per second"
-    note = f"{value / count:,.0f} per device, {counted(count, 'device')}"
-    return {"name": unit, "value": f"{value:,.0f}" if value >= 10 else f"{value:.3g}", "note": note}
-
-
-def _memory_table(prediction: Prediction) -> dict[str, Any]:
-    kinds = words.kinds(prediction)
-    rows = [
-        [
-            str(stage.stage),
-            show_bytes(stage.peak_bytes),
-            *(show_bytes(stage.by_kind.get(kind, 0.0)) for kind in kinds),
-            words.clean(stage.moment),
-        ]
-        for stage in prediction.memory.by_stage
-    ]
-    head = ["stage", "peak", *(words.clean(kind, 30) for kind in kinds), "when"]
-    return {"head": head, "rows": rows}
-
-
-def _remedies(prediction: Prediction) -> list[dict[str, Any]]:
-    gains = [max(0.0, remedy.speedup - 1.0) for remedy in prediction.what_would_help]
-    most = max(gains, default=0.0) or 1.0
-    return [
-        {
-            "change": words.clean(remedy.change),
-            "step": step,
-            "speedup": f"{remedy.speedup:.2f}×",
-            "width": f"{100 * gain / most:.1f}",
-        }
-        for (remedy, step), gain in zip(words.remedy_rows(prediction), gains, strict=True)
-    ]
-
-
-def _link_rows(prediction: Prediction) -> list[dict[str, str]]:
-    return [
-        {
-            "name": row.name,
-            "where": row.where + (f" · {counted(row.count, 'link')}" if row.count else ""),
-            "share": words.percent(row.link.share),
-            "width": f"{100 * max(0.0, min(1.0, row.link.share)):.2f}",
-            "cls": network.use_class(row.link.share),
-            "detail": _unbroken(
-                " · ".join(
-                    part for part in (links.detail(row.link), links.traffic_text(row.link)) if part
+def _bars(section: Bars) -> Iterator[str]:
+    """All to one scale."""
+    are_stalls = all(part in STALL_MEANING for part in section.parts)
+    colors = section.parts if are_stalls else [f"c{n}" for n in range(len(section.parts))]
+    yield _legend(zip(colors, section.parts, strict=True))
+    limit, text = section.limit or (0.0, "")
+    longest = max([limit, *(sum(values) for _, values in section.rows)]) or 1.0
+    line = ""
+    if text:
+        line = f'<b class="limit" style="left:{100 * limit / longest:.2f}%"{_tip(text)}></b>'
+        yield f'<p class="hint bad">{_said(text)}</p>'
+    yield f'<div class="bars" role="img" aria-label="{_said(section.title)}">'
+    for (name, values), tip in zip(
+        section.rows, section.tips or [""] * len(section.rows), strict=True
+    ):
+        drawn = "".join(
+            _bar(
+                Bar(
+                    v / longest, color, tip=f"{part}: {section.text(v)}, {percent(v / sum(values))}"
                 )
-            ),
-            "tip": links.tip(row.link, row.count),
-        }
-        for row in links.rows(prediction, MOST_LINK_ROWS)
-    ]
+            )
+            for color, part, v in zip(colors, section.parts, values, strict=True)
+            if v > 0
+        )
+        label = f"{section.label} {name}" if name.isdigit() else name
+        yield (
+            f"<span{_tip(tip)}>{_said(label)}</span><span>{_said(section.text(sum(values)))}</span>"
+            f'<div class="stalls">{drawn}{line}</div>'
+        )
+    yield "</div>"
 
 
-def _unbroken(text: str) -> str:
-    """Numbers stay with their percent signs."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+def _legend(named: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f'<span><i class="{cls}"></i>{_said(text)}</span>' for cls, text in named)
+    return f'<p class="legend">{items}</p>'
 
 
-def _path(prediction: Prediction) -> list[tuple[str, str, str, str]]:
-    return [
-        (what, str(stage), f"{count:,}×", words.seconds(total))
-        for what, stage, count, total in words.path_rows(prediction)
-    ]
+# --- drawings ---------------------------------------------------------------------------------------
 
 
-def _data(prediction: Prediction) -> dict[str, Any]:
-    """What the charts draw."""
-    kinds = words.kinds(prediction)
-    memory = prediction.memory
-    used = [
-        n
-        for n in STALLS
-        if any(s.get(n, 0.0) > 0 for s in (prediction.stalls, *prediction.stalls_by_stage))
-    ]
-    return {
-        "step": prediction.step_seconds,
-        "stalls": [[name, prediction.stalls.get(name, 0.0)] for name in used],
-        "stallsByStage": [
-            [stage.get(name, 0.0) for name in used] for stage in prediction.stalls_by_stage
-        ],
-        "memory": {
-            "usable": memory.usable_bytes,
-            "kinds": [words.clean(kind, 30) for kind in kinds],
-            "stages": [stage.stage for stage in memory.by_stage],
-            "rows": [[stage.by_kind.get(kind, 0.0) for kind in kinds] for stage in memory.by_stage],
-        },
-        "timeline": _timeline(prediction),
-    }
+def _chart(section: Chart) -> Iterator[str]:
+    if section.hint:
+        yield f'<p class="hint">{_said(section.hint)}</p>'
+    if len(section.series) > 1:
+        yield _legend((f"c{n % chart.COLORS}", one.name) for n, one in enumerate(section.series))
+    yield f'<div class="wide">{chart.draw(section)}</div>'
+    if section.data is not None:
+        yield "<details><summary>As a table</summary>"
+        yield from _table(section.data)
+        yield "</details>"
 
 
-def _timeline(prediction: Prediction) -> dict[str, Any]:
-    timeline = prediction.timeline
-    drawn = bars(timeline)
-    whole = max(float(timeline.end.max(initial=0.0)), prediction.step_seconds, 1e-12)
-    task = drawn.task
+def _timeline(section: Timeline) -> Iterator[str]:
+    data = dumps(timeline.page_data(section.prediction), indent=None)
+    for character in "<>&":  # none of which may end the element early
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    yield '<p class="hint" id="gantt-note"></p>'
+    yield '<div id="gantt"><noscript>The timeline needs JavaScript.</noscript></div>'
+    yield f'<script type="application/json" id="timeline">{data}</script>'
 
-    def ticks(seconds: Floats) -> list[int]:
-        return [int(t) for t in np.round(seconds * (TICKS / whole)).astype(np.int64)]
 
-    return {
-        "whole": whole,
-        "ticks": TICKS,
-        "tasks": int(np.count_nonzero(timeline.lane >= 0)),
-        "merged": drawn.shortest_drawn_alone,
-        "lanes": [
-            [process_name(lane), words.clean(lane.stream, 40), lane.rank_class]
-            for lane in timeline.lanes
-        ],
-        "labels": [words.clean(label, 200) for label in timeline.labels],
-        "phases": PHASE_NAMES,
-        "kinds": KIND_NAMES,
-        "start": ticks(drawn.start),
-        "end": ticks(drawn.end),
-        "busy": ticks(drawn.busy) if drawn.shortest_drawn_alone else [],
-        "count": drawn.count.tolist() if drawn.shortest_drawn_alone else [],
-        "lane": timeline.lane[task].tolist(),
-        "label": timeline.label[task].tolist(),
-        "phase": timeline.phase[task].tolist(),
-        "kind": timeline.kind[task].tolist(),
-        "micro": timeline.micro[task].tolist(),
-        "chunk": timeline.chunk[task].tolist(),
-    }
+def _network(section: Network) -> Iterator[str]:
+    drawn = network.drawing(section.prediction)
+    yield (
+        '<p class="hint">Links are colored by utilization: the share of the step they are busy at the bandwidth of '
+        "large messages. One link and one node of each kind is shown; hover over a line for details.</p>"
+    )
+    yield _legend(network.legend())
+    yield '<div class="boxes">'
+    yield from map(_box, drawn.boxes)
+    yield "</div>"
+    if drawn.has_network:
+        chips = "".join(
+            f'<span class="chip {part.cls}"{_tip(part.tip)}>{_said(part.text)}</span>'
+            for part in drawn.fabric
+        )
+        yield f'<div class="fabric"><b>network fabric</b>{chips}</div>'
+    if drawn.left_out:
+        yield (
+            f'<p class="hint">{drawn.left_out} more kinds of nodes are not shown; the JSON report lists '
+            "their links.</p>"
+        )
+    yield "<h3>Most utilized links</h3>"
+    yield from _table(links.table(section.prediction, MOST_LINKS))
+
+
+def _box(box: network.Drawn) -> str:
+    lines = "".join(
+        f'<path class="link {line.cls}" d="{line.path}">'
+        + (f"<title>{escape(clean_lines(line.tip))}</title>" if line.tip else "")
+        + "</path>"
+        for line in box.lines
+    )
+    rects = "".join(
+        f'<rect class="{r.cls}" x="{r.x}" y="{r.y}" width="{r.width}" height="{network.SIZE}" rx="4"></rect>'
+        f'<text x="{r.x + r.width / 2:.1f}" y="{r.y + 16}">{_said(r.text)}</text>'
+        for r in box.rects
+    )
+    words = "".join(
+        f'<text class="soft" x="{x}" y="{y}">{_said(t)}</text>' for x, y, t in box.words
+    )
+    name = _said(f"{box.title}: {box.note}")
+    return (
+        f'<figure class="box"><figcaption><b>{_said(box.title)}</b><br>{_said(box.note)}</figcaption>'
+        f'<svg class="drawing" viewBox="0 40 {network.WIDTH} {box.height - 40}" role="img" aria-label="{name}">'
+        f"{lines}{rects}{words}</svg></figure>"
+    )
+
+
+_DRAWN: dict[type[Section], tuple[Callable[[Any], Iterator[str]], str]] = {
+    Figures: (_figures, ""),
+    Lines: (_lines, ""),
+    Facts: (_facts, ""),
+    Table: (_table, ""),
+    Bars: (_bars, ""),
+    Chart: (_chart, "full"),
+    Timeline: (_timeline, "full"),
+    Network: (_network, "full network"),
+}
+"""How each kind of section is drawn, and the classes of its card."""

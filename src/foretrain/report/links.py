@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from foretrain.analysis.prediction import LinkUse, Prediction
+from foretrain.report.document import Bar, Table
 from foretrain.report.words import clean, percent
 from foretrain.units import show_bandwidth, show_bytes
 
@@ -14,6 +15,9 @@ WORTH_A_TABLE = 0.05
 """Below this share of the step no link is worth a line in a terminal."""
 ALIKE = 0.01
 """Links of one pattern whose shares differ by less than this are told apart by rounding only."""
+
+STEPS = (0.01, 0.05, 0.2, 0.5, 0.8)
+"""Where the color of a link changes, in shares of the step."""
 
 SENDS = " (sends)"  # marks the lane of sends beside the collectives on a link
 
@@ -32,10 +36,6 @@ class LinkRow:
         arrow = " ↔ " if self.is_both_ways else " → "
         return clean(_kind(self.link), 80).replace("->", arrow)
 
-    @property
-    def where(self) -> str:
-        return stages_text(self.stages)
-
 
 def rows(prediction: Prediction, limit: int) -> list[LinkRow]:
     """The busiest links, busiest first; kinds of one pattern that are alike are one row."""
@@ -48,6 +48,28 @@ def rows(prediction: Prediction, limit: int) -> list[LinkRow]:
         else:
             groups.append([link])
     return [_row(group) for group in groups[:limit]]
+
+
+def use_class(share: float) -> str:
+    """The style of a link that is busy for that share of the step."""
+    return f"u{sum(share >= step for step in STEPS)}"
+
+
+def table(prediction: Prediction, limit: int) -> Table:
+    """The busiest links: when they are busy, what they carry and what for."""
+    cells = tuple(
+        (
+            row.name,
+            stage_runs(row.stages),
+            percent(row.link.share),
+            Bar(row.link.share, use_class(row.link.share), tip=tip(row.link, row.count)),
+            show_bytes(row.link.bytes),
+            show_bandwidth(row.link.bandwidth),
+            purposes(row.link),
+        )
+        for row in rows(prediction, limit)
+    )
+    return Table("Links", ("link", "stages", "busy", "", "per step", "of", "for"), cells, "nlrBRRL")
 
 
 def are_close(one: float, other: float) -> bool:

@@ -1,22 +1,38 @@
-"""Pages of `measure ops`, `measure links` and `measure data`."""
+"""The documents of `measure ops`, `measure links` and `measure data`, of a store and of a calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.data import DataReport
 from foretrain.measurement.links import LinkReport
+from foretrain.measurement.machine import Machine
 from foretrain.measurement.ops import OpsReport
-from foretrain.report.page import Page, Section
+from foretrain.measurement.records import Measurement
+from foretrain.report.document import Document, Lines, Section, Table
 from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
 
 SHOWN = 20  # rows of a table at the usual detail
 
 
-def ops_page(report: OpsReport) -> Page:
+def ops_document(report: OpsReport) -> Document:
+    threads = f" with {counted(report.threads, 'thread')}" if report.threads else ""
+    return Document(
+        f"{counted(report.measured, 'kernel')} timed on {report.device}{threads}, {len(report.rows):,} known now",
+        report.to_dict,
+        partial(_ops_sections, report),
+        make_rows=lambda: report.to_dict()["kernels"],
+        whole=(report.store,),
+    )
+
+
+def _ops_sections(report: OpsReport) -> Iterator[Section]:
     """Kernels timed, the longest first."""
-    rows = sorted(report.rows, key=lambda row: -row.seconds)
-    table = tuple(
+    rows = tuple(
         (
             row.need.title,
             show_seconds(row.seconds),
@@ -26,34 +42,32 @@ def ops_page(report: OpsReport) -> Page:
             show_bandwidth(row.need.bytes / row.seconds) if row.seconds else "",
             "known" if row.was_known else "" if row.is_tight else "noisy",
         )
-        for row in rows
+        for row in sorted(report.rows, key=lambda row: -row.seconds)
     )
     head = ("kernel", "seconds", "spread", "repeats", "arithmetic", "traffic", "")
-    threads = f" with {counted(report.threads, 'thread')}" if report.threads else ""
-    headline = f"{counted(report.measured, 'kernel')} timed on {report.device}{threads}, {len(rows):,} known now"
-    notes = []
-    if report.unmeasured:
-        notes.append(
-            f"{counted(len(report.unmeasured), 'kernel')} left when the time budget ended. "
-            "Run the command again to continue."
-        )
-    if report.host_seconds_per_kernel:
-        notes.append(
-            f"host time to launch a kernel: {show_seconds(report.host_seconds_per_kernel)}"
-        )
-    sections = (
-        Section("kernels", head, table[:SHOWN]),
-        Section("further kernels", head, table[SHOWN:], detail=1),
-        _next(report.store, notes),
+    launch = report.host_seconds_per_kernel
+    yield Table("kernels", head, rows[:SHOWN])
+    yield Table("further kernels", head, rows[SHOWN:], detail=1)
+    yield _next(
+        report.store,
+        *_unfinished(len(report.unmeasured), "kernel"),
+        *((f"host time to launch a kernel: {show_seconds(launch)}",) if launch else ()),
     )
-    shown = tuple(s for s in sections if s.rows or s.lines)
-    document = report.to_dict()
-    return Page(headline, document, shown, rows=document["kernels"], whole=(report.store,))
 
 
-def links_page(report: LinkReport) -> Page:
+def links_document(report: LinkReport) -> Document:
+    return Document(
+        f"{counted(report.measured, 'size')} timed between {report.world} processes over {report.backend}",
+        report.to_dict,
+        partial(_links_sections, report),
+        make_rows=lambda: report.to_dict()["links"],
+        whole=(report.store,),
+    )
+
+
+def _links_sections(report: LinkReport) -> Iterator[Section]:
     """Sizes by collective and group; what they come to as a latency and a bandwidth."""
-    table = tuple(
+    rows = tuple(
         (
             row.collective,
             f"{len(row.shape.ranks)} on {row.shape.nodes}",
@@ -65,37 +79,34 @@ def links_page(report: LinkReport) -> Page:
         for row in report.rows
     )
     head = ("collective", "ranks on nodes", "size", "seconds", "spread", "size / seconds")
-    headline = f"{counted(report.measured, 'size')} timed between {report.world} processes over {report.backend}"
-    notes = [f"{name}: not supported by this backend" for name in report.unable]
-    if report.unmeasured:
-        notes.append(
-            f"{counted(report.unmeasured, 'size')} left when the time budget ended. Run the "
-            "command again to continue."
-        )
-    document = report.to_dict()
     curves = tuple(
         (
-            f["collective"],
-            f"{f['ranks']} on {f['nodes']}",
-            show_seconds(f["latency_seconds"]),
-            show_bandwidth(f["bytes_per_second"]),
+            curve["collective"],
+            f"{curve['ranks']} on {curve['nodes']}",
+            show_seconds(curve["latency_seconds"]),
+            show_bandwidth(curve["bytes_per_second"]),
         )
-        for f in document["fitted"]
+        for curve in report.to_dict()["fitted"]
     )
-    sections = (
-        Section("links", head, table, left=2),
-        Section(
-            "fitted", ("collective", "ranks on nodes", "latency", "large messages"), curves, left=2
-        ),
-        _next(report.store, notes),
-    )
-    shown = tuple(s for s in sections if s.rows or s.lines)
-    return Page(headline, document, shown, rows=document["links"], whole=(report.store,))
+    yield Table("links", head, rows, left=2)
+    yield Table("fitted", (*head[:2], "latency", "large messages"), curves, left=2)
+    unable = (f"{name}: not supported by this backend" for name in report.unable)
+    yield _next(report.store, *unable, *_unfinished(report.unmeasured, "size"))
 
 
-def data_page(report: DataReport) -> Page:
+def data_document(report: DataReport) -> Document:
+    return Document(
+        f"{counted(report.measured, 'data rate')} measured, {len(report.rows):,} known now",
+        report.to_dict,
+        partial(_data_sections, report),
+        make_rows=lambda: report.to_dict()["data"],
+        whole=(report.store,),
+    )
+
+
+def _data_sections(report: DataReport) -> Iterator[Section]:
     """Rates of reading, preparing and copying."""
-    table = tuple(
+    rows = tuple(
         (
             row.what.replace("_", " "),
             row.detail,
@@ -105,19 +116,127 @@ def data_page(report: DataReport) -> Page:
         )
         for row in report.rows
     )
-    head = ("what", "how", "rate", "seconds", "spread")
-    headline = f"{counted(report.measured, 'data rate')} measured, {len(report.rows):,} known now"
-    document = report.to_dict()
-    sections = (Section("data", head, table, left=2), _next(report.store, []))
-    return Page(headline, document, sections, rows=document["data"], whole=(report.store,))
+    yield Table("data", ("what", "how", "rate", "seconds", "spread"), rows, left=2)
+    yield _next(report.store)
 
 
-def _next(store: str, notes: Sequence[str]) -> Section:
-    return Section(
-        "store",
-        lines=(*notes, (f"saved in {store}; 'foretrain calibrate' builds cost tables from it")),
+def _unfinished(count: int, what: str) -> tuple[str, ...]:
+    if not count:
+        return ()
+    left = f"{counted(count, what)} left when the time budget ended."
+    return (f"{left} Run the command again to continue.",)
+
+
+def _next(store: str, *notes: str) -> Lines:
+    return Lines(
+        "store", (*notes, f"saved in {store}; 'foretrain calibrate' builds cost tables from it")
     )
 
 
 def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
+
+
+# --- stores and calibrations ------------------------------------------------------------------------
+
+
+def measurements_table(rows: Sequence[Measurement]) -> Table:
+    """One line for each machine and kind."""
+    found: dict[tuple[str, str], list[Measurement]] = {}
+    for row in rows:
+        found.setdefault((row.machine.id, row.kind), []).append(row)
+    lines = tuple(
+        (
+            machine,
+            few[0].machine.title,
+            kind,
+            f"{len(few):,}",
+            _share(statistics.median(row.spread for row in few)),
+            max(row.at for row in few)[:19].replace("T", " "),
+        )
+        for (machine, kind), few in sorted(found.items())
+    )
+    head = ("machine", "title", "kind", "measurements", "spread", "last (UTC)")
+    return Table("measurements", head, lines, left=3)
+
+
+def moved_document(headline: str, rows: Sequence[Measurement], data: Mapping[str, Any]) -> Document:
+    """After an import or an export."""
+    return Document(headline, lambda: data, lambda: (measurements_table(rows),))
+
+
+def calibration_document(calibration: Calibration) -> Document:
+    """What was made of the measurements. `calibration` is the JSON document too."""
+    title = Machine.from_dict(calibration.machine).title
+    parts = (
+        counted(len(calibration.ops), "kernel"),
+        counted(len(calibration.links), "link curve"),
+        counted(calibration.provenance.measurements, "measurement"),
+    )
+    return Document(
+        f"{title}: {parts[0]} and {parts[1]} from {parts[2]}",
+        calibration.to_dict,
+        lambda: (_kernels(calibration), _link_curves(calibration), _rest(calibration)),
+    )
+
+
+def _kernels(calibration: Calibration) -> Section:
+    fitted = calibration.roofline
+    if fitted is None:
+        return Lines("kernels", ("none timed: predictions use the built-in tables",))
+    rows = tuple(
+        (
+            peak.kernel,
+            peak.dtype,
+            f"{sum((op.kernel, op.dtype) == (peak.kernel, peak.dtype) for op in calibration.ops):,}",
+            f"{peak.flops / 1e9:,.1f} GFLOP/s",
+        )
+        for peak in fitted.peaks
+    )
+    threads = (
+        ""
+        if calibration.threads is None
+        else f", {counted(calibration.threads, 'thread')} a process"
+    )
+    told = (
+        f"memory {show_bandwidth(fitted.bandwidth)}, kernel start "
+        f"{show_seconds(fitted.start_seconds)}{threads}; kernels are within "
+        f"{100 * fitted.spread:.0f} % of this roofline"
+    )
+    return Table("kernels", ("kind", "dtype", "timed", "rate"), rows, notes=(told,), left=2)
+
+
+def _link_curves(calibration: Calibration) -> Section:
+    rows = tuple(
+        (
+            link.collective,
+            link.backend,
+            f"{link.ranks}",
+            f"{link.nodes}",
+            f"{len(link.bytes)}",
+            show_seconds(link.seconds[0]),
+            show_bandwidth(link.bytes[-1] / link.seconds[-1]),
+        )
+        for link in calibration.links
+    )
+    head = ("collective", "library", "ranks", "nodes", "sizes", "smallest", "at the largest")
+    return Table("links", head, rows, left=2)
+
+
+def _rest(calibration: Calibration) -> Section:
+    data, lines = calibration.data, []
+    rates = {
+        "fetch, cold cache": data.fetch_cold,
+        "fetch, warm cache": data.fetch_warm,
+        "host to device": data.host_to_device,
+    }
+    lines += [f"{name}: {show_bandwidth(rate)}" for name, rate in rates.items() if rate is not None]
+    if data.prep_seconds_per_sample is not None:
+        lines.append(
+            f"preprocessing a sample: {show_seconds(data.prep_seconds_per_sample)} per worker"
+        )
+    if calibration.host_seconds_per_kernel is not None:
+        lines.append(f"launching a kernel: {show_seconds(calibration.host_seconds_per_kernel)}")
+    if calibration.drift:
+        lines.append(f"drift between processes: {show_seconds(calibration.drift)} per second")
+    return Lines("data and host", lines)

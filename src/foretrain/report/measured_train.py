@@ -1,16 +1,16 @@
-"""A measured training run: its stalls under the names of a prediction, beside one where there is one."""
+"""The document of a measured training run: its stalls under the names of a prediction, beside one where there is one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.measurement.feeding import Feeding
 from foretrain.report import words
-from foretrain.report.outline import bar
-from foretrain.report.page import Page, Section
+from foretrain.report.document import Bar, Document, Figure, Figures, Lines, Section, Table, listed
+from foretrain.report.prediction import stall_table
 from foretrain.units import counted, show_bytes
 
 RUN_MEANING = {
@@ -24,57 +24,66 @@ RUN_MEANING = {
     "P2": "data loader only, warm, twice the workers",
     "F2": "data loader only, cold, twice the workers",
 }
-BAR = 20
 
 
-def train_page(document: Mapping[str, Any]) -> Page:
-    """The page of a `measure train` document."""
-    predicted = document.get("prediction")
-    sections = [
-        _stalls(document, predicted),
-        _runs(document["runs"]),
-        *whatif_sections(document.get("what_if")),
-        Section("Warnings", lines=tuple(document.get("warnings") or ())),
-    ]
-    page = Page(headline(document), document, tuple(sections))
-    return Page(page.headline, document, page.sections, more={"html": partial(_html, page)})
+def train_document(run: Mapping[str, Any]) -> Document:
+    """Of the JSON of `measure train`."""
+    command = words.clean(run.get("command", "Measured training"))
+    return Document(headline(run), lambda: run, partial(_sections, run), title=command)
 
 
-def headline(document: Mapping[str, Any]) -> str:
-    low, high = (words.seconds(value) for value in document["interval"])
-    name = document["bottleneck"]
-    share = document["stalls"][name] / document["step_seconds"]
+def _sections(run: Mapping[str, Any]) -> Iterator[Section]:
+    predicted = run.get("prediction")
+    yield Figures("Key figures", tuple(_tiles(run)))
+    yield _stalls(run, predicted)
+    if predicted:
+        title = "Where the time goes: predicted"
+        yield stall_table(title, predicted["stalls"], predicted["step_seconds"], detail=1)
+    yield _runs(run["runs"])
+    yield from whatif_sections(run.get("what_if"))
+    yield listed("Warnings", run.get("warnings") or ())
+
+
+def headline(run: Mapping[str, Any]) -> str:
+    low, high = (words.seconds(value) for value in run["interval"])
+    name = run["bottleneck"]
+    share = run["stalls"][name] / run["step_seconds"]
     text = (
-        f"{words.seconds(document['step_seconds'])} per step, measured ({low} – {high}); "
+        f"{words.seconds(run['step_seconds'])} per step, measured ({low} – {high}); "
         f"bottleneck: {name}, {words.percent(share)} of it"
     )
-    predicted = document.get("prediction")
+    predicted = run.get("prediction")
     if predicted:
-        error = predicted["step_seconds"] / document["step_seconds"] - 1
+        error = predicted["step_seconds"] / run["step_seconds"] - 1
         text += f"; predicted {words.seconds(predicted['step_seconds'])} ({100 * error:+.1f} %)"
     return text
 
 
-def _stalls(document: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> Section:
-    step, found = document["step_seconds"], document["stalls"]
+def _stalls(run: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> Table:
+    step, found = run["step_seconds"], run["stalls"]
     theirs = predicted["stalls"] if predicted else {}
     named = [n for n in STALLS if max(found[n], theirs.get(n, 0.0)) > step * 5e-5]
     named.sort(key=lambda name: -found[name])
-    longest = max((found[name] for name in named), default=1.0) or 1.0
-    rows = []
+    at, rows = 0.0, []
     for name in named:
-        low, high = document["stall_intervals"][name]
-        row = [name, bar(found[name] / longest, BAR)]
-        row += [words.seconds(found[name]), words.percent(found[name] / step)]
-        row.append(f"{words.seconds(low)} – {words.seconds(high)}")
-        rows.append((*row, *([words.seconds(theirs.get(name, 0.0))] if predicted else [])))
-    head = ("cause", "", "measured", "share", "95 % interval")
-    return Section(
-        "Where the time goes", (*head, *(["predicted"] if predicted else [])), tuple(rows), left=2
+        share = found[name] / step
+        low, high = map(words.seconds, run["stall_intervals"][name])
+        figures = (words.seconds(found[name]), words.percent(share), f"{low} – {high}")
+        more = (words.seconds(theirs.get(name, 0.0)),) if predicted else ()
+        rows.append((name, Bar(share, name, at), *figures, *more))
+        at += share
+    head = (
+        "cause",
+        "",
+        "measured",
+        "share",
+        "95 % interval",
+        *(("predicted",) if predicted else ()),
     )
+    return Table("Where the time goes", head, rows, "nb" + "r" * (len(head) - 2))
 
 
-def _runs(runs: Mapping[str, Any]) -> Section:
+def _runs(runs: Mapping[str, Any]) -> Table:
     rows = tuple(
         (
             name,
@@ -87,7 +96,7 @@ def _runs(runs: Mapping[str, Any]) -> Section:
         for name, run in runs.items()
     )
     head = ("run", "", "step", "95 % interval", "spread", "steps, rounds")
-    return Section("Runs", head, rows, left=2)
+    return Table("Runs", head, rows, left=2)
 
 
 def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
@@ -111,8 +120,8 @@ def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
     )
     head = ("change", "step", "speed-up", "bottleneck")
     return [
-        Section("What if", head, table),
-        Section("How to remove the data stall", lines=tuple(_remedies(found))),
+        Table("What if", head, table),
+        Lines("How to remove the data stall", _remedies(found)),
     ]
 
 
@@ -142,7 +151,7 @@ def _remedies(found: Mapping[str, Any]) -> Sequence[str]:
     return told
 
 
-def changed_page(before: Feeding, after: Feeding, changes: Mapping[str, Any]) -> Page:
+def changed_document(before: Feeding, after: Feeding, changes: Mapping[str, Any]) -> Document:
     """One change to a measured run: before and after."""
     first, second = before.point(), after.point()
     ratio = first.step_seconds / second.step_seconds
@@ -155,64 +164,20 @@ def changed_page(before: Feeding, after: Feeding, changes: Mapping[str, Any]) ->
         (name, words.seconds(point.step_seconds), point.bottleneck)
         for name, point in (("as measured", first), ("changed", second))
     )
-    document = {
+    data = {
         "changes": dict(changes),
         "before": {"step_seconds": first.step_seconds, "bottleneck": first.bottleneck},
         "after": {"step_seconds": second.step_seconds, "bottleneck": second.bottleneck},
         "speedup": ratio,
     }
-    return Page(line, document, (Section("Step", ("", "step", "bottleneck"), rows),))
+    return Document(line, lambda: data, lambda: (Table("Step", ("", "step", "bottleneck"), rows),))
 
 
-def _html(page: Page) -> str:
-    from foretrain.report.html import script_json
-    from foretrain.report.templates import template
-
-    document = page.document
-    predicted = document.get("prediction")
-    return template("measured.html").render(
-        title="Measured training · Foretrain",
-        asked=words.clean(document.get("command", "Measured training")),
-        headline=page.headline,
-        tiles=_tiles(document),
-        charts=True,
-        has_prediction=bool(predicted),
-        drawings=[],
-        sections=[s for s in page.sections if s.rows or s.lines],
-        data=script_json(_data(document, predicted)),
-    )
-
-
-def _data(document: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "step": document["step_seconds"],
-        "stalls": [[name, document["stalls"][name]] for name in STALLS],
-        "stallsByStage": [],
-    }
-    if predicted:
-        told = [[name, predicted["stalls"].get(name, 0.0)] for name in STALLS]
-        data["predicted"] = {"step": predicted["step_seconds"], "stalls": told}
-    return data
-
-
-def _tiles(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    low, high = (words.seconds(value) for value in document["interval"])
-    tiles = [
-        {
-            "name": "Step time, measured",
-            "value": words.seconds(document["step_seconds"]),
-            "note": f"{low} – {high}",
-        },
-        {"name": "Bottleneck", "value": document["bottleneck"], "note": ""},
-    ]
-    predicted = document.get("prediction")
-    if predicted:
-        error = predicted["step_seconds"] / document["step_seconds"] - 1
-        tiles.append(
-            {
-                "name": "Step time, predicted",
-                "value": words.seconds(predicted["step_seconds"]),
-                "note": f"{100 * error:+.1f} % off the measured step time",
-            }
-        )
-    return tiles
+def _tiles(run: Mapping[str, Any]) -> Iterator[Figure]:
+    low, high = map(words.seconds, run["interval"])
+    yield Figure("Step time, measured", words.seconds(run["step_seconds"]), f"{low} – {high}")
+    yield Figure("Bottleneck", run["bottleneck"])
+    if predicted := run.get("prediction"):
+        error = predicted["step_seconds"] / run["step_seconds"] - 1
+        note = f"{100 * error:+.1f} % off the measured step time"
+        yield Figure("Step time, predicted", words.seconds(predicted["step_seconds"]), note)

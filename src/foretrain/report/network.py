@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from foretrain.analysis.prediction import LinkUse, Prediction
 from foretrain.report import links as told
 from foretrain.report.words import clean, devices, percent
 
 WIDTH = 320
+SIZE = 24
+"""Height of what stands for a device or a switch."""
 MOST_BOXES = 12
 MOST_DEVICES = 8
 MOST_HUBS = 4
 MOST_PORTS = 4
-STEPS = (0.01, 0.05, 0.2, 0.5, 0.8)
-"""Where the colour changes, in shares of the step."""
 
-_DEVICES_Y, _HUBS_Y, _SIZE = 46, 128, 24
+_DEVICES_Y, _HUBS_Y = 46, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +36,69 @@ class Box:
     outside: tuple[LinkUse, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    path: str
+    cls: str
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    x: float
+    y: float
+    width: float
+    text: str
+    cls: str
+
+
 @dataclass(slots=True)
-class _Drawing:
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    rects: list[dict[str, Any]] = field(default_factory=list)
-    words: list[dict[str, Any]] = field(default_factory=list)
+class Drawn:
+    """A box as it is drawn; `words` have a place and a text."""
+
+    title: str = ""
+    note: str = ""
+    height: int = 0
+    lines: list[Line] = field(default_factory=list)
+    rects: list[Rect] = field(default_factory=list)
+    words: list[tuple[float, float, str]] = field(default_factory=list)
 
 
-def drawing(prediction: Prediction) -> dict[str, Any] | None:
-    """What the page draws; None when nothing moves over any link."""
-    if not prediction.links:
-        return None
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A kind of link between switches."""
+
+    text: str
+    cls: str
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    boxes: list[Drawn]
+    left_out: int
+    has_network: bool
+    fabric: list[Chip]
+
+
+def drawing(prediction: Prediction) -> Drawing:
+    """What a page draws."""
     found = boxes(prediction)
     per_node = _per_node(prediction)
-    return {
-        "boxes": [_drawn(box, per_node) for box in found[:MOST_BOXES]],
-        "left_out": max(0, len(found) - MOST_BOXES),
-        "width": WIDTH,
-        "has_network": any(link.is_network for link in prediction.links),
-        "fabric": _fabric(prediction),
-        "legend": _legend(),
-    }
+    return Drawing(
+        [_drawn(box, per_node) for box in found[:MOST_BOXES]],
+        max(0, len(found) - MOST_BOXES),
+        any(link.is_network for link in prediction.links),
+        _fabric(prediction),
+    )
 
 
-def use_class(share: float) -> str:
-    """The style of a link that is busy for that share of the step."""
-    return f"u{sum(share >= step for step in STEPS)}"
-
-
-def _legend() -> list[dict[str, str]]:
-    edges = [0.0, *STEPS]
-    texts = [f"under {100 * STEPS[0]:g} %"]
-    texts += [f"{100 * low:g}–{100 * high:g} %" for low, high in itertools.pairwise(STEPS)]
-    texts.append(f"over {100 * STEPS[-1]:g} %")
-    return [{"cls": use_class(low), "text": text} for low, text in zip(edges, texts, strict=True)]
+def legend() -> Iterator[tuple[str, str]]:
+    """Style and meaning of every color."""
+    yield told.use_class(0.0), f"under {100 * told.STEPS[0]:g} %"
+    for low, high in itertools.pairwise(told.STEPS):
+        yield told.use_class(low), f"{100 * low:g}–{100 * high:g} %"
+    yield told.use_class(told.STEPS[-1]), f"over {100 * told.STEPS[-1]:g} %"
 
 
 # --- which boxes --------------------------------------------------------------------------------
@@ -162,28 +191,21 @@ def _look(link: LinkUse) -> tuple[str, float]:
 # --- one box ------------------------------------------------------------------------------------
 
 
-def _drawn(box: Box, per_node: int) -> dict[str, Any]:
-    made = _Drawing()
+def _drawn(box: Box, per_node: int) -> Drawn:
     ends = [told.ends(link) for link in box.inside]
     named = sorted({int(n) for pair in ends for e in pair for n in re.findall(r"^device(\d+)$", e)})
     count = max(per_node, named[-1] + 1 if named else 1)
     columns = _columns(count, named)
     hubs = list(dict.fromkeys(e for pair in ends for e in pair if not told.is_port(e)))[:MOST_HUBS]
+    made = Drawn(_title(box), _note(box, count))
     at = _places(columns, hubs)
     bottom = _inner_links(made, box, at, columns, hubs)
     _devices(made, columns, count)
     for hub in hubs:
         x, y = at[hub]
         made.rects.append(_rect(x - _hub_width(hubs) / 2, y, _hub_width(hubs), hub, "hub"))
-    height = _ports(made, box, bottom) if box.outside else bottom + 12
-    return {
-        "title": _title(box),
-        "note": _note(box, count),
-        "height": round(height),
-        "lines": made.lines,
-        "rects": made.rects,
-        "words": made.words,
-    }
+    made.height = round(_ports(made, box, bottom) if box.outside else bottom + 12)
+    return made
 
 
 def _title(box: Box) -> str:
@@ -216,37 +238,34 @@ def _hub_width(hubs: list[str]) -> float:
     return WIDTH - 24 if len(hubs) == 1 else WIDTH / len(hubs) - 14
 
 
-def _rect(x: float, y: float, width: float, text: str, cls: str) -> dict[str, Any]:
-    return {
-        "x": round(x, 1), "y": round(y, 1), "w": round(width, 1), "h": _SIZE,
-        "text": clean(text, 24), "cls": cls,
-    }  # fmt: skip
+def _rect(x: float, y: float, width: float, text: str, cls: str) -> Rect:
+    return Rect(round(x, 1), round(y, 1), round(width, 1), clean(text, 24), cls)
 
 
-def _line(path: str, link: LinkUse, like: str = "") -> dict[str, Any]:
+def _line(path: str, link: LinkUse, like: str = "") -> Line:
     tip = told.tip(link)
-    return {"d": path, "cls": use_class(link.share), "tip": f"{like}\n{tip}" if like else tip}
+    return Line(path, told.use_class(link.share), f"{like}\n{tip}" if like else tip)
 
 
-def _devices(made: _Drawing, columns: list[int], count: int) -> None:
+def _devices(made: Drawn, columns: list[int], count: int) -> None:
     step = WIDTH / len(columns)
     for i, number in enumerate(columns):
         made.rects.append(
-            _rect(step * (i + 0.5) - _SIZE / 2, _DEVICES_Y, _SIZE, str(number), "device")
+            _rect(step * (i + 0.5) - SIZE / 2, _DEVICES_Y, SIZE, str(number), "device")
         )
     if count > len(columns):
-        made.rects[-1]["text"] = "…"
+        made.rects[-1] = replace(made.rects[-1], text="…")
 
 
 def _inner_links(
-    made: _Drawing,
+    made: Drawn,
     box: Box,
     at: dict[str, tuple[float, float]],
     columns: list[int],
     hubs: list[str],
 ) -> float:
     """Draws them, least busy first so that the busiest lies on top; gives where the drawing ends."""
-    bottom = float(_DEVICES_Y + _SIZE)
+    bottom = float(_DEVICES_Y + SIZE)
     _spokes(made, box, at, columns, hubs)
     for link in sorted(box.inside, key=lambda link: link.share):
         tail, head = told.ends(link)
@@ -254,15 +273,15 @@ def _inner_links(
             continue
         (x1, y), (x2, _) = at[tail], at[head]
         depth = 14 + abs(x2 - x1) * (0.1 if tail in hubs else 0.28)
-        y += _SIZE
+        y += SIZE
         path = f"M{x1:.1f} {y:.1f}Q{(x1 + x2) / 2:.1f} {y + 2 * depth:.1f} {x2:.1f} {y:.1f}"
         made.lines.append(_line(path, link))
         bottom = max(bottom, y + depth + 4)
-    return max(bottom, float(_HUBS_Y + _SIZE)) if hubs else bottom
+    return max(bottom, float(_HUBS_Y + SIZE)) if hubs else bottom
 
 
 def _spokes(
-    made: _Drawing,
+    made: Drawn,
     box: Box,
     at: dict[str, tuple[float, float]],
     columns: list[int],
@@ -285,25 +304,24 @@ def _spokes(
         like = "" if before == number else f"device{number}: like"
         (x1, y1), (x2, y2) = at[f"device{number}"], at[dealt[number] if is_even else hub]
         x2 = x1 if len(hubs) == 1 else x2 + (x1 - x2) * 0.6
-        path = f"M{x1:.1f} {y1 + _SIZE:.1f}L{x2:.1f} {y2:.1f}"
+        path = f"M{x1:.1f} {y1 + SIZE:.1f}L{x2:.1f} {y2:.1f}"
         made.lines.append(_line(path, link, like))
 
 
-def _ports(made: _Drawing, box: Box, top: float) -> float:
+def _ports(made: Drawn, box: Box, top: float) -> float:
     """Network cards and their links, out and in, down to the lower edge."""
     shown = box.outside[:MOST_PORTS]
-    y, bottom = top + 26, top + 26 + _SIZE + 34
+    y, bottom = top + 26, top + 26 + SIZE + 34
     middle, step = WIDTH / 2, 44
     ways = {_way(link) for link in shown}
     width = max(110, step * len(shown))
-    made.lines.append({"d": f"M{middle} {top}V{y}", "cls": "inner", "tip": ""})
+    made.lines.append(Line(f"M{middle} {top}V{y}", "inner"))
     made.rects.append(_rect(middle - width / 2, y, width, "network cards", "hub"))
     for i, link in enumerate(shown):
         x = middle + (i - (len(shown) - 1) / 2) * step
-        made.lines.append(_line(f"M{x:.1f} {y + _SIZE:.1f}V{bottom:.1f}", link))
+        made.lines.append(_line(f"M{x:.1f} {y + SIZE:.1f}V{bottom:.1f}", link))
         if len(ways) > 1:
-            at = {"x": round(x + 14, 1), "y": round(y + _SIZE + 21, 1)}
-            made.words.append({**at, "text": _way(link)})
+            made.words.append((round(x + 14, 1), round(y + SIZE + 21, 1), _way(link)))
     return bottom
 
 
@@ -315,7 +333,7 @@ def _way(link: LinkUse) -> str:
 # --- the network --------------------------------------------------------------------------------
 
 
-def _fabric(prediction: Prediction) -> list[dict[str, str]]:
+def _fabric(prediction: Prediction) -> list[Chip]:
     """Links between switches of the network, by pattern."""
     inner = [
         link
@@ -326,10 +344,10 @@ def _fabric(prediction: Prediction) -> list[dict[str, str]]:
     for link in sorted(inner, key=lambda link: -link.share):
         busiest.setdefault(link.kind or link.name, link)
     return [
-        {
-            "text": f"{clean(kind, 60).replace('->', ' → ')} {percent(link.share)}",
-            "cls": use_class(link.share),
-            "tip": told.tip(link),
-        }
+        Chip(
+            f"{clean(kind, 60).replace('->', ' → ')} {percent(link.share)}",
+            told.use_class(link.share),
+            told.tip(link),
+        )
         for kind, link in busiest.items()
     ]

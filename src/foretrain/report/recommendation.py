@@ -1,15 +1,25 @@
-"""Ranked cloud offers: the table, the reasons, and a chart of time against money."""
+"""The document of ranked cloud offers: the table, the reasons, and a chart of time against money."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from foretrain.named import named
 from foretrain.report import words
-from foretrain.report.page import Page, Section, listed
+from foretrain.report.document import (
+    Axis,
+    Chart,
+    Document,
+    Lines,
+    Point,
+    Row,
+    Section,
+    Series,
+    Table,
+    listed,
+)
+from foretrain.report.prediction import stall_table
 from foretrain.units import alike, counted, show_bytes
 
 if TYPE_CHECKING:
@@ -21,31 +31,62 @@ HOURS = {"d": 24.0, "h": 1.0, "min": 1.0 / 60.0}
 HEAD = ("offer", "time", "80 % interval", "cost", "prices as of")
 
 
-def recommendation_page(found: Recommendation) -> Page:
-    """Best offers first; with -v all of them, and every instance that is none."""
-    document = found.to_dict()
-    sections = (
-        Section("Offers", HEAD, _rows(found.offers[:MOST_ROWS]), _more(found)),
-        Section("Plans and reasons", lines=tuple(map(_reason, found.offers[:MOST_ROWS]))),
-        Section(
-            "Pareto-optimal offers: none is both cheaper and faster",
-            HEAD,
-            _rows(found.pareto),
-        ),
-        _offer_sections(found),
-        Section("Other offers", HEAD, _rows(found.offers[MOST_ROWS:]), detail=1),
-        Section(
-            "Infeasible",
-            ("instance", "why"),
-            tuple((row.instance, row.why) for row in found.infeasible),
-            left=2,
-            detail=0 if not found.offers else 1,
-        ),
-        listed("Assumptions", found.notes),
+def recommendation_document(found: Recommendation) -> Document:
+    return Document(
+        headline(found),
+        found.to_dict,
+        partial(_sections, found),
+        not found.offers,
+        title="Cloud offers",
+        make_rows=found.rows,
+        whole=tuple(name for one in found.offers for name in (one.name, one.plan)),
     )
-    names = tuple(name for one in found.offers for name in (one.name, one.plan))
-    page = Page(headline(found), document, sections, not found.offers, whole=names)
-    return replace(page, more={"html": partial(_html, page, found)}, rows=found.rows())
+
+
+def _sections(found: Recommendation) -> Iterator[Section]:
+    """Best offers first; with -v all of them, and every instance that is none."""
+    offers, rest = found.offers[:MOST_ROWS], found.offers[MOST_ROWS:]
+    yield chart(found.offers)
+    yield Table("Offers", HEAD, _rows(offers), notes=_more(found))
+    yield Lines("Plans and reasons", [f"{one.name}: {one.plan}; {one.why}" for one in offers])
+    title = "Pareto-optimal offers: none is both cheaper and faster"
+    yield Table(title, HEAD, _rows(found.pareto))
+    yield _best_offer(found)
+    yield Table("Other offers", HEAD, _rows(rest), detail=1)
+    refused = tuple((row.instance, row.why) for row in found.infeasible)
+    detail = 1 if found.offers else 0
+    yield Table("Infeasible", ("instance", "why"), refused, left=2, detail=detail)
+    yield listed("Assumptions", found.notes)
+
+
+def chart(offers: Sequence[Offer]) -> Chart:
+    """Hours to the right, money upwards, clouds in colors, the front joined by a line."""
+    drawn = [one for one in offers if one.hours > 0 and one.usd > 0]
+    front = sorted((one for one in drawn if one.is_best), key=lambda one: one.hours)
+    clouds = sorted({_cloud(one) for one in drawn})
+    series = [
+        Series(cloud, [_point(one) for one in drawn if _cloud(one) == cloud]) for cloud in clouds
+    ]
+    return Chart(
+        "Cost vs. time",
+        Axis("time to completion", "hours"),
+        Axis("cost", "usd"),
+        (*series, Series("Pareto-optimal", [_point(one) for one in front], "only")),
+        hint="Every feasible offer, both axes logarithmic. The dashed line joins the Pareto-optimal offers. "
+        "Filled points are simulated, rings are estimated. Hover over one for its plan and the reason.",
+    )
+
+
+def _cloud(one: Offer) -> str:
+    return one.candidate.instance.partition(":")[0]
+
+
+def _point(one: Offer) -> Point:
+    tip = (
+        f"{one.name}\n{one.plan}\n{hours(one.hours)}, {words.usd(one.usd)} (prices as of "
+        f"{one.candidate.price_date})\n{one.why}"
+    )
+    return Point(one.hours, one.usd, tip, "", one.is_simulated, 6 if one.is_best else 4)
 
 
 def headline(found: Recommendation) -> str:
@@ -56,7 +97,7 @@ def headline(found: Recommendation) -> str:
         return f"No feasible offer for {asked}.{nearest}"
     best = found.offers[0]
     return (
-        f"{best.name} trains {asked} in {hours(best.hours)} ({_interval(best)}) for "
+        f"{best.name} trains {asked} in {hours(best.hours)} ({words.between(*map(hours, best.interval_hours))}) for "
         f"{words.usd(best.usd)} (prices as of {best.candidate.price_date}): {best.plan}"
     )
 
@@ -68,31 +109,18 @@ def hours(value: float) -> str:
     return f"{value:.1f} h" if value < 48 else f"{value / 24:,.1f} d"
 
 
-def _interval(one: Offer) -> str:
-    return _between(*map(hours, one.interval_hours))
-
-
-def _between(low: str, high: str) -> str:
-    number, _, unit = low.partition(" ")
-    return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
-
-
-def _rows(offers: Sequence[Offer]) -> tuple[tuple[str, ...], ...]:
+def _rows(offers: Sequence[Offer]) -> tuple[Row, ...]:
     """Times in one unit, so that rows compare."""
     ends = alike((value for one in offers for value in one.interval_hours), hours, HOURS)
     takes = alike((one.hours for one in offers), hours, HOURS, _unit(ends))
     return tuple(
-        (one.name, time, _between(low, high), words.usd(one.usd), one.candidate.price_date)
+        (one.name, time, words.between(low, high), words.usd(one.usd), one.candidate.price_date)
         for one, time, low, high in zip(offers, takes, ends[::2], ends[1::2], strict=True)
     )
 
 
 def _unit(texts: Sequence[str]) -> str | None:
     return texts[0].rpartition(" ")[2] if texts else None
-
-
-def _reason(one: Offer) -> str:
-    return f"{one.name}: {one.plan}; {one.why}"
 
 
 def _more(found: Recommendation) -> tuple[str, ...]:
@@ -104,17 +132,11 @@ def _more(found: Recommendation) -> tuple[str, ...]:
     return (seen,)
 
 
-def _offer_sections(found: Recommendation) -> Section:
+def _best_offer(found: Recommendation) -> Table:
     """What the best offer is made of."""
     if not found.offers:
-        return Section("Best offer")
+        return Table("Best offer")
     best = found.offers[0]
-    share = best.step_seconds or 1.0
-    rows = [
-        (name, words.seconds(value), words.percent(value / share))
-        for name, value in sorted(best.stalls.items(), key=lambda row: -row[1])
-        if value > 5e-4 * share
-    ]
     risk = best.interruptions
     every = risk.interval(best.passed.seconds)
     lines = [
@@ -135,10 +157,4 @@ def _offer_sections(found: Recommendation) -> Section:
                 else " (never: the data does not fit in memory)."
             )
         )
-    head = ("cause", "seconds", "share")
-    return Section("Best offer", head, tuple(rows), tuple(lines))
-
-
-def _html(page: Page, found: Recommendation) -> str:
-    html: str = named("foretrain.report.offers_chart:render")(page, found)
-    return html
+    return stall_table("Best offer", best.stalls, best.step_seconds, notes=lines)

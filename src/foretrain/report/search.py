@@ -2,73 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from foretrain.named import named
 from foretrain.planning.document import pruned, question
 from foretrain.planning.explain import Explanation
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
-from foretrain.planning.survey import Seen
+from foretrain.planning.survey import TOO_LARGE
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section, listed
+from foretrain.report.document import (
+    Axis,
+    Bar,
+    Chart,
+    Document,
+    Figure,
+    Figures,
+    Guide,
+    Lines,
+    Point,
+    Section,
+    Series,
+    Table,
+    listed,
+)
+from foretrain.report.prediction import stall_bars
 from foretrain.searching import Found, spread
 from foretrain.units import counted, show_bytes
 
 FRONT_ROWS = 8
-BAR = 24
-
+FAR = 3.0
+"""Plans that many times slower than the fastest are not drawn: nobody would take them, and the rest would be squeezed."""
 
 Launch: TypeAlias = Mapping[str, Any]
 """Launch files that were written: target, folder, files, cannot."""
 
 
-def search_page(
+def search_document(
     found: Found, asked: Explanation | None = None, launch: Launch | None = None
-) -> Page:
+) -> Document:
     """`asked`: the answer to a why, put first."""
-    told = found.explanations
-    nearest = tuple(dict.fromkeys(one.choice for one in told))
-    first = [next(one for one in told if one.choice == choice) for choice in nearest]
-    front = spread(found.pareto, FRONT_ROWS)
-    why = "Why other choices are slower" if found.best else "How far each choice is from fitting"
-    sections = (
-        Section("Why not " + _asked(asked), lines=(asked.sentence,) if asked else ()),
-        best_section(found),
-        command_section(found),
-        Section("What would fit", lines=tuple(remedies(found))),
-        front_section(found, front, "Step time vs. memory (estimated)"),
-        pruned_section(found),
-        Section(why, lines=tuple(o.sentence for o in first), detail=0 if found.best else 1),
-        Section("… and other values", lines=_rest(told, first), detail=1),
-        *(_launch_sections(launch) if launch else ()),
-        *closing(found),
-    )
-    more: dict[str, Callable[[], str]] = {
-        "html": partial(_html, found, launch),
-    }
-    return Page(
+    return Document(
         headline(found),
-        Late(partial(_document, found, asked, launch)),
-        sections,
+        partial(_data, found, asked, launch),
+        partial(_sections, found, asked, launch),
         not found.best,
-        more,
-        rows=found.rows(),
         asked=asked_line(found),
+        make_rows=found.rows,
         whole=_names(found, asked, launch),
     )
 
 
-def closing(found: Found) -> tuple[Section, ...]:
-    """What a reader should know besides."""
-    task = found.task
-    return (
-        listed("Warnings", task.warnings),
-        listed("Assumptions", task.assumptions),
-        Section("Notes", lines=found.notes),
-    )
+def _sections(found: Found, asked: Explanation | None, launch: Launch | None) -> Iterator[Section]:
+    told, has_best = found.explanations, bool(found.best)
+    first = [
+        next(one for one in told if one.choice == choice)
+        for choice in dict.fromkeys(one.choice for one in told)
+    ]
+    why = "Why other choices are slower" if has_best else "How far each choice is from fitting"
+    rest = tuple(one.sentence for one in told if one not in first)
+    yield Figures("Key figures", tuple(_tiles(found)))
+    yield Lines("Why not " + _asked(asked), (asked.sentence,) if asked else ())
+    yield _best(found)
+    yield Lines("Best plan in detail", (found.command,) if found.command else (), kind="command")
+    yield Lines("What would fit", tuple(_remedies(found)), kind="warning")
+    stalls = {str(n): row.prediction.stalls for n, row in enumerate(found.best, 1)}
+    yield stall_bars("Where the time goes", "plan", stalls, detail=1)
+    yield front(found)
+    excluded = tuple((reason, f"{n:,}") for reason, n in pruned(found.plans_pruned).items())
+    yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
+    yield Lines(why, tuple(o.sentence for o in first), detail=0 if has_best else 1)
+    yield Lines("… and other values", rest, detail=1)
+    yield from _launch(launch) if launch else ()
+    yield listed("Warnings", found.task.warnings)
+    yield listed("Assumptions", found.task.assumptions)
+    yield Lines("Notes", found.notes)
 
 
 def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tuple[str, ...]:
@@ -85,7 +95,7 @@ def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tu
     return tuple(dict.fromkeys(name for name in (*spoken_of, q["model"], q["cluster"]) if name))
 
 
-def _document(found: Found, asked: Explanation | None, launch: Launch | None) -> Mapping[str, Any]:
+def _data(found: Found, asked: Explanation | None, launch: Launch | None) -> Mapping[str, Any]:
     made = dict(found.to_dict())
     if asked is not None:
         made["why"] = asked.to_dict()
@@ -94,21 +104,15 @@ def _document(found: Found, asked: Explanation | None, launch: Launch | None) ->
     return made
 
 
-def _launch_sections(launch: Launch) -> tuple[Section, ...]:
-    files = [f"{launch['folder']}/{name}" for name in launch["files"]]
-    return (
-        Section(f"Launch files for the best plan: {launch['target']}", lines=tuple(files)),
-        Section("Warnings about these files", lines=tuple(launch["warnings"])),
-        Section("Not expressible in these files", lines=tuple(launch["cannot"])),
-    )
+def _launch(launch: Launch) -> Iterator[Section]:
+    files = tuple(f"{launch['folder']}/{name}" for name in launch["files"])
+    yield Lines(f"Launch files for the best plan: {launch['target']}", files)
+    yield Lines("Warnings about these files", tuple(launch["warnings"]), kind="warning")
+    yield Lines("Not expressible in these files", tuple(launch["cannot"]))
 
 
 def _asked(asked: Explanation | None) -> str:
     return "" if asked is None else f"{asked.choice}={asked.value}" if asked.value else asked.choice
-
-
-def _rest(told: tuple[Explanation, ...], first: list[Explanation]) -> tuple[str, ...]:
-    return tuple(one.sentence for one in told if one not in first)
 
 
 def headline(found: Found) -> str:
@@ -150,32 +154,26 @@ def asked_line(found: Found) -> str:
     return " · ".join(parts)
 
 
-def best_section(found: Found) -> Section:
+def _best(found: Found) -> Table:
     unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in found.best), "")
-    each = unit.partition("/device")[0]
-    head = ("#", "plan", "step", each, "MFU", "peak")
+    head = ("#", "plan", "step", unit.partition("/device")[0], "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
     rows = tuple(
         (str(number), described(row.plan), step, *_cells(row, has_price))
-        for number, (row, step) in enumerate(zip(found.best, best_steps(found), strict=True), 1)
+        for number, (row, step) in enumerate(zip(found.best, _steps(found), strict=True), 1)
     )
     front = "Pareto-optimal plans (step time and memory)"
     title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
     if found.best:
         title += f"; {words.usable(found.best[0].prediction.memory)}"
-    letters = "rn" + "r" * (4 + has_price)
-    return Section(title, (*head, *(("per step",) if has_price else ())), rows, columns=letters)
+    return Table(
+        title, (*head, *(("per step",) if has_price else ())), rows, "rp" + "r" * (4 + has_price)
+    )
 
 
-def best_steps(found: Found) -> tuple[str, ...]:
+def _steps(found: Found) -> tuple[str, ...]:
     """Step times of the best plans."""
     return words.seconds_alike(row.prediction.step_seconds for row in found.best)
-
-
-def command_section(found: Found) -> Section:
-    """How to ask for the best plan alone."""
-    command = found.command
-    return Section("Best plan in detail", lines=() if command is None else (command,))
 
 
 def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
@@ -190,7 +188,7 @@ def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
     return (*cells, "" if usd is None else words.usd(usd))
 
 
-def remedies(found: Found) -> Iterator[str]:
+def _remedies(found: Found) -> Iterator[str]:
     """What is missing where nothing fits."""
     if found.best or found.nearest is None:
         return
@@ -214,28 +212,78 @@ def remedies(found: Found) -> Iterator[str]:
         )
 
 
-def front_section(found: Found, rows: list[Seen], title: str) -> Section:
-    most = max((row.memory for row in rows), default=1.0)
-    cells = tuple(
-        (
-            row.plan,
-            "█" * max(1, round(BAR * row.memory / most)),
-            step,
-            show_bytes(row.memory),
-        )
-        for row, step in zip(rows, words.seconds_alike(row.seconds for row in rows), strict=True)
+def _tiles(found: Found) -> Iterator[Figure]:
+    excluded = (n for reason, n in found.plans_pruned.items() if reason != TOO_LARGE)
+    whole = found.plans_valid + sum(excluded)
+    note = f"of {whole:,}, in {words.seconds(found.seconds)}"
+    yield Figure("Plans looked at", f"{found.plans_valid:,}", note)
+    yield Figure("Plans that fit", f"{found.plans_fitting:,}", "by estimate")
+    if not found.best:
+        return
+    best = found.best[0].prediction
+    rate, _, unit = words.rate(best).rpartition(" ")
+    usable = f"of {show_bytes(best.memory.usable_bytes)} usable"
+    yield Figure("Step time", words.seconds(best.step_seconds), words.interval(best))
+    yield Figure("Rate", rate, unit)
+    yield Figure("Memory", show_bytes(best.memory.peak_bytes), usable)
+    if (money := words.money(best)) is not None:
+        shown = "" if best.cost.usd_per_step is None else words.usd(best.cost.usd_per_step)
+        yield Figure("Cost per step", shown, money)
+
+
+def front(found: Found) -> Chart:
+    """Step time against memory: the front as estimated, and the best plans as simulated."""
+    best = [
+        (row.prediction.step_seconds, row.prediction.memory.peak_bytes, described(row.plan))
+        for row in found.best
+    ]
+    estimated = [(row.seconds, row.memory, row.plan) for row in found.pareto]
+    fastest = min((row[0] for row in (*estimated, *best)), default=math.inf)
+    near = [row for row in estimated if row[0] <= FAR * fastest]
+    hint = (
+        "The line joins plans that no other beats in both, as estimated; numbered dots are the plans of the "
+        "table above, simulated. Point at a dot for the plan."
     )
+    if hidden := len(estimated) - len(near):
+        hint += f" Plans of the front that are slower than {FAR:g} times the fastest lie outside ({hidden})."
+    simulated = [(row, str(n)) for n, row in enumerate(best, 1) if row[0] <= FAR * fastest]
+    return Chart(
+        "Step time vs. memory (estimated)",
+        Axis("step time", "s", is_log=False),
+        Axis("peak memory of a device", "bytes", is_log=False),
+        (
+            Series("estimated", [_point(*row) for row in near], "stairs"),
+            Series("simulated", [_point(*row, label) for row, label in simulated]),
+        ),
+        guides=_usable(found, [row[1] for row in (*near, *best)]),
+        hint=hint,
+        data=_front_table(found),
+    )
+
+
+def _point(seconds: float, size: float, plan: str, label: str = "") -> Point:
+    kind = f"{label}. simulated" if label else "estimated"
+    tip = f"{plan}\n{words.seconds(seconds)}, {show_bytes(size)} ({kind})"
+    return Point(seconds, size, tip, label, bool(label), 7 if label else 4)
+
+
+def _usable(found: Found, sizes: list[float]) -> tuple[Guide, ...]:
+    """The limit, where plans come near it."""
+    usable = min((row.usable for row in found.pareto), default=math.inf)
+    if not sizes or usable > 2.16 * max(sizes):
+        return ()
+    return (Guide(value=usable, text=f"{show_bytes(usable)} usable"),)
+
+
+def _front_table(found: Found) -> Table:
+    rows = spread(found.pareto, FRONT_ROWS)
+    most = max((row.memory for row in rows), default=1.0)
+    steps = words.seconds_alike(row.seconds for row in rows)
+    cells = tuple(
+        (row.plan, Bar(row.memory / most), step, show_bytes(row.memory))
+        for row, step in zip(rows, steps, strict=True)
+    )
+    title = "Step time vs. memory (estimated)"
     if len(found.pareto) > len(rows):
         title = f"{title}: {len(rows)} of {len(found.pareto)} Pareto-optimal plans"
-    return Section(title, ("plan", "memory", "step", "peak"), cells, columns="nbrr")
-
-
-def pruned_section(found: Found) -> Section:
-    rows = [(reason, f"{count:,}") for reason, count in pruned(found.plans_pruned).items()]
-    return Section("Excluded plans", ("reason", "plans"), tuple(rows), columns="wr")
-
-
-def _html(found: Found, launch: Launch | None) -> str:
-    sections = _launch_sections(launch) if launch else ()
-    html: str = named("foretrain.report.search_html:render")(found, sections)
-    return html
+    return Table(title, ("plan", "memory", "step", "peak"), cells, "pbrr")

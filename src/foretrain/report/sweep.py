@@ -1,18 +1,34 @@
-"""Page of `sweep`: a row for each combination."""
+"""The document of a sweep: a row for each combination."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.asked import word_of
 from foretrain.report import words
-from foretrain.report.page import Late, Page, Section, listed
-from foretrain.report.rates import RATES, rates
+from foretrain.report.document import Document, Section, Table, listed
 from foretrain.sweeps import Sweep
 
 
-def sweep_page(found: Sweep) -> Page:
+def sweep_document(found: Sweep) -> Document:
     count, best = len(found.points), found.best
     headline = f"Best of {count:,}: {best.name}" if best else f"None of {count:,} fits"
+    whole = (word_of(value) for point in found.points for value in point.values.values())
+    return Document(
+        headline,
+        found.to_dict,
+        partial(_sections, found),
+        is_no=best is None,
+        asked=_asked(found),
+        make_rows=found.rows,
+        whole=(*dict.fromkeys(whole),),
+    )
+
+
+def _sections(found: Sweep) -> Iterator[Section]:
     chosen = _chosen(found)
     answered = [(point.values, p) for point in found.points if (p := point.prediction) is not None]
     predictions = [prediction for _, prediction in answered]
@@ -31,26 +47,11 @@ def sweep_page(found: Sweep) -> Page:
         for point in found.points
         if point.error is not None
     )
-    sections = (
-        Section(
-            "Sweep",
-            tuple(head[c] for c in kept),
-            tuple(tuple(row[c] for c in kept) for row in table),
-            columns="".join("n" if c < named else "r" for c in kept),
-        ),
-        Section("Invalid combinations", ("", "why"), failed, left=2),
-        listed("Assumptions", _common(found)),
-    )
-    whole = tuple(word_of(value) for point in found.points for value in point.values.values())
-    return Page(
-        headline,
-        Late(found.to_dict),
-        sections,
-        is_no=best is None,
-        rows=found.rows(),
-        asked=_asked(found),
-        whole=(*dict.fromkeys(whole),),
-    )
+    letters = "".join("p" if head[c] == "plan" else "n" if c < named else "r" for c in kept)
+    rows = tuple(tuple(row[c] for c in kept) for row in table)
+    yield Table("Sweep", tuple(head[c] for c in kept), rows, letters)
+    yield Table("Invalid combinations", ("", "why"), failed, left=2)
+    yield listed("Assumptions", _common(found))
 
 
 def _asked(found: Sweep) -> str:
@@ -80,3 +81,30 @@ def _cells(
     mfu = "" if prediction.mfu is None else words.percent(prediction.mfu)
     filled_in = (str(prediction.question[name]) for name in chosen)
     return (*filled_in, step, mfu, *speeds, fits.replace(" usable", ""))
+
+
+# --- speed and money --------------------------------------------------------------------------------
+
+RATES = ("samples/s", "tokens/s/device", "per M tokens", "per k samples", "job", "job cost")
+
+
+def rates(predictions: Sequence[Prediction]) -> list[tuple[str, ...]]:
+    """A cell for each of `RATES`, empty where nothing is known; times in one unit."""
+    jobs = [math.nan if p.job is None else p.job.expected_seconds for p in predictions]
+    return [
+        _rates(prediction, length)
+        for prediction, length in zip(predictions, words.durations(jobs), strict=True)
+    ]
+
+
+def _rates(prediction: Prediction, job_length: str) -> tuple[str, ...]:
+    job, each = prediction.job, prediction.usd_per_sample
+    length, tokens = prediction.question.get("seq_len"), prediction.tokens_per_second
+    return (
+        words.amount(prediction.samples_per_second),
+        "" if tokens is None else words.amount(tokens / words.devices(prediction)),
+        "" if each is None or not length else words.usd(1e6 * each / length),
+        "" if each is None or length else words.usd(1e3 * each),
+        "" if job is None else job_length,
+        "" if job is None or job.usd is None else words.usd(job.usd),
+    )

@@ -1,4 +1,4 @@
-"""The answer in a terminal, in colour."""
+"""Documents in a terminal, in colour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
-from foretrain.report.layout import Sheet, lines
+from foretrain.report.text import Sheet, lines
 
 
 def console(stream: IO[str] | None = None) -> Console:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foretrain.analysis.prediction import Timeline
-from foretrain.arrays import Floats, Ints
+from foretrain.analysis.prediction import Prediction, Timeline
+from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
+from foretrain.report.trace import process_name
+from foretrain.report.words import clean
 
 MAX_BARS = 20_000
+TICKS = 10_000_000
+"""Times are whole ticks of the step in a page: short to write, finer than any pixel at any useful zoom."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +23,11 @@ class Bars:
     """What to draw. A bar of `count` > 1 stands for that many short tasks, running for `busy` seconds of its
     length; its label, phase and kind are those of its longest task."""
 
-    start: Floats
-    end: Floats
-    busy: Floats
-    count: Ints
-    task: Ints  # the task that lends its label
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    busy: NDArray[np.float64]
+    count: NDArray[np.int64]
+    task: NDArray[np.int64]  # the task that lends its label
     shortest_drawn_alone: float  # seconds; 0 when nothing was merged
 
 
@@ -48,7 +54,9 @@ def bars(timeline: Timeline, limit: int = MAX_BARS) -> Bars:
     return _merged(timeline, order, length, heads, cell)
 
 
-def _heads(timeline: Timeline, order: Ints, length: Floats, cell: float) -> Ints:
+def _heads(
+    timeline: Timeline, order: NDArray[np.int64], length: NDArray[np.float64], cell: float
+) -> NDArray[np.int64]:
     """Positions in `order` where a new bar begins."""
     lane = timeline.lane[order]
     is_long = length[order] >= cell
@@ -60,9 +68,9 @@ def _heads(timeline: Timeline, order: Ints, length: Floats, cell: float) -> Ints
 
 def _merged(
     timeline: Timeline,
-    order: Ints,
-    length: Floats,
-    heads: Ints,
+    order: NDArray[np.int64],
+    length: NDArray[np.float64],
+    heads: NDArray[np.int64],
     cell: float,
 ) -> Bars:
     count = np.diff(np.append(heads, len(order)))
@@ -76,3 +84,35 @@ def _merged(
         order[by_length[heads]],
         cell,
     )
+
+
+def page_data(prediction: Prediction) -> dict[str, Any]:
+    """What the script of a page draws."""
+    timeline = prediction.timeline
+    drawn = bars(timeline)
+    whole = max(float(timeline.end.max(initial=0.0)), prediction.step_seconds, 1e-12)
+    task = drawn.task
+
+    def ticks(seconds: NDArray[np.float64]) -> list[int]:
+        found: list[int] = np.round(seconds * (TICKS / whole)).astype(np.int64).tolist()
+        return found
+
+    is_merged = drawn.shortest_drawn_alone > 0
+    columns = ("lane", "label", "phase", "kind", "micro", "chunk")
+    return {
+        "whole": whole,
+        "ticks": TICKS,
+        "tasks": int(np.count_nonzero(timeline.lane >= 0)),
+        "merged": drawn.shortest_drawn_alone,
+        "lanes": [
+            [process_name(lane), clean(lane.stream, 40), lane.rank_class] for lane in timeline.lanes
+        ],
+        "labels": [clean(label, 200) for label in timeline.labels],
+        "phases": PHASE_NAMES,
+        "kinds": KIND_NAMES,
+        "start": ticks(drawn.start),
+        "end": ticks(drawn.end),
+        "busy": ticks(drawn.busy) if is_merged else [],
+        "count": drawn.count.tolist() if is_merged else [],
+        **{name: getattr(timeline, name)[task].tolist() for name in columns},
+    }

@@ -21,7 +21,9 @@ import numpy as np
 from foretrain.analysis.prediction import Lane, LinkFlows, Prediction, Timeline
 from foretrain.arrays import Ints
 from foretrain.compile.execution import KIND_NAMES, PHASE_NAMES
-from foretrain.report.words import clean, percent, plain
+from foretrain.report.document import Document
+from foretrain.report.json import dumps
+from foretrain.report.words import clean, percent
 
 MAX_ARROWS = 100_000
 """Viewers slow down on arrows long before they do on bars."""
@@ -77,13 +79,16 @@ class _Arrow(msgspec.Struct, omit_defaults=True):
     bp: str = ""
 
 
-def render(prediction: Prediction) -> bytes:
+def render(document: Document) -> bytes:
+    """Of a document that has a prediction."""
+    assert document.prediction is not None
+    prediction = document.prediction
     timeline = prediction.timeline
     before, after = _waits(timeline)
     names, flows, flows_left_out = _links(prediction)
-    document = {
+    trace = {
         "displayTimeUnit": "ms",
-        "otherData": plain(
+        "otherData": _strict(
             {
                 "id": prediction.id,
                 "step_seconds": prediction.step_seconds,
@@ -102,12 +107,17 @@ def render(prediction: Prediction) -> bytes:
             *flows,
         ],
     }
-    return msgspec.json.encode(document)
+    return msgspec.json.encode(trace)
 
 
-def render_gz(prediction: Prediction) -> bytes:
+def _strict(value: dict[str, Any]) -> msgspec.Raw:
+    """What users wrote, as JSON can hold it."""
+    return msgspec.Raw(dumps(value, indent=None).encode("utf-8"))
+
+
+def render_gz(document: Document) -> bytes:
     # no time stamp in the header: the same prediction gives the same bytes
-    return gzip.compress(render(prediction), compresslevel=6, mtime=0)
+    return gzip.compress(render(document), compresslevel=6, mtime=0)
 
 
 def process_name(lane: Lane) -> str:

@@ -1,15 +1,24 @@
-"""Predicted vs. measured: tables per group, and what stands out."""
+"""The document of a validation: every case as a point, tables per group, and what stands out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from foretrain.report import words
-from foretrain.report.page import Page, Section
+from foretrain.report.document import (
+    Axis,
+    Chart,
+    Document,
+    Guide,
+    Lines,
+    Point,
+    Section,
+    Series,
+    Table,
+)
 from foretrain.units import counted
 from foretrain.validation import ValidationReport
 
@@ -32,45 +41,78 @@ RANK_KEYS = ("ranks_allocated_mape", "ranks_reserved_mape")
 MOST_WORST = 3
 
 
-def validation_page(report: ValidationReport, tolerance: float | None = None) -> Page:
-    document, groups, total = report.to_dict(), report.groups, report.total
-    named = {**groups, **({"total": total} if total else {})}
-    sections = (
-        Section(
-            "Predicted vs. measured",
-            ("group", "n", *(title for title, _ in STEP_TIME)),
-            tuple(step_time_row(name, group) for name, group in named.items()),
-            lines=(MEANING,),
-        ),
-        Section(
-            "Memory, fit verdicts and cases not compared",
-            ("group", "memory rows", "error", "fit verdicts", "pairs", "failed"),
-            tuple(_other_row(name, group) for name, group in named.items()),
-        ),
-        *_ranks(named),
-        Section("Largest errors", lines=tuple(_farthest(groups)), detail=1),
-    )
+def validation_document(report: ValidationReport, tolerance: float | None = None) -> Document:
+    groups, total = report.groups, report.total
     beyond = tolerance is not None and not _within(total.get("mape"), tolerance)
-    headline = _headline(groups, total, tolerance, beyond) + _of(report.chosen or {})
-    page = Page(headline, document, sections, beyond)
-    return replace(page, more={"html": partial(_html, page)}, rows=report.rows())
+    return Document(
+        _headline(groups, total, tolerance, beyond) + _of(report.chosen or {}),
+        report.to_dict,
+        partial(_sections, report),
+        beyond,
+        title="Predicted vs. measured",
+        make_rows=report.rows,
+    )
 
 
-def _ranks(named: Mapping[str, Any]) -> tuple[Section, ...]:
-    """Memory rank by rank, where any group has it."""
-    rows = tuple(
+def _sections(report: ValidationReport) -> Iterator[Section]:
+    named = {**report.groups, **({"total": report.total} if report.total else {})}
+    yield chart(report)
+    yield Table(
+        "Predicted vs. measured",
+        ("group", "n", *(title for title, _ in STEP_TIME)),
+        tuple(step_time_row(name, group) for name, group in named.items()),
+        notes=(MEANING,),
+    )
+    yield Table(
+        "Memory, fit verdicts and cases not compared",
+        ("group", "memory rows", "error", "fit verdicts", "pairs", "failed"),
+        tuple(_other_row(name, group) for name, group in named.items()),
+    )
+    ranks = tuple(
         (name, f"{group['ranks_n']:,}", *(share(group.get(key)) for key in RANK_KEYS))
         for name, group in named.items()
         if group.get("ranks_n")
     )
-    head = ("group", "figures", "allocated", "reserved")
-    return (Section("Memory error by rank", head, rows),) if rows else ()
+    yield Table("Memory error by rank", ("group", "figures", "allocated", "reserved"), ranks)
+    yield Lines("Largest errors", tuple(_farthest(report.groups)), detail=1)
 
 
-def _html(page: Page) -> str:
-    from foretrain.report.scatter import render
+def chart(report: ValidationReport) -> Chart:
+    """Predicted over measured step time of every case that has both."""
+    points: dict[str, list[Point]] = {}
+    for case in report.cases:
+        if _is_drawn(case.get("measured")) and _is_drawn(case.get("predicted")):
+            points.setdefault(str(case.get("group", "")), []).append(_point(case))
+    return Chart(
+        "Every case",
+        Axis("measured", "s"),
+        Axis("predicted", "s"),
+        [Series(group, points[group]) for group in sorted(points)],
+        guides=(Guide(factor=1.0, is_dashed=False), Guide(factor=1.2), Guide(factor=1 / 1.2)),
+        hint="Predicted vs. measured step time, both axes logarithmic. On the solid line they agree; the dashed "
+        "lines are 20 % off. Click a group in the legend to hide it, hover over a case for details, scroll with "
+        "Ctrl to zoom.",
+    )
 
-    return render(page)
+
+def _point(case: Mapping[str, Any]) -> Point:
+    low, high = case.get("interval") or (None, None)
+    error = case.get("error")
+    off = "" if error is None else f" ({share(error, signed=True)})"
+    tip = [
+        str(case.get("id", "")),
+        f"measured {_time(case['measured'])}, predicted {_time(case['predicted'])}{off}",
+        f"80 % interval {_time(low)} – {_time(high)}" if _is_drawn(low) and _is_drawn(high) else "",
+        str(case.get("what", "")),
+        str(case.get("reason", "")),
+    ]
+    text = "\n".join(line for line in tip if line)
+    return Point(case["measured"], case["predicted"], text, size=4)
+
+
+def _is_drawn(value: Any) -> bool:
+    """Axes are logarithmic."""
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
 def _of(chosen: Mapping[str, Any]) -> str:

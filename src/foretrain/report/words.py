@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from foretrain.analysis.memory_words import memory_interval, memory_verdict, probability
 from foretrain.analysis.memory_words import usable as usable
@@ -39,29 +37,16 @@ SURE = 0.9
 
 def clean(text: object, limit: int = 400) -> str:
     """One printable line: names come from users and may hold control characters or half surrogates."""
-    shown = "".join(c if c.isprintable() else " " for c in str(text))
-    shown = shown.encode("utf-8", "replace").decode("utf-8")
+    shown = str(text)
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else " " for c in shown)
     shown = " ".join(shown.split())
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def plain(value: Any) -> Any:
-    """`value` as strict JSON can hold it; a number that is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {_text(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int):
-        return value
-    return _text(value)
-
-
-def _text(value: object) -> str:
-    return str(value).encode("utf-8", "replace").decode("utf-8")
+def clean_lines(text: str) -> str:
+    """The same of each line."""
+    return "\n".join(map(clean, text.split("\n")))
 
 
 def devices(prediction: Prediction) -> int:
@@ -86,11 +71,11 @@ def percent(share: float | None) -> str:
 
 def interval(prediction: Prediction) -> str:
     """`18.1–23.9 s`, both ends in one unit."""
-    return _range(*prediction.interval, seconds)
+    return between(*map(seconds, prediction.interval))
 
 
-def _range(least: float, most: float, shown: Callable[[float], str]) -> str:
-    low, high = shown(least), shown(most)
+def between(low: str, high: str) -> str:
+    """`18.1–23.9 s`: the unit once where both have it."""
     number, _, unit = low.partition(" ")
     return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
 
@@ -100,8 +85,7 @@ def of_memory(prediction: Prediction) -> str:
     memory = prediction.memory
     peak, room = show_bytes(memory.peak_bytes), show_bytes(memory.usable_bytes)
     number, _, unit = peak.partition(" ")
-    shown = number if room.endswith(f" {unit}") else peak
-    return f"{shown} of {room} usable"
+    return f"{number if room.endswith(f' {unit}') else peak} of {room} usable"
 
 
 def verdict(prediction: Prediction) -> str:
@@ -189,12 +173,10 @@ def _value(value: object) -> str:
     return f"{value:,}" if grouped else clean(value)
 
 
-def stall_rows(prediction: Prediction) -> list[tuple[str, float, float]]:
+def stall_rows(stalls: Mapping[str, float], step: float) -> list[tuple[str, float, float]]:
     """(stall, seconds, share of the step), greatest first; those of no length are left out."""
-    whole = prediction.step_seconds or 1.0
-    found = [(name, prediction.stalls.get(name, 0.0)) for name in STALLS]
-    found.sort(key=lambda row: -row[1])
-    return [(name, value, value / whole) for name, value in found if value > whole * 5e-5]
+    found = sorted(((name, stalls.get(name, 0.0)) for name in STALLS), key=lambda row: -row[1])
+    return [(name, value, value / (step or 1.0)) for name, value in found if value > step * 5e-5]
 
 
 def remedy_rows(prediction: Prediction) -> list[tuple[Remedy, str]]:
@@ -259,7 +241,7 @@ def job_rows(prediction: Prediction) -> list[tuple[str, str]]:
     if job is None:
         return []
     risk = job.interruptions
-    likely = _range(*job.interval_seconds, duration)
+    likely = between(*map(duration, job.interval_seconds))
     every = f"{seconds(risk.checkpoint)} every {duration(risk.interval(job.compute_seconds))}"
     rows = [
         ("training", f"{clean(job.asked, 60)}: {job.steps:,} steps, {show_count(job.samples)} samples"),

@@ -1,174 +1,111 @@
 "use strict";
-// Charts of the report. Every text that a user could have named goes through encodeHTML or textContent.
+// What a page can do besides being read: tips at once, sorted and filtered tables, copied plans, charts to look into.
 (function () {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const STALL_COLOUR = {
-    compute: "#3aa76d", optimizer: "#4f7fd9", interconnect: "#35b0c4", network: "#a45ad1", bubble: "#e3a92f",
-    host: "#d9534f", prep: "#e07b39", fetch: "#b5651d", imbalance: "#8a94a3",
+  const all = (what, root = document) => [...root.querySelectorAll(what)];
+  const make = (tag, cls, parent, text = "") => { const e = document.createElement(tag); e.className = cls; e.textContent = text; parent.append(e); return e; };
+  const pressed = (e, act) => {
+    e.tabIndex = 0;
+    e.addEventListener("click", act);
+    e.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(event); } });
   };
-  const MEMORY_COLOUR = ["#4f7fd9", "#35b0c4", "#a45ad1", "#3aa76d", "#e3a92f", "#d9534f", "#e07b39", "#8a94a3"];
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const safe = echarts.format.encodeHTML;
 
+  // Tips in the page's style, where the browser's own would come late or not at all.
+  const main = document.querySelector("main"), tip = make("div", "tip", main);
+  for (const mark of all("svg title")) { mark.parentNode.dataset.tip = mark.textContent; mark.remove(); }
+  for (const e of all("main [title]")) { e.dataset.tip = e.title; e.removeAttribute("title"); }
+  main.addEventListener("pointermove", (event) => {
+    const over = event.target.closest("[data-tip]");
+    tip.style.display = over ? "block" : "none";
+    if (!over) return;
+    tip.textContent = over.dataset.tip;
+    const box = main.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 8)) + "px";
+    tip.style.top = event.clientY - box.top + 18 + "px";
+  });
+  main.addEventListener("pointerleave", () => { tip.style.display = "none"; });
+
+  // Tables: a click on a title sorts, long ones can be filtered. Figures compare by what they say in any unit.
+  const UNITS = { ns: 1e-9, µs: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400, k: 1e3, M: 1e6, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, T: 1e12, G: 1e9 };
+  function figure(text) {
+    const found = text.replace("−", "-").replace("$", "").match(/^[+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?/i);
+    if (!found) return null;
+    const unit = text.slice(text.indexOf(found[0].replace("-", "")) + found[0].length).trim().split(/[\s(–]/)[0];
+    return Number(found[0].replaceAll(",", "")) * (UNITS[unit] || 1);
+  }
+  function sort(table, column, th) {
+    const down = th.getAttribute("aria-sort") === "ascending";
+    for (const other of all("th", table)) other.removeAttribute("aria-sort");
+    th.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const text = (row) => row.cells[column].dataset.text ?? row.cells[column].textContent;
+    const compare = (a, b) => { const x = figure(text(a)), y = figure(text(b)); return x !== null && y !== null ? x - y : text(a).localeCompare(text(b)); };
+    const rows = [...table.tBodies[0].rows].sort(compare);
+    table.tBodies[0].append(...(down ? rows.reverse() : rows));
+  }
+  for (const cell of all("td.plan, pre.plan")) {
+    const text = cell.textContent;
+    if (!text) continue;
+    cell.dataset.text = text;
+    const button = make("button", "copy", cell, "copy");
+    button.type = "button";
+    button.setAttribute("aria-label", `copy ${text}`);
+    button.addEventListener("click", async () => {
+      try { await navigator.clipboard.writeText(text); button.textContent = "copied"; }
+      catch { getSelection().selectAllChildren(cell); button.textContent = "selected"; } // a page from a mail may not write
+      setTimeout(() => { button.textContent = "copy"; }, 1500);
+    });
+  }
+  for (const table of all("table.sorts")) {
+    const rows = [...table.tBodies[0].rows];
+    if (rows.length > 1) [...table.tHead.rows[0].cells].forEach((th, column) => { if (th.textContent) pressed(th, () => sort(table, column, th)); });
+    if (rows.length <= 12) continue;
+    const input = make("input", "filter", table.parentNode);
+    input.type = "search"; input.placeholder = `filter ${rows.length} rows`; input.setAttribute("aria-label", "filter rows");
+    table.parentNode.before(input);
+    input.addEventListener("input", () => {
+      const wanted = input.value.toLowerCase().split(/\s+/);
+      for (const row of rows) row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word));
+    });
+  }
+
+  // Charts: a click on a name hides its points; the wheel with Ctrl zooms, a drag moves, a double click shows all.
+  for (const chart of all("svg.chart")) {
+    const card = chart.closest(".card"), series = all(".series", chart), whole = chart.getAttribute("viewBox");
+    all(".legend span", card).forEach((name, n) => {
+      name.setAttribute("aria-pressed", "true");
+      pressed(name, () => { const hidden = series[n].toggleAttribute("hidden"); series[n].style.display = hidden ? "none" : ""; name.setAttribute("aria-pressed", String(!hidden)); });
+    });
+    const view = () => chart.getAttribute("viewBox").split(" ").map(Number);
+    chart.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      const [x, y, w, h] = view(), box = chart.getBoundingClientRect(), factor = event.deltaY > 0 ? 1.25 : 0.8;
+      const px = (event.clientX - box.left) / box.width, py = (event.clientY - box.top) / box.height;
+      chart.setAttribute("viewBox", [x + px * w * (1 - factor), y + py * h * (1 - factor), w * factor, h * factor].join(" "));
+    }, { passive: false });
+    let grip = null;
+    chart.addEventListener("pointerdown", (event) => { grip = [event.clientX, event.clientY, ...view()]; });
+    chart.addEventListener("pointermove", (event) => {
+      if (!grip || !event.buttons || chart.getAttribute("viewBox") === whole) return;
+      const [x0, y0, x, y, w, h] = grip, box = chart.getBoundingClientRect();
+      chart.setAttribute("viewBox", [x - ((event.clientX - x0) * w) / box.width, y - ((event.clientY - y0) * h) / box.height, w, h].join(" "));
+    });
+    chart.addEventListener("dblclick", () => chart.setAttribute("viewBox", whole));
+  }
+
+  const data = document.getElementById("timeline");
+  if (!data) return;
+  const t = JSON.parse(data.textContent), n = (v) => v.toLocaleString("en-US");
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const digits = (v) => n(Number(v.toPrecision(3)));
   function seconds(s) {
     const a = Math.abs(s);
-    if (a === 0) return "0 s";
-    if (a >= 7200) return digits(s / 3600) + " h";
-    if (a >= 1) return digits(s) + " s";
-    if (a >= 1e-3) return digits(s * 1e3) + " ms";
-    if (a >= 1e-6) return digits(s * 1e6) + " µs";
-    return digits(s * 1e9) + " ns";
+    const [unit, name] = a === 0 ? [1, "s"] : a >= 7200 ? [3600, "h"] : a >= 1 ? [1, "s"] : a >= 1e-3 ? [1e-3, "ms"] : a >= 1e-6 ? [1e-6, "µs"] : [1e-9, "ns"];
+    return `${digits(s / unit)} ${name}`;
   }
-  const digits = (v) => Number(v.toPrecision(3)).toLocaleString("en-US");
-  const gib = (b) => digits(b / 2 ** 30) + " GiB";
-  const shareOf = (s, step) => { const p = (100 * s) / step; return p > 0 && p < 0.05 ? "<0.1 %" : p.toFixed(p < 9.95 ? 1 : 0) + " %"; };
-
-  function axis(extra) {
-    return Object.assign({
-      axisLine: { lineStyle: { color: css("--line") } }, axisTick: { show: false },
-      axisLabel: { color: css("--soft") }, splitLine: { lineStyle: { color: css("--grid") } },
-      nameTextStyle: { color: css("--soft") },
-    }, extra);
-  }
-  function tooltip(formatter, trigger) {
-    return {
-      trigger: trigger || "axis", confine: true, backgroundColor: css("--card"), borderColor: css("--line"),
-      textStyle: { color: css("--ink"), fontSize: 13 }, axisPointer: { type: "shadow" }, formatter,
-    };
-  }
-  const legend = () => ({ top: 0, left: 0, itemWidth: 12, itemHeight: 12, icon: "roundRect", textStyle: { color: css("--soft") } });
-  const swatch = (c) => `<span style="display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px;background:${c}"></span>`;
-
-  // One step from left to right, each cause starting where the one above it ended.
-  function waterfall(step, stalls) {
-    const share = (s) => shareOf(s, step);
-    const rows = stalls.filter((row) => row[1] > step * 5e-5);
-    let at = 0;
-    const bases = [], values = [];
-    for (const [name, value] of rows) {
-      bases.push(at);
-      values.push({ value, itemStyle: { color: STALL_COLOUR[name] || "#888" } });
-      at += value;
-    }
-    const label = {
-      show: true, position: "right", color: css("--ink"),
-      formatter: (p) => `${seconds(rows[p.dataIndex][1])}  ${share(rows[p.dataIndex][1])}`,
-    };
-    // a bar that ends near the right edge carries its label on its left side
-    values.forEach((v, i) => {
-      const end = bases[i] + v.value;
-      if (end > 0.72 * step) {
-        v.label = v.value > 0.35 * step ? { position: "insideRight", color: "#fff" } : { position: "left" };
-        if (v.label.position === "left") v.label.color = css("--ink");
-      }
-    });
-    return {
-      animation: false, grid: { left: 8, right: 16, top: 8, bottom: 8, containLabel: true },
-      tooltip: tooltip((ps) => `${safe(rows[ps[0].dataIndex][0])}: ${seconds(rows[ps[0].dataIndex][1])} (${share(rows[ps[0].dataIndex][1])})`),
-      xAxis: axis({ type: "value", min: 0, max: step, axisLabel: { color: css("--soft"), formatter: seconds, hideOverlap: true } }),
-      yAxis: axis({ type: "category", inverse: true, data: rows.map((r) => r[0]), axisLabel: { color: css("--ink") }, splitLine: { show: false } }),
-      series: [
-        { type: "bar", stack: "s", silent: true, itemStyle: { color: "transparent" }, data: bases, tooltip: { show: false } },
-        { type: "bar", stack: "s", data: values, label, barMaxWidth: 30, barMinHeight: 2 },
-      ],
-    };
-  }
-
-  function stacked(names, colours, rows, categories, format, extra) {
-    return Object.assign({
-      animation: false, legend: legend(), grid: { left: 12, right: 20, top: 52, bottom: 24, containLabel: true },
-      tooltip: tooltip((ps) => {
-        const i = ps[0].dataIndex, sum = rows[i].reduce((a, b) => a + b, 0);
-        const lines = names.map((n, k) => (rows[i][k] > 0 ? `${swatch(colours[k])}${safe(n)}: ${format(rows[i][k])}` : null));
-        return `stage ${safe(String(categories[i]))}: ${format(sum)}<br>` + lines.filter(Boolean).join("<br>");
-      }),
-      xAxis: axis({ type: "category", name: "pipeline stage", nameLocation: "middle", nameGap: 26, data: categories.map(String), splitLine: { show: false } }),
-      yAxis: axis({ type: "value", axisLabel: { color: css("--soft"), formatter: format } }),
-      series: names.map((name, k) => ({
-        name, type: "bar", stack: "s", barMaxWidth: 70, itemStyle: { color: colours[k] }, data: rows.map((r) => r[k]),
-      })),
-    }, extra || {});
-  }
-
-  function memory() {
-    const m = data.memory;
-    const option = stacked(m.kinds, m.kinds.map((_, k) => MEMORY_COLOUR[k % MEMORY_COLOUR.length]), m.rows, m.stages, gib);
-    const top = Math.max(m.usable, ...m.rows.map((r) => r.reduce((a, b) => a + b, 0)));
-    // round steps of the axis in GiB, with what is usable always in sight
-    const step = [1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 500].find((s) => top / 2 ** 30 / s <= 8) || 1000;
-    Object.assign(option.yAxis, { min: 0, max: Math.ceil((top * 1.04) / 2 ** 30 / step) * step * 2 ** 30, interval: step * 2 ** 30 });
-    if (top < 2 ** 31) { delete option.yAxis.max; delete option.yAxis.interval; }
-    if (option.series.length) {
-      option.series[0].markLine = {
-        silent: true, symbol: "none", lineStyle: { color: css("--bad"), type: "dashed", width: 1.5 },
-        label: { formatter: `usable ${gib(m.usable)}`, position: "insideEndTop", color: css("--bad") },
-        data: [{ yAxis: m.usable }],
-      };
-    }
-    return option;
-  }
-
-  function stages() {
-    const names = data.stalls.map((r) => r[0]);
-    return stacked(names, names.map((n) => STALL_COLOUR[n] || "#888"), data.stallsByStage, data.stallsByStage.map((_, i) => i), seconds);
-  }
-
-  // Tooltips of links: at once and in the page's style, where the browser's own would come late or not at all.
-  function linkTips() {
-    const card = document.getElementById("network");
-    if (!card) return;
-    const tip = document.createElement("div");
-    tip.className = "tip";
-    card.appendChild(tip);
-    for (const mark of card.querySelectorAll("title")) {
-      mark.parentNode.dataset.tip = mark.textContent;
-      mark.remove();
-    }
-    for (const e of card.querySelectorAll("[title]")) { e.dataset.tip = e.title; e.removeAttribute("title"); }
-    card.addEventListener("pointermove", (event) => {
-      const over = event.target.closest("[data-tip]");
-      tip.style.display = over ? "block" : "none";
-      if (!over) return;
-      tip.textContent = over.dataset.tip;
-      const box = card.getBoundingClientRect();
-      const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 8);
-      tip.style.left = Math.max(4, left) + "px";
-      tip.style.top = event.clientY - box.top + 18 + "px";
-    });
-    card.addEventListener("pointerleave", () => { tip.style.display = "none"; });
-  }
-  linkTips();
-
-  const charts = [];
-  function draw() {
-    while (charts.length) charts.pop().dispose();
-    const wanted = [["waterfall", () => waterfall(data.step, data.stalls)], ["memory", memory]];
-    if (data.predicted) wanted.push(["waterfall-predicted", () => waterfall(data.predicted.step, data.predicted.stalls)]);
-    const card = document.getElementById("stages-card");
-    if (data.stallsByStage.length > 1) wanted.push(["stages", stages]);
-    else if (card) card.hidden = true;
-    for (const [id, option] of wanted) {
-      const place = document.getElementById(id);
-      if (!place) continue; // a page of measurements has no memory to show
-      const chart = echarts.init(place, null, { renderer: "canvas" });
-      chart.setOption(option());
-      charts.push(chart);
-    }
-  }
-  draw();
-  if (!data.timeline) {
-    window.addEventListener("resize", () => charts.forEach((c) => c.resize()));
-    dark.addEventListener("change", draw);
-    return;
-  }
-  const gantt = drawGantt(document.getElementById("gantt"), data.timeline, { css, seconds });
-  const note = document.getElementById("gantt-note");
-  const t = data.timeline, n = (v) => v.toLocaleString("en-US");
-  note.textContent = t.merged > 0
+  const gantt = drawGantt(document.getElementById("gantt"), t, { css, seconds });
+  document.getElementById("gantt-note").textContent = (t.merged > 0
     ? `${n(t.tasks)} tasks drawn as ${n(t.start.length)} bars: tasks shorter than ${seconds(t.merged)} that follow each other are one striped bar. The .trace.json.gz report holds every task.`
-    : `${n(t.tasks)} tasks.`;
-  note.textContent += " Scroll with Ctrl (or the buttons) to zoom, drag to move, double-click for the whole step; with the keyboard: + − ← → 0.";
-  window.addEventListener("resize", () => { charts.forEach((c) => c.resize()); gantt.redraw(); });
-  dark.addEventListener("change", () => { draw(); gantt.redraw(); });
+    : `${n(t.tasks)} tasks.`) + " Scroll with Ctrl (or the buttons) to zoom, drag to move, double-click for the whole step; with the keyboard: + − ← → 0.";
+  window.addEventListener("resize", gantt.redraw);
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", gantt.redraw);
 })();

@@ -1,25 +1,38 @@
-"""Answers as lines of a given width; `terminal` and `plain` print them, `fragments` takes the tables as they are.
+"""Documents as lines of text: plain for pipes and files, without rich, whose loading takes a sixth of a cold call; a
+terminal colors the same lines, a notebook takes the same sheet.
 
-Names that people copy (models, plans, instances, files) are never broken: where a table has no room, bars go first,
-sentences take more lines, then a row's name gets a line of its own, and at last the figures follow it as text.
+Names that people copy (models, plans, instances, files) are never broken: where a table has no room, optional columns go
+first, then bars, sentences take more lines, then a row's name gets a line of its own, and at last the figures follow it
+as text.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import IO, TypeAlias
 
-__all__ = ["Cell", "Grid", "Line", "Part", "Sheet", "cells", "lines", "wrapped"]
+from foretrain.report.document import Bar, Document, Lines, Section, Table, Text
+from foretrain.report.words import clean
+
+WIDTH = 100
+"""Of a text file."""
+_BARS = {
+    "compute": "green", "interconnect": "cyan", "network": "magenta", "bubble": "yellow", "host": "red",
+    "prep": "red", "fetch": "red", "imbalance": "yellow", "free": "dim", "bad": "bold red",
+}  # fmt: skip
+
 
 INDENT = 2
 MARKS = ".,;:!?()[]'\""
 GLUE = "\0"
 LONG_WORD = 24
 """Longer ones, such as hashes, are folded before a column goes to the next line."""
+LONGEST_BAR, SHORTEST_BAR = 40, 6
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµn]?s|min|[hd]|[KMGTP]?i?B(?:/s)?)\b)")
 """Between a figure and its unit."""
 
@@ -30,14 +43,14 @@ Line: TypeAlias = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows of cells. `columns` has a letter for each: `n`ames are never broken and may have a line of their own,
-    `l`eft and `r`ight are figures and words that are never broken either, `w` goes on in the next line at a word, a
-    `b`ar is left out where there is no room."""
+    """Rows of cells; `columns` has the letters of a `Table`, `n` for a plan. The cells of column `b` have the styles of
+    bars that are drawn when the width is known, as long as `shares` says."""
 
     columns: str
     rows: tuple[tuple[Cell, ...], ...]
     gap: int = 1
     head: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
 
 
 Part: TypeAlias = Grid | Cell
@@ -51,6 +64,88 @@ class Sheet:
     opening: tuple[Cell, ...] = ()
     blocks: Iterable[tuple[str, tuple[Part, ...]]] = field(default=())
     whole: tuple[str, ...] = ()
+
+
+def render(document: Document, width: int = WIDTH) -> str:
+    """A text file, with all details."""
+    return drawn(sheet(document, 1), width)
+
+
+def drawn(shown: Sheet, width: int) -> str:
+    """In lines of at most `width` cells, but for names that are longer."""
+    texts = ("".join(text for text, _ in line).rstrip() for line in lines(shown, width))
+    return "\n".join(texts) + "\n"
+
+
+def sheet(document: Document, detail: int = 0) -> Sheet:
+    """What is printed: `detail` -1 is the headline alone."""
+    said, no, rest = clean(document.headline, 4000).partition("DOES NOT FIT")
+    spans = ((said, "bold red" if document.is_no and not no else "bold"), (no + rest, "bold red"))
+    headline = tuple(span for span in spans if span[0])
+    if detail < 0:
+        return Sheet(headline, whole=document.whole)
+    under = ((clean(document.asked, 1000), "dim"), (clean(document.lead(), 1000), ""))
+    blocks = tuple(
+        (clean((section.table or section).title), parts)
+        for section in document.sections
+        if section.detail <= detail and (parts := _parts(section))
+    )
+    return Sheet(headline, tuple(line for line in under if line[0]), blocks, document.whole)
+
+
+def _parts(section: Section) -> tuple[Part, ...]:
+    if isinstance(section, Lines):
+        style = "yellow" if section.kind == "warning" else ""
+        texts = [(clean(line, 4000), style) for line in section.lines]
+        if section.has_bullets:
+            return (Grid("ww", tuple((("-", ""), text) for text in texts)),)
+        return tuple(texts)
+    table = section.table
+    if table is None:
+        return ()
+    notes = (_cell(note) for note in table.notes)
+    return (*notes, *((_grid(table),) if table.rows else ()))
+
+
+def _grid(whole: Table) -> Grid:
+    table = whole.without("B")
+    letters = table.letters.replace("p", "n")
+    has_head = table.has_head_in_text and any(table.head)
+    bars = [cell.share for row in table.rows for cell in row if isinstance(cell, Bar)]
+    longest = max(bars, default=1.0) if table.is_waterfall else 1.0  # in text all begin at the left
+    return Grid(
+        letters,
+        tuple(tuple(map(_cell, row, letters)) for row in table.rows),
+        2 if has_head or not bars else 1,
+        tuple(map(clean, table.head)) if has_head else (),
+        tuple(share / longest for share in bars),
+    )
+
+
+def _cell(cell: str | Text | Bar, letter: str = "") -> Cell:
+    if isinstance(cell, Bar):
+        return "", _BARS.get(cell.color, "blue")
+    style = "bold red" if isinstance(cell, Text) else "dim" if letter == "L" else ""
+    return clean(cell, 20_000), style
+
+
+def plain_width(stream: IO[str]) -> int | None:
+    """Cells in a line of a stream that takes plain text; None for a terminal, or where colour is wanted."""
+    wishes = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    if os.name != "posix" or stream.isatty() or any(os.environ.get(wish) for wish in wishes):
+        return None
+    told = os.environ.get("COLUMNS", "")
+    if told.isdigit():
+        return int(told) or 80
+    for descriptor in (0, 1, 2):  # the terminal that the text may be shown on after all
+        try:
+            return os.get_terminal_size(descriptor).columns or 80
+        except OSError:
+            continue
+    return 80
+
+
+# --- lines ------------------------------------------------------------------------------------------
 
 
 def lines(sheet: Sheet, width: int) -> Iterator[Line]:
@@ -143,27 +238,59 @@ def _part(part: Part, width: int, whole: Sequence[str]) -> Iterator[Line]:
         text, style = part
         yield from _styled(wrapped(text, width, whole), style)
         return
-    for grid in (part, _without(part, "b")):
+    required = _without(part, "LR")
+    bare = _without(required, "b")
+    for grid in (_with_bars(part, LONGEST_BAR), _with_bars(required, _room(bare, width)), bare):
         sizes = _sizes(grid, width)
         if sizes is not None:
             yield from _drawn(grid, sizes, whole)
             return
     if "n" in part.columns:
-        yield from _stacked(_without(part, "b"), width, whole)
+        yield from _stacked(bare, width, whole)
     else:
-        yield from _told(_without(part, "b"), width, whole)
+        yield from _told(bare, width, whole)
 
 
-def _without(grid: Grid, letter: str) -> Grid:
-    return _chosen(grid, [at for at, own in enumerate(grid.columns) if own != letter])
+def _without(grid: Grid, letters: str) -> Grid:
+    return _chosen(grid, [at for at, own in enumerate(grid.columns) if own not in letters])
+
+
+def _room(bare: Grid, width: int) -> int:
+    """Cells that the other columns leave for bars."""
+    columns = range(len(bare.columns))
+    taken = sum(max(map(cells, _texts(bare, at)), default=0) + bare.gap for at in columns)
+    return min(LONGEST_BAR, width - taken)
+
+
+def _with_bars(grid: Grid, room: int) -> Grid:
+    """Bars drawn in as many cells; none at all where there are only a few."""
+    at = grid.columns.find("b")
+    if at < 0 or room < SHORTEST_BAR:
+        return _without(grid, "b")
+    rows = (
+        (*row[:at], (_bar(share, room), row[at][1]), *row[at + 1 :])
+        for row, share in zip(grid.rows, grid.shares, strict=True)
+    )
+    return replace(grid, rows=tuple(rows))
+
+
+def _bar(share: float, room: int) -> str:
+    """Eighths of a cell; anything above nothing shows at least a sliver."""
+    eighths = round(max(0.0, min(1.0, share)) * room * 8)
+    full, rest = divmod(max(1, eighths) if share > 0 else eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
+
+
+def _texts(grid: Grid, at: int) -> list[str]:
+    return [*([grid.head[at]] if grid.head else []), *(row[at][0] for row in grid.rows)]
 
 
 def _chosen(grid: Grid, at: Sequence[int]) -> Grid:
-    return Grid(
-        "".join(grid.columns[i] for i in at),
-        tuple(tuple(row[i] for i in at) for row in grid.rows),
-        grid.gap,
-        tuple(grid.head[i] for i in at) if grid.head else (),
+    return replace(
+        grid,
+        columns="".join(grid.columns[i] for i in at),
+        rows=tuple(tuple(row[i] for i in at) for row in grid.rows),
+        head=tuple(grid.head[i] for i in at) if grid.head else (),
     )
 
 
@@ -171,7 +298,7 @@ def _sizes(grid: Grid, width: int) -> list[int] | None:
     """Widths of the columns, or None where words alone cannot make room."""
     sizes, least = [], []
     for at, letter in enumerate(grid.columns):
-        texts = [*([grid.head[at]] if grid.head else []), *(row[at][0] for row in grid.rows)]
+        texts = _texts(grid, at)
         sizes.append(max(map(cells, texts), default=0))
         words = (min(cells(word), LONG_WORD) for text in texts for word in text.split())
         least.append(max(words, default=0) if letter == "w" else sizes[-1])
@@ -203,7 +330,7 @@ def _line(texts: Sequence[str], styles: Sequence[str], sizes: Sequence[int], gri
     last = max((at for at, text in enumerate(texts) if text), default=-1)
     for at, text in enumerate(texts[: last + 1]):
         room = " " * (sizes[at] - cells(text))
-        before = room if grid.columns[at] == "r" else ""
+        before = room if grid.columns[at] in "rR" else ""
         after = room if at < last and not before else ""
         gap = " " * grid.gap if at else ""
         found += [(gap + before, ""), (text, styles[at]), (after, "")]

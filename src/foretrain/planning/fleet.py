@@ -27,7 +27,6 @@ from foretrain.planning.layers import (
     CONTEXT,
     COUNTED,
     DATA,
-    DENSE,
     EXPERT,
     KINDS,
     TENSOR,
@@ -144,9 +143,10 @@ class Fleet:
     def elements(self, name: str, kind: int) -> Floats:
         """[states, blocks] a column of weights; of tied ones each stage has one."""
         column = getattr(self.layers, name)[:, :, kind]
-        if kind != DENSE or not self.ties.is_stored_before.any():
+        tied = self.layers.tied[:, :, kind]
+        if not tied.any() or not self.ties.is_stored_before.any():
             return np.asarray(column)
-        each = np.ones_like(self.layers.tied) if name in COUNTED else self.layers.tied
+        each = np.sign(tied) if name in COUNTED else tied
         doubled = self.ties.is_stored_before
         if name not in ("elements", "gathered"):
             doubled = doubled & self.ties.is_trained
@@ -188,7 +188,7 @@ class Fleet:
     def tied_between(self) -> Floats:
         """[plans] elements of trained weights that several stages have copies of."""
         exchanged = self.ties.is_trained & ~self.ties.is_stored_before
-        apart = self.layers.tied[self.rows] * exchanged
+        apart = self.layers.tied.sum(axis=2)[self.rows] * exchanged
         origins = [np.flatnonzero(self.ties.origin == n) for n in np.unique(self.ties.origin)]
         total = np.zeros(len(self.rows))
         for copies in origins:

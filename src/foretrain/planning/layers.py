@@ -109,7 +109,7 @@ class Layers:
     large: Floats  # [states, blocks] weights large enough to be split
     oversize: Floats  # … and elements that make some of them larger than a bucket
     rerun: Floats  # [states, blocks, kinds] elements moved once more for ops that run again
-    tied: Floats  # [states, copies] elements of every weight that shares another's storage
+    tied: Floats  # [states, copies, kinds] elements of every weight that shares another's storage
     copied: Floats  # [states, kinds of devices, blocks, 2] seconds of copies of weights and of gradients, if split
     wire_forward: Floats  # [states, blocks, 2] seconds in which collectives in it load links, inside a domain and beyond
     wire_backward: Floats
@@ -334,11 +334,11 @@ def _oversize(compiled: Sequence[CompiledState], bucket: float) -> Floats:
 def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
     """Elements of weights that are copies of another's, in the order of `Model.origins`."""
     copies = task.workload.model.origins
-    found = np.zeros((len(compiled), len(copies)))
-    if copies:
-        for row, one in enumerate(compiled):
-            sizes = {w.path: w.elements for p in one.passes for w in p.weights}
-            found[row] = [sizes[path] for path in copies]
+    found = np.zeros((len(compiled), len(copies), len(KINDS)))
+    for row, one in enumerate(compiled if copies else ()):
+        weights = {w.path: w for p in one.passes for w in p.weights}
+        for number, path in enumerate(copies):
+            found[row, number, _kind(weights[path], one.mesh)] = weights[path].elements
     return found
 
 

@@ -54,7 +54,7 @@ def test_operators_numbers_and_extremes_change_and_what_is_told_does_not(tools: 
 
 def test_the_same_mutants_are_drawn_again_and_most_are_killed() -> None:
     line = (
-        sys.executable, "tools/mutants.py", "planning/pipelines.py", "--sample", "6",
+        sys.executable, "tools/mutants.py", "plan/schedules/closed_form.py", "--sample", "6",
         "--tests", "tests/unit/test_search_pipelines.py",
     )  # fmt: skip
     runs = [subprocess.run(line, cwd=ROOT, capture_output=True, text=True) for _ in range(2)]

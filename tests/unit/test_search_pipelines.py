@@ -9,7 +9,7 @@ import pytest
 
 from foretrain.arrays import Floats
 from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES
-from foretrain.planning.pipelines import Pipelines, seconds
+from foretrain.plan.schedules.closed_form import Pipelines
 
 
 def run_in_order(
@@ -55,7 +55,7 @@ def closed_form(
     forward, backward, weight = (column[None, :] for column in durations)
     sends = np.full((1, len(durations[0]) - 1), send)
     columns = Pipelines(stages, forward, backward, weight, sends, np.array([float(count)]), sends)
-    return float(seconds(kind, columns)[0])
+    return float(SCHEDULES[kind].seconds(columns)[0])
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "interleaved", "zb-h1"])
@@ -118,7 +118,7 @@ def test_sends_that_meet_others_make_a_loop_longer_but_not_its_filling() -> None
     one, none, count = np.ones((1, 4)), np.zeros((1, 4)), np.array([64.0])
     send = np.full((1, 3), 1.5)
     alone, met = (
-        float(seconds("1f1b", Pipelines(4, one, one, none, send, count, sends))[0])
+        float(SCHEDULES["1f1b"].seconds(Pipelines(4, one, one, none, send, count, sends))[0])
         for sends in (send, 2.0 * send)
     )
     loop = (
@@ -126,6 +126,6 @@ def test_sends_that_meet_others_make_a_loop_longer_but_not_its_filling() -> None
     )  # of every turn, a quarter of the way of four micro-batches in flight
     assert 0.0 < met - alone <= 64 * loop
     few = np.array([1.0])
-    assert seconds("1f1b", Pipelines(4, one, one, none, send, few, 2.0 * send)) == pytest.approx(
-        seconds("1f1b", Pipelines(4, one, one, none, send, few, send))
-    )
+    assert SCHEDULES["1f1b"].seconds(
+        Pipelines(4, one, one, none, send, few, 2.0 * send)
+    ) == pytest.approx(SCHEDULES["1f1b"].seconds(Pipelines(4, one, one, none, send, few, send)))

@@ -67,8 +67,11 @@ class Timed:
 def timed(f: Fleet) -> Timed:
     """All plans of a fleet."""
     c, runtime = f.choices, f.task.runtime
-    names = np.array(c.palette.schedule)[c.schedule]
-    puts_off, follows = ((names == name) & (f.stages > 1) for name in ("zb-h1", "gpipe"))
+    kinds = [f.schedule(number) for number in range(len(c.palette.schedule))]
+    puts_off, follows = (
+        np.array(flags)[c.schedule]
+        for flags in ([k.splits_backward for k in kinds], [k.separates_phases for k in kinds])
+    )
     if runtime.cycle_seconds:
         few, replicas = np.arange(len(c)), Replicas(f, _making(f, puts_off))
     else:

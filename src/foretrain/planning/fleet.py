@@ -19,6 +19,8 @@ from foretrain.compile.model_states import Shards, Weights
 from foretrain.compile.passes.place import place, stored_before
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
+from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.schedules import Schedule as Schedules
 from foretrain.plan.short_form import Words, build
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import Choices
@@ -70,6 +72,10 @@ class Fleet:
     @property
     def chunks(self) -> int:
         return int(self.choices.vpp[0])
+
+    def schedule(self, number: int) -> Schedules:
+        """By its number in the palette; one stage runs forward and backward in turn, whatever it is called."""
+        return SCHEDULES[self.choices.palette.schedule[number] if self.stages > 1 else "1f1b"]
 
     @property
     def counts(self) -> Floats:

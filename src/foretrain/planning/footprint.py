@@ -12,7 +12,6 @@ import numpy as np
 
 from foretrain.arrays import Bools, Floats
 from foretrain.cluster.headroom import fill
-from foretrain.plan.schedules.interleaved import warm_up
 from foretrain.planning.fleet import Fleet
 
 
@@ -114,19 +113,9 @@ def workspace(fleet: Fleet, column: Floats) -> Floats:
 
 def _in_flight(fleet: Fleet) -> Floats:
     """[plans, chunks, stages] micro-batches whose activations a stage holds at most."""
-    stages, chunks, count = fleet.stages, fleet.chunks, fleet.counts
-    place = np.arange(stages)
-    if stages == 1:
-        return np.ones((len(count), 1, 1))  # whatever the schedule: there is none
-    if chunks == 1:
-        names = np.array(fleet.choices.palette.schedule)[fleet.choices.schedule]
-        several = np.broadcast_to((stages - place)[None, :], (len(count), stages)).astype(float)
-        several = np.where((names == "zb-h1")[:, None], float(stages), several)
-        several = np.where((names == "gpipe")[:, None], np.inf, several)
-        return np.asarray(np.minimum(several, count[:, None]))[:, None, :]
-    units = np.array([warm_up(s, stages, chunks) + 1 for s in range(stages)])
-    units = np.minimum(units[None, :], (count * chunks)[:, None])
-    rounds, rest = np.divmod(units, stages * chunks)
-    chunk = np.arange(chunks)[None, :, None]
-    extra = np.clip(rest[:, None, :] - chunk * stages, 0, stages)
-    return np.asarray(rounds[:, None, :] * stages + extra)
+    out = np.zeros((len(fleet.choices), fleet.chunks, fleet.stages))
+    for number in np.unique(fleet.choices.schedule).tolist():
+        rows = np.flatnonzero(fleet.choices.schedule == number)
+        kind = fleet.schedule(number)
+        out[rows] = kind.held(fleet.stages, fleet.chunks, fleet.counts[rows])
+    return out

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.planning import pipelines
+from foretrain.plan.schedules.closed_form import Pipelines
 from foretrain.planning.company import timed
 from foretrain.planning.fleet import Fleet
 from foretrain.planning.hosts import running_ahead
@@ -73,7 +73,7 @@ class Times:
         for number in np.unique(c.schedule).tolist():
             rows = np.flatnonzero(c.schedule == number)
             splits = bool(self.t.puts_off[rows[0]])
-            columns = pipelines.Pipelines(
+            columns = Pipelines(
                 f.stages,
                 forward[rows],
                 (backward[rows] - weight[rows]) if splits else backward[rows],
@@ -82,14 +82,13 @@ class Times:
                 f.counts[rows],
                 met[rows],
             )
-            name = c.palette.schedule[number] if f.stages > 1 else "1f1b"
-            seconds[rows] = pipelines.seconds(name, columns)
+            seconds[rows] = f.schedule(number).seconds(columns)
         return seconds
 
     def _without_partner(self) -> Floats:
         """[plans] exchanges of experts in passes beside which none goes the other way, which hide under nothing: a
         pipeline fills with the first forward passes and drains with the last backward ones, on its way through all
-        parts. The first stage of an interleaved one has (chunks + 1) · stages - 1 of either; GPipe has no others."""
+        parts. The first stage of an interleaved one has (chunks + 1) · stages - 1 of either; schedules that separate phases have no others."""
         f, c = self.f, self.f.choices
         if not f.layers.hidden.any():
             return np.zeros(len(c))
@@ -98,9 +97,8 @@ class Times:
         found = (
             once * ((f.chunks + 1) * f.stages - 1) / (f.chunks * f.stages) if f.chunks > 1 else once
         )
-        is_gpipe = np.array([c.palette.schedule[n] == "gpipe" for n in c.schedule.tolist()])
         every = once + (f.counts - 1) * f.summed(hidden).max(axis=1)
-        return np.asarray(np.where(is_gpipe & (f.stages > 1), every, found))
+        return np.asarray(np.where(self.t.follows, every, found))
 
     def _ended(self, tail: Floats, gathers: Floats) -> tuple[Floats, Floats]:
         """[plans of the whole fleet] by how much reductions outlast the last backward step, and updates those.

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from foretrain.arrays import Ints, Ints32
+from foretrain.arrays import Floats, Ints, Ints32
 from foretrain.errors import PlanError
+from foretrain.plan.schedules.closed_form import Pipelines
 
 FORWARD, BACKWARD, BACKWARD_WEIGHT = range(3)
 """Phases of a step. BACKWARD is both gradients, or the input gradient alone where weight steps exist."""
@@ -27,20 +28,28 @@ class Schedule(Protocol):
 
     - `splits_backward` – whether weight gradients are steps of their own;
     - `needs_chunks` – whether stages are cut into several chunks;
+    - `separates_phases` – whether all backward steps come after all forward steps;
     - `check` – raises `PlanError` where the schedule cannot run these numbers;
     - `in_flight` – the largest number of chunk activations a stage holds at once: from a forward step to
-      the last backward step of the same chunk and micro-batch.
+      the last backward step of the same chunk and micro-batch;
+    - `held` – the same for the search: [plans, chunks, stages] of each chunk, for so many micro-batches of each plan;
+    - `seconds` – from the first forward to the last backward step of many plans, in closed form.
     """
 
     name: str
     splits_backward: bool
     needs_chunks: bool
+    separates_phases: bool
 
     def check(self, stages: int, micro_batches: int, chunks: int) -> None: ...
 
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps: ...
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int: ...
+
+    def held(self, stages: int, chunks: int, counts: Floats) -> Floats: ...
+
+    def seconds(self, p: Pipelines) -> Floats: ...
 
 
 def check_counts(name: str, stages: int, micro_batches: int, chunks: int) -> None:

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.plan.schedules.base import (
     BACKWARD,
     FORWARD,
@@ -15,6 +16,7 @@ from foretrain.plan.schedules.base import (
     read_only,
     steps,
 )
+from foretrain.plan.schedules.closed_form import Pipelines
 
 
 class GPipe:
@@ -23,6 +25,7 @@ class GPipe:
     name = "gpipe"
     splits_backward = False
     needs_chunks = False
+    separates_phases = True
 
     def check(self, stages: int, micro_batches: int, chunks: int) -> None:
         check_one_chunk(self.name, stages, micro_batches, chunks)
@@ -34,6 +37,17 @@ class GPipe:
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return micro_batches
+
+    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
+        return np.repeat(counts[:, None, None], stages, axis=2)
+
+    def seconds(self, p: Pipelines) -> Floats:
+        """All forward steps behind the slowest stage, or the slowest send, then all backward steps."""
+        backward = p.backward + p.weight
+        ways = p.forward.sum(axis=1) + backward.sum(axis=1) + 2.0 * p.send.sum(axis=1)
+        sent = p.send.max(axis=1, initial=0.0)
+        slowest = np.maximum(p.forward.max(axis=1), sent) + np.maximum(backward.max(axis=1), sent)
+        return np.asarray(ways + (p.count - 1) * slowest)
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.errors import PlanError
 from foretrain.plan.schedules.base import (
     BACKWARD,
@@ -20,6 +21,7 @@ from foretrain.plan.schedules.base import (
     one_forward_one_backward,
     steps,
 )
+from foretrain.plan.schedules.closed_form import Pipelines, turns
 
 
 class Interleaved:
@@ -28,6 +30,7 @@ class Interleaved:
     name = "interleaved"
     splits_backward = False
     needs_chunks = True
+    separates_phases = False
 
     def check(self, stages: int, micro_batches: int, chunks: int) -> None:
         check_counts(self.name, stages, micro_batches, chunks)
@@ -47,6 +50,26 @@ class Interleaved:
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(warm_up(stage, stages, chunks) + 1, micro_batches * chunks)
+
+    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
+        units = np.array([warm_up(stage, stages, chunks) + 1 for stage in range(stages)])
+        units = np.minimum(units[None, :], (counts * chunks)[:, None])
+        rounds, rest = np.divmod(units, stages * chunks)
+        chunk = np.arange(chunks)[None, :, None]
+        extra = np.clip(rest[:, None, :] - chunk * stages, 0, stages)
+        return np.asarray(rounds[:, None, :] * stages + extra)
+
+    def seconds(self, p: Pipelines) -> Floats:
+        """A stage's work, the first chunks ahead of it and the last ones behind it, and all sends of one micro-batch:
+        chunks are only further sends away from each other, micro-batches hide none of them (and need not)."""
+        if p.chunks == 1:
+            return turns(p, p.backward + p.weight)
+        shape = (len(p.forward), p.chunks, p.stages)
+        work = (p.forward + p.backward + p.weight).reshape(shape)
+        ahead = np.cumsum(work[:, 0], axis=1) - work[:, 0]
+        behind = work[:, -1].sum(axis=1, keepdims=True) - np.cumsum(work[:, -1], axis=1)
+        longest = (p.count[:, None] * work.sum(axis=1) + ahead + behind).max(axis=1)
+        return np.asarray(longest + 2.0 * p.send.sum(axis=1))
 
 
 def warm_up(stage: int, stages: int, chunks: int) -> int:

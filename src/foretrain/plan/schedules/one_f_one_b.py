@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.plan.schedules.base import (
     BACKWARD,
     FORWARD,
@@ -18,6 +19,7 @@ from foretrain.plan.schedules.base import (
     one_forward_one_backward,
     steps,
 )
+from foretrain.plan.schedules.closed_form import Pipelines, turns
 
 
 class OneForwardOneBackward:
@@ -26,6 +28,7 @@ class OneForwardOneBackward:
     name = "1f1b"
     splits_backward = False
     needs_chunks = False
+    separates_phases = False
 
     def check(self, stages: int, micro_batches: int, chunks: int) -> None:
         check_one_chunk(self.name, stages, micro_batches, chunks)
@@ -37,6 +40,13 @@ class OneForwardOneBackward:
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages - stage, micro_batches)
+
+    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
+        several = np.arange(stages, 0.0, -1.0)[None, :]
+        return np.asarray(np.minimum(several, counts[:, None]))[:, None, :]
+
+    def seconds(self, p: Pipelines) -> Floats:
+        return turns(p, p.backward + p.weight)
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from foretrain.arrays import Floats
 from foretrain.plan.schedules.base import (
     BACKWARD,
     BACKWARD_WEIGHT,
@@ -21,6 +22,7 @@ from foretrain.plan.schedules.base import (
     one_forward_one_backward,
     steps,
 )
+from foretrain.plan.schedules.closed_form import Pipelines, before, turns
 
 
 class ZeroBubbleH1:
@@ -29,6 +31,7 @@ class ZeroBubbleH1:
     name = "zb-h1"
     splits_backward = True
     needs_chunks = False
+    separates_phases = False
 
     def check(self, stages: int, micro_batches: int, chunks: int) -> None:
         check_one_chunk(self.name, stages, micro_batches, chunks)
@@ -40,6 +43,22 @@ class ZeroBubbleH1:
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages, micro_batches)
+
+    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
+        return np.repeat(np.minimum(stages, counts)[:, None, None], stages, axis=2)
+
+    def seconds(self, p: Pipelines) -> Floats:
+        """Weight gradients put off fill what backward steps take to come back to the first stage."""
+        place, sent, count = np.arange(p.stages)[None, :], before(p.send), p.count[:, None]
+        to = np.cumsum(p.forward, axis=1) - p.forward + sent
+        back = np.cumsum(p.backward, axis=1) - p.backward + sent
+        waits = np.maximum(0.0, back - np.minimum(place, count) * p.weight)
+        by_stage = to + count * (p.forward + p.backward + p.weight) + waits
+        work = p.forward + p.backward
+        whole = work.sum(axis=1, keepdims=True) + 2.0 * sent[:, -1:]
+        few = whole + p.weight + (count - 1) * np.maximum(p.forward, p.backward)
+        alone = turns(p, p.backward) + p.weight[:, 0]
+        return np.asarray(np.maximum(np.maximum(by_stage, few).max(axis=1), alone))
 
 
 @lru_cache(maxsize=1024)

@@ -27,6 +27,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from types import CodeType, FunctionType
@@ -106,7 +107,10 @@ class Loop:
 
             if _forked(record, 1800.0) != 0:
                 raise pytest.UsageError("tests cannot be run without a mutant")
-            return Reached(*pickle.loads(Path(file.name).read_bytes()))
+            found = Reached(*pickle.loads(Path(file.name).read_bytes()))
+        for name in (name for name, seconds in found.seconds.items() if seconds == inf):
+            print(f"not tried, as it fails in here: {name}")
+        return found
 
     def _record(
         self, items: Iterable[pytest.Item]
@@ -119,7 +123,7 @@ class Loop:
             called = _called(item)
             seconds[item.nodeid] = monotonic() - began
             if self.failed:  # such as one that is about processes
-                print(f"not tried, as it fails in here: {self.failed}", flush=True)
+                seconds[item.nodeid] = inf
                 self.failed = ""
                 continue
             for function in called:
@@ -202,6 +206,9 @@ def _forked(work: Any, limit: float) -> int:
         status = 2
         try:
             os.setpgid(0, 0)
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
             status = work()
         finally:
             os._exit(status)
@@ -226,6 +233,7 @@ def tried(package: str, mutants: Sequence[Mutation], tests: Sequence[str]) -> li
             "addopts=",
             "-p",
             "no:cacheprovider",
+            "-s",
             "-p",
             "no:terminal",
             "--hypothesis-seed=0",

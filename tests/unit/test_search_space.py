@@ -8,9 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from foretrain.cluster.cluster import Cluster
 from foretrain.errors import PlanError
 from foretrain.planning.constraints import kept, parse
 from foretrain.planning.estimator import Estimates
+from foretrain.planning.more_nodes import larger, times
 from foretrain.planning.space import Part, Space, space
 from foretrain.planning.survey import REFUSED, TOO_LARGE, Seen, Told, merged, survey
 from foretrain.planning.task import Task
@@ -129,6 +131,21 @@ def test_all_faults_of_constraints_are_named_at_once():
     assert "pp=2|4" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("model", "where", "said"),
+    [
+        ("cnn", "cp=2", "kv_seq"),
+        ("llama", "ep=4", "expert"),
+        ("llama", "layers=3", "evenly"),
+        ("llama", "tp=0", "tp=0"),
+        ("llama", "tp>8", "leaves no value"),
+    ],
+)
+def test_constraints_that_no_plan_could_keep_are_refused(model, where, said):
+    with pytest.raises(PlanError, match=said):
+        space(task(model), (where,))
+
+
 # --- surveys --------------------------------------------------------------------------------------------
 
 
@@ -224,3 +241,31 @@ def test_a_value_that_never_fits_tells_of_the_plan_that_lacks_least():
     assert none.told == (Told("tp", "1", 4, 0, near),)
     some = merged(with_told(told, Told("tp", "1", 3, 1, fits)), "time", 3)
     assert some.told == (Told("tp", "1", 5, 1, fits),)
+
+
+def test_where_nothing_fits_twice_the_nodes_may_do():
+    """Under ZeRO-3 twice the devices hold half as much each: room for what is between the two."""
+    one, two = (task(batch=16, on=f"{n} x dgx-a100-80gb") for n in (1, 2))
+    where = (*PLAIN, "zero=3", "tp=1", "pp=1", "micro=1", "no shard", "no cp")
+    held = [survey(t, space(t, where), Part(1, 1, 1), "time", 1).best[0] for t in (one, two)]
+    between = (held[0].memory + held[1].memory) / 2
+    context = one.cluster.devices[0].memory_bytes - between
+    full = replace(one, runtime=replace(one.runtime, context_bytes=context))
+    found = larger(full, held[0], where)
+    assert found is not None
+    assert (found.factor, found.nodes) == (2, 2)
+    assert found.best.memory == pytest.approx(held[1].memory)
+    never = replace(one, runtime=replace(one.runtime, context_bytes=2.0**50))
+    assert larger(never, held[0], where) is None
+
+
+def test_nodes_that_are_unlike_are_not_multiplied():
+    mixed = Cluster.of({
+        "name": "mixed",
+        "nodes": [{"node": "dgx-a100-80gb"}, {"node": "dgx-1-v100-32gb"}],
+        "network": {"topology": "star"},
+    })  # fmt: skip
+    assert times(mixed, 2) is None
+    twice = times(Cluster.of("2 x dgx-a100-80gb"), 2)
+    assert twice is not None
+    assert (twice.node_count, twice.device_count) == (4, 32)

@@ -355,3 +355,62 @@ def test_plans_that_a_model_refuses_have_its_reason():
     assert found.refused.tolist() == [0, -1]
     assert "255" in found.refusal[0] or "tp" in found.refusal[0]
     assert found.fits.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("stack", ["fsdp", "deepspeed"])
+def test_gathers_of_stages_on_one_node_take_longer_than_alone(stack):
+    """Four stages share the card of their node: weights that are not fetched ahead are waited for."""
+    apart = ideal(chain(*[2048] * 5), "pp4 dp4 zero3", on=ONE_NIC_EACH, stack=stack, prefetched_blocks=0)  # fmt: skip
+    near = ideal(chain(*[2048] * 5), "pp4 dp4 zero3 order=pp-tp-dp", on=ONE_NIC_EACH, stack=stack, prefetched_blocks=0)  # fmt: skip
+    inside, across = (estimated(s) for s in (apart, near))
+    assert across.seconds[0] > 5.0 * inside.seconds[0]
+    simulated = simulate_scenario(near).step_seconds
+    assert across.seconds[0] == pytest.approx(simulated, rel=0.35)
+
+
+def test_weights_of_reruns_are_gathered_once_more():
+    once, again = (
+        estimated(
+            ideal(
+                chain(*WIDE), "dp16 zero3 recompute=full", on=TWO_NODES, batch=64, gathers_rerun=g
+            )
+        )
+        for g in (False, True)
+    )
+    assert again.seconds[0] > once.seconds[0]
+
+
+def test_without_an_optimizer_nothing_is_updated():
+    scenario = ask(
+        chain(512, 512), on=NODE, plan="dp8", batch=8, optimizer="none", runtime_options=IDEAL
+    )
+    assert estimated(scenario).update[0] == 0.0
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=1e-3)
+
+
+def test_scatters_that_wait_for_backward_come_after_it():
+    model = chain(*WIDE)
+    soon, late = (
+        estimated(
+            ideal(
+                model,
+                "dp16 zero1",
+                on=TWO_NODES,
+                batch=16,
+                overlaps_gradients=True,
+                overlaps_scatters=o,
+            )
+        )
+        for o in (True, False)
+    )
+    assert late.data[0] > soon.data[0]
+
+
+def test_a_pipeline_without_blocking_sends_hides_them():
+    model = chain(*[4096] * 9)
+    words = {"on": TWO_NODES, "batch": 64, "host_seconds_per_kernel": 2e-5, "host_blocks_on_pipeline": True}  # fmt: skip
+    hidden, waited = (
+        estimated(ideal(model, "pp8 dp2", **words, overlaps_pipeline=o)) for o in (True, False)
+    )
+    assert waited.seconds[0] >= hidden.seconds[0]

@@ -115,6 +115,7 @@ def test_what_cannot_run_is_counted_by_its_reason():
         ("no recompute", ("none", "full"), ("none",)),
         ("no offload", ("none", "optimizer"), ("none",)),
         ("no shard", (0, 8), (0,)),
+        ("buckets=25MiB", ("default",), (25 * 2.0**20,)),
     ],
 )
 def test_constraints_keep_what_they_say(word, values, left):
@@ -125,8 +126,8 @@ def test_constraints_keep_what_they_say(word, values, left):
 
 def test_all_faults_of_constraints_are_named_at_once():
     with pytest.raises(PlanError) as caught:
-        parse(["tp<=x, pp=2|4; no schedule", "recompute<full", "zero>=1|2", "qp=3"])
-    for word in ("tp<=x", "no schedule", "recompute<full", "zero>=1|2", "qp=3"):
+        parse(["tp<=x, pp=2|4; no schedule", "recompute<full", "zero>=1|2", "qp=3", "sp=maybe"])
+    for word in ("tp<=x", "no schedule", "recompute<full", "zero>=1|2", "qp=3", "sp=maybe"):
         assert word in str(caught.value)
     assert "pp=2|4" not in str(caught.value)
 

@@ -6,6 +6,7 @@
 # make stalls  stalls of real runs with a known cause, and what-if beside real runs, into docs/measured-stalls.md
 #              (20 minutes on a quiet machine; root for the network and a disk of a fixed rate)
 # make fuzz    ten thousand hostile inputs to every reader (about ten minutes on one core)
+# make coverage  branches of the packages that answers are computed in, as far as the tests near to them reach
 # make faults faults planted by hand, one by one: do the nearest tests notice? (about ten minutes on one core)
 # make mutants  small changes of the source that no near test notices: MODULES="planning cost", else what differs
 #              from the branch main; SAMPLE=100 of each package by lot
@@ -21,7 +22,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # What an editable install does not pick up by itself.
 BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
 
-.PHONY: demo test lint pytest bench testbed stalls fuzz faults mutants clean
+.PHONY: demo test lint pytest bench testbed stalls fuzz coverage faults mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -57,6 +58,9 @@ stalls: $(VENV)/.testing
 
 fuzz: $(VENV)/.testing
 	$(BIN)/python tools/fuzz.py --inputs 10000
+
+coverage: $(VENV)/.testing
+	$(BIN)/python tools/near_coverage.py --jobs 2
 
 faults: $(VENV)/.testing
 	$(BIN)/python tools/planted_faults.py

@@ -23,9 +23,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from types import CodeType, FunctionType
@@ -35,6 +37,8 @@ import pytest
 from checkout_copy import HERE, PACKAGE, checkout_copy
 from mutations import Mutation, mutations
 from planted_faults import nearest, package_of
+
+from foretrain.resolving import ask
 
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "no test reaches it"
 LEAST_SECONDS = 20.0
@@ -58,6 +62,7 @@ class Reached:
 class Loop:
     """A pytest plugin: runs its own tests for every mutant instead of all of them once."""
 
+    package: str
     mutants: Sequence[Mutation]
     verdicts: dict[int, str] = field(default_factory=dict)
     failed: str = ""
@@ -68,6 +73,10 @@ class Loop:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        ask(
+            "gpt2", on="1 x dgx-a100-80gb", batch=8, plan="dp8"
+        )  # reads the data files once for all
+        _forget(self.package)
         reached = self._recorded(items)
         for number, mutant in enumerate(self.mutants):
             names = reached.tests(mutant)
@@ -98,7 +107,10 @@ class Loop:
 
             if _forked(record, 1800.0) != 0:
                 raise pytest.UsageError("tests cannot be run without a mutant")
-            return Reached(*pickle.loads(Path(file.name).read_bytes()))
+            found = Reached(*pickle.loads(Path(file.name).read_bytes()))
+        for name in (name for name, seconds in found.seconds.items() if seconds == inf):
+            print(f"not tried, as it fails in here: {name}")
+        return found
 
     def _record(
         self, items: Iterable[pytest.Item]
@@ -106,12 +118,12 @@ class Loop:
         seconds: dict[str, float] = {}
         callers: dict[tuple[str, str], set[str]] = defaultdict(set)
         for item in items:
-            _forget()
+            _forget(self.package)
             began = monotonic()
             called = _called(item)
             seconds[item.nodeid] = monotonic() - began
             if self.failed:  # such as one that is about processes
-                print(f"not tried, as it fails in here: {self.failed}", flush=True)
+                seconds[item.nodeid] = inf
                 self.failed = ""
                 continue
             for function in called:
@@ -139,11 +151,25 @@ def _called(item: pytest.Item) -> set[tuple[str, str]]:
     return {(code.co_filename, code.co_qualname.split(".<locals>")[0]) for code in mine}
 
 
-def _forget() -> None:
-    """What one test left in a cache would hide which functions the next one needs."""
+def _forget(package: str) -> None:
+    """Empty the caches that a mutant of a package may fill: what one test left in them would hide which functions the
+    next one needs. Layers below the package never call it, and what they read of data files may stay."""
+    below = _below(package)
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper):
-            each.cache_clear()
+            room = f"{each.__module__}..".split(".")
+            if room[0] == "foretrain" and room[1] not in below:
+                each.cache_clear()
+
+
+@functools.cache
+def _below(package: str) -> frozenset[str]:
+    """The rooms of all lower layers, by the contract that import-linter checks."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    rooms = [{name.strip() for name in layer.split("|")} for layer in layers]
+    own = next(number for number, names in enumerate(rooms) if package in names)
+    return frozenset().union(*rooms[own + 1 :])
 
 
 def _patch(mutant: Mutation) -> None:
@@ -164,7 +190,6 @@ def _patch(mutant: Mutation) -> None:
     ]
     for each in alike:
         each.__code__ = other
-    _forget()
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -181,6 +206,9 @@ def _forked(work: Any, limit: float) -> int:
         status = 2
         try:
             os.setpgid(0, 0)
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
             status = work()
         finally:
             os._exit(status)
@@ -195,16 +223,17 @@ def _forked(work: Any, limit: float) -> int:
     return -1
 
 
-def tried(mutants: Sequence[Mutation], tests: Sequence[str]) -> list[str]:
+def tried(package: str, mutants: Sequence[Mutation], tests: Sequence[str]) -> list[str]:
     """The verdict on every mutant of one package."""
     inside = [m for m in mutants if m.function]
-    loop = Loop(inside)
+    loop = Loop(package.split("/")[0], inside)
     if inside:
         options = (
             "-o",
             "addopts=",
             "-p",
             "no:cacheprovider",
+            "-s",
             "-p",
             "no:terminal",
             "--hypothesis-seed=0",
@@ -276,7 +305,7 @@ def main() -> None:
         if mutants:
             tests = options.tests or near[package]
             print(f"{package}: {len(mutants)} mutants", flush=True)
-            pages.append(told(package, mutants, tried(mutants, tests)))
+            pages.append(told(package, mutants, tried(package, mutants, tests)))
     print("\n".join(["", *pages] if pages else ["no module to mutate"]))
 
 

@@ -6,16 +6,19 @@ pipelines, overlap and shared links make of larger ones is `tests/accuracy/test_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
 import pytest
-from estimated_plan import estimated
+from estimated_plan import choices, estimated
 from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication
 from foretrain.model.graph import Block, Model, Op, Tensor
+from foretrain.planning.estimator import Estimator
+from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
 from foretrain.simulate import Simulation, peak_memory, simulate_scenario
 from foretrain.testing.asking import ask
@@ -229,3 +232,185 @@ def test_split_states_are_reduced_to_their_owners_and_weights_gathered(zero):
     if zero:
         assert found.update[0] < estimated(whole).update[0]
         assert found.data[0] < estimated(whole).data[0]
+
+
+# --- whole steps ----------------------------------------------------------------------------------------
+
+TWO_NODES = "2 x dgx-a100-80gb"
+WIDE = (4096,) * 9  # eight layers
+SLOW_HOST = {"host_seconds_per_kernel": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("plan", "near"),
+    [
+        # nothing runs beside anything else: steps are sums
+        ("dp16", 1e-3),
+        ("dp16 zero1", 1e-3),
+        ("dp16 zero1 shard=8", 1e-3),
+        ("dp16 recompute=full", 1e-3),
+        ("dp16 zero1 offload=optimizer", 1e-3),
+        # stages wait for one another
+        ("pp2 dp8", 5e-3),
+        ("pp8 dp2", 0.01),
+        ("pp8 dp2 gpipe", 2e-3),
+        ("pp8 dp2 zb-h1", 0.03),
+        ("pp4 dp4 order=pp-tp-dp", 2e-3),
+        # reductions of every micro-batch beside the next
+        ("pp4 dp4 zero2", 0.03),
+    ],
+)
+def test_steps_of_an_ideal_stack_are_the_simulators(plan, near):
+    scenario = ideal(chain(*WIDE), plan, on=TWO_NODES, batch=64)
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=near)
+
+
+@pytest.mark.parametrize(
+    ("stack", "plan", "near"),
+    [
+        ("ddp", "dp16", 1e-3),
+        ("ddp", "dp16 zero1", 1e-3),
+        ("deepspeed", "dp16", 2e-3),
+        ("fsdp", "dp16", 1e-3),
+        ("fsdp", "dp16 zero3", 0.01),
+        ("horovod", "dp16", 1e-3),
+        ("horovod", "dp16 zero1", 1e-3),
+        ("torchtitan", "dp16", 1e-3),
+        ("torchtitan", "dp16 zero3", 0.02),
+    ],
+)
+def test_steps_of_data_parallel_stacks_are_the_simulators(stack, plan, near):
+    scenario = asked(chain(*WIDE), plan, on=TWO_NODES, batch=64, stack=stack)
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=near)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "near"),
+    [
+        ("moe", "dp16 ep8", 2e-3),
+        ("moe", "tp2 dp8 ep4", 0.01),
+        ("moe", "pp2 dp8 ep8", 0.01),
+        ("llama", "tp4 dp4", 0.02),
+        ("llama", "cp2 dp8", 2e-3),
+        ("llama", "tp2 pp2 dp4 sp", 0.01),
+    ],
+)
+def test_steps_of_split_blocks_are_the_simulators(model, plan, near):
+    scenario = ideal(tiny_model(model), plan, on=TWO_NODES, batch=64)
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=near)
+
+
+@pytest.mark.parametrize("plan", ["dp16", "pp2 dp8"])
+def test_a_slow_host_takes_as_long_as_it_issues_kernels(plan):
+    """A tenth of a millisecond a kernel is longer than any of these takes on a device."""
+    model = chain(*[256] * 9)
+    scenario = ideal(model, plan, on=TWO_NODES, batch=64, **SLOW_HOST)
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=0.05)
+    fast = ideal(model, plan, on=TWO_NODES, batch=64)
+    assert estimated(fast).seconds[0] < 0.5 * step
+
+
+def test_the_parts_of_an_estimate_add_up():
+    for plan in ("dp16", "pp4 dp4", "pp4 dp4 zero1", "pp2 vpp2 dp8"):
+        found = estimated(asked("gpt", plan, on=TWO_NODES, batch=64))
+        parts = found.work + found.pipeline + found.data + found.update
+        assert parts[0] == pytest.approx(found.seconds[0])
+        assert min(float(c[0]) for c in (found.work, found.data, found.update)) >= 0.0
+
+
+def test_plans_in_one_table_are_estimated_as_each_alone():
+    scenario = asked("gpt", "dp8", batch=32)
+    task = Task.of(scenario)
+    texts = ("dp8", "dp8 zero1", "dp8 zero3", "pp4 dp2", "pp4 gpipe dp2", "tp2 dp4", "dp8 recompute=full", "pp2 dp4 zero2")  # fmt: skip
+    words = [replace(task.words(text), micro=micro) for text in texts for micro in (1, 2)]
+    together = Estimator(task, only_fitting=False).estimate(choices(task, *words))
+    for row, one in enumerate(words):
+        alone_ = Estimator(task, only_fitting=False).estimate(choices(task, one))
+        for name in ("seconds", "memory", "usable", "work", "pipeline", "data", "update"):
+            told, own = getattr(together, name)[row], getattr(alone_, name)[0]
+            # of micro-batches in one table the larger grow from the smaller
+            assert told == pytest.approx(own, rel=1e-6), (one, name)
+
+
+def test_plans_that_do_not_fit_are_not_timed_unless_asked():
+    scenario = asked("gpt", "dp8", on="1 x dgx-a100-80gb", fragmentation=0.0, context_bytes=79.0 * 2**30)  # fmt: skip
+    task = Task.of(scenario)
+    table = choices(task, replace(task.words("dp8"), micro=1))
+    untimed = Estimator(task).estimate(table)
+    assert not untimed.fits[0]
+    assert untimed.seconds[0] == float("inf")
+    assert Estimator(task, only_fitting=False).estimate(table).seconds[0] < 1.0
+
+
+def test_plans_that_a_model_refuses_have_its_reason():
+    scenario = asked("gpt", "dp8")
+    task = Task.of(scenario)
+    table = choices(task, *(replace(task.words(text), micro=1) for text in ("tp8", "dp8")))
+    narrow = replace(task, workload=asked(chain(256, 255), "dp8").workload)
+    found = Estimator(narrow, only_fitting=False).estimate(table)
+    assert found.refused.tolist() == [0, -1]
+    assert "255" in found.refusal[0] or "tp" in found.refusal[0]
+    assert found.fits.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("stack", ["fsdp", "deepspeed"])
+def test_gathers_of_stages_on_one_node_take_longer_than_alone(stack):
+    """Four stages share the card of their node: weights that are not fetched ahead are waited for."""
+    apart = ideal(chain(*[2048] * 5), "pp4 dp4 zero3", on=ONE_NIC_EACH, stack=stack, prefetched_blocks=0)  # fmt: skip
+    near = ideal(chain(*[2048] * 5), "pp4 dp4 zero3 order=pp-tp-dp", on=ONE_NIC_EACH, stack=stack, prefetched_blocks=0)  # fmt: skip
+    inside, across = (estimated(s) for s in (apart, near))
+    assert across.seconds[0] > 5.0 * inside.seconds[0]
+    simulated = simulate_scenario(near).step_seconds
+    assert across.seconds[0] == pytest.approx(simulated, rel=0.35)
+
+
+def test_weights_of_reruns_are_gathered_once_more():
+    once, again = (
+        estimated(
+            ideal(
+                chain(*WIDE), "dp16 zero3 recompute=full", on=TWO_NODES, batch=64, gathers_rerun=g
+            )
+        )
+        for g in (False, True)
+    )
+    assert again.seconds[0] > once.seconds[0]
+
+
+def test_without_an_optimizer_nothing_is_updated():
+    scenario = ask(
+        chain(512, 512), on=NODE, plan="dp8", batch=8, optimizer="none", runtime_options=IDEAL
+    )
+    assert estimated(scenario).update[0] == 0.0
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=1e-3)
+
+
+def test_scatters_that_wait_for_backward_come_after_it():
+    model = chain(*WIDE)
+    soon, late = (
+        estimated(
+            ideal(
+                model,
+                "dp16 zero1",
+                on=TWO_NODES,
+                batch=16,
+                overlaps_gradients=True,
+                overlaps_scatters=o,
+            )
+        )
+        for o in (True, False)
+    )
+    assert late.data[0] > soon.data[0]
+
+
+def test_a_pipeline_without_blocking_sends_hides_them():
+    model = chain(*[4096] * 9)
+    words = {"on": TWO_NODES, "batch": 64, "host_seconds_per_kernel": 2e-5, "host_blocks_on_pipeline": True}  # fmt: skip
+    hidden, waited = (
+        estimated(ideal(model, "pp8 dp2", **words, overlaps_pipeline=o)) for o in (True, False)
+    )
+    assert waited.seconds[0] >= hidden.seconds[0]

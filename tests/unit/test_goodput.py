@@ -138,3 +138,8 @@ def test_faults_are_told_together() -> None:
     with pytest.raises(InputError) as caught:
         Interruptions(0.0, -1.0, -2.0)
     assert len(caught.value.faults) == 3
+
+
+def test_no_work_takes_no_time_and_a_free_checkpoint_is_written_always() -> None:
+    assert Interruptions(HOUR, 60.0, 300.0).expected(0.0) == 0.0
+    assert best_interval(HOUR, 0.0) == 0.0

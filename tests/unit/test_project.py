@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SHIPPED = ("engine/native/", "__pycache__/")
@@ -148,3 +149,14 @@ def test_the_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
         line.split(":")[0] for line in shown.splitlines() if line and not line.startswith(" ")
     ][4:]
     assert float(shown.split()[0]) == pytest.approx(float(ran.stdout.split()[0]), rel=0.1)
+
+
+def test_pre_commit_checks_what_make_lint_does() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0][
+        "hooks"
+    ]
+    told = {hook["entry"].removeprefix(".venv/bin/").removesuffix(" --force-exclude") for hook in hooks}  # fmt: skip
+    lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    assert lint is not None
+    made = {line.removeprefix("\t$(BIN)/").removesuffix(" .") for line in lint[1].splitlines()}
+    assert told == made

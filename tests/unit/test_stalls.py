@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.plans import tiny_model
 
+from foretrain.analysis.explain import explain
 from foretrain.analysis.prediction import STALLS
 from foretrain.analysis.stalls import stalls
 from foretrain.cluster.cluster import Cluster
@@ -152,3 +153,18 @@ def test_what_would_help_points_at_the_bottleneck():
     for remedy in p.what_would_help:
         assert remedy.speedup == pytest.approx(p.step_seconds / remedy.step_seconds)
         assert remedy.step_seconds < p.step_seconds
+
+
+def test_an_explanation_says_which_stage_is_slow_where_there_are_several_and_what_helps_most():
+    def told(document) -> str:
+        return " ".join(explain(document).paragraphs)
+
+    pipeline = told(predicted("llama", "pp4 dp2"))
+    assert "has the longest compute time" in pipeline
+    one = predicted("llama", "dp8")
+    alone = told(one)
+    assert "has the longest compute time" not in alone
+    assert f"{one.what_would_help[0].speedup:.2f}×" in alone
+    bare = {k: v for k, v in one.to_dict().items() if k != "what_would_help"}
+    assert "Memory peaks" in alone
+    assert "Largest gain" not in told(bare)

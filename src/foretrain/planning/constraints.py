@@ -99,7 +99,7 @@ def _value(word: str, name: str, text: str) -> Any:
     if name == "schedule" and text not in SCHEDULES:
         raise PlanError(f"{word}: unknown schedule.{hint(text, SCHEDULES)}")
     if name == "buckets" and text != "default":
-        return parse_bytes(text.upper())
+        return parse_bytes(text.upper().replace("IB", "iB"))
     return text
 
 

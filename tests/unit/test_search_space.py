@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from foretrain.testing.plans import tiny_model
+from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import PlanError

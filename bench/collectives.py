@@ -29,7 +29,7 @@ from distil_collectives import Campaign, Point  # noqa: E402
 from foretrain.analysis.uncertainty import scales  # noqa: E402
 from foretrain.arrays import Floats  # noqa: E402
 from foretrain.cost import curves  # noqa: E402
-from foretrain.cost.curves import Curve, share  # noqa: E402
+from foretrain.cost.curves import MeasuredCurve, share  # noqa: E402
 
 METHODS = ("curves", "alpha-beta", "NCCL tuner")
 MEAN_TARGET, P95_TARGET, GEOMEAN_TARGET = 0.03, 0.12, 0.02
@@ -53,7 +53,7 @@ class Scored:
 def score(campaign: Campaign) -> list[Scored]:
     """Fit on one half of the sizes, predict the other."""
     half = distil.fitted_half(campaign)
-    ours = {key: Curve(*knots) for key, knots in distil.completed(campaign, half).items()}
+    ours = {key: MeasuredCurve(*knots) for key, knots in distil.completed(campaign, half).items()}
     lines = {key: alpha_beta(campaign, [p for p in half if p[:3] == key]) for key in ours}
     held = sorted(set(campaign.medians) - set(half))
     return [

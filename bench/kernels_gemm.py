@@ -29,7 +29,7 @@ import gemm_readings as readings  # noqa: E402
 from gemm_readings import Readings  # noqa: E402
 
 from foretrain.arrays import Floats  # noqa: E402
-from foretrain.cost.compute.gemm import Table, constants, on_another, table_of  # noqa: E402
+from foretrain.cost.compute.gemm import GemmTable, constants, on_another, table_of  # noqa: E402
 from foretrain.cost.compute.roofline import Roofline  # noqa: E402
 from foretrain.model.ops.base import FORWARD, Kernel  # noqa: E402
 
@@ -71,10 +71,10 @@ def kernels(shape: Floats, form: str) -> list[Kernel]:
     ]
 
 
-def score(rows: Readings, recipe: distil.Recipe, known: dict[str, Table]) -> Score:
+def score(rows: Readings, recipe: distil.Recipe, known: dict[str, GemmTable]) -> Score:
     """Fit on one half of the shapes, predict the other; readings that time the call are left out."""
     seen = distil.half(rows)
-    table = Table.read(distil.fitted(rows.chosen(seen), recipe, known))
+    table = GemmTable.read(distil.fitted(rows.chosen(seen), recipe, known))
     known[f"{rows.device}.{rows.form}"] = table
     held = rows.chosen(~seen & (rows.seconds > 2.0 * rows.floor))
     plain = Roofline().seconds(kernels(held.shape, rows.form), readings.device(rows.device))
@@ -88,7 +88,7 @@ def score(rows: Readings, recipe: distil.Recipe, known: dict[str, Table]) -> Sco
 
 
 def scores(only: str | None = None) -> Iterator[Score]:
-    known: dict[str, Table] = {}
+    known: dict[str, GemmTable] = {}
     for kind, rows in distil.collections():
         recipe = distil.RECIPES[kind]
         name = f"{rows.device}.{rows.form}"

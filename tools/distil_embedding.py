@@ -17,7 +17,7 @@ import numpy as np
 from streaming_rows import FOLDER, MIB, ROOT, rows
 
 from foretrain.cluster.catalog import devices
-from foretrain.cost.compute.embedding import Table, estimate, hits
+from foretrain.cost.compute.embedding import EmbeddingTable, estimate, hits
 from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, Kernel
 from foretrain.model.ops.skew import seen
 from foretrain.model.zoo.dlrm import ROWS
@@ -79,7 +79,7 @@ def small_tables() -> list[Lookup]:
     return found
 
 
-def share(found: list[Lookup], known: Table) -> float:
+def share(found: list[Lookup], known: EmbeddingTable) -> float:
     """Of the memory bandwidth, median in log."""
     device = devices()[DEVICE]
     said = []
@@ -113,7 +113,7 @@ def wide() -> tuple[float, float]:
 
 
 def document() -> dict[str, object]:
-    known = Table(forward=1.0, backward=1.0, wide_forward=1.0, wide_backward=1.0, **FIXED)  # type: ignore[arg-type]
+    known = EmbeddingTable(forward=1.0, backward=1.0, wide_forward=1.0, wide_backward=1.0, **FIXED)  # type: ignore[arg-type]
     default = [one for one in profiled() if one.what.startswith("DLRM_default")]
     forward = [one for one in default if one.kernel.phase == FORWARD]
     backward = [one for one in default if one.kernel.phase != FORWARD]

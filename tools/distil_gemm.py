@@ -28,7 +28,7 @@ from scipy import sparse
 from scipy.sparse.linalg import cg, splu
 
 from foretrain.arrays import Floats
-from foretrain.cost.compute.gemm import Table, on_another
+from foretrain.cost.compute.gemm import GemmTable, on_another
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "gemm"
 DATE = "2026-11-16"
@@ -216,14 +216,14 @@ def broken_waves(shape: Floats, tile: tuple[int, int], count: int) -> Floats:
     return np.asarray(np.log(np.maximum(batch * m * n / (tile[0] * tile[1] * count), 1.0)))
 
 
-def fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[str, Any]:
+def fitted(rows: Readings, recipe: Recipe, known: Mapping[str, GemmTable]) -> dict[str, Any]:
     """The table of `rows` as it goes into a file; its spread is that of a quarter fitted without it."""
     apart = _hashed(rows)[:, 1] % 4 == 0
-    without = Table.read(_fitted(rows.chosen(~apart), recipe, known))
+    without = GemmTable.read(_fitted(rows.chosen(~apart), recipe, known))
     return {**_fitted(rows, recipe, known), "spread": _spread(without, rows.chosen(apart))}
 
 
-def _fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[str, Any]:
+def _fitted(rows: Readings, recipe: Recipe, known: Mapping[str, GemmTable]) -> dict[str, Any]:
     trusted = rows.chosen(rows.seconds > 2.0 * rows.floor) if rows.floor else rows
     knots = [np.log(np.array(axis, dtype=np.float64)) for axis in recipe.knots]
     at_knots = np.stack([x.ravel() for x in np.meshgrid(*knots, indexing="ij")], axis=1)
@@ -242,7 +242,7 @@ def _fitted(rows: Readings, recipe: Recipe, known: Mapping[str, Table]) -> dict[
     return _document(rows, recipe, shares, grid)
 
 
-def _scaled(table: Table, shape: Floats, rows: Readings) -> Floats:
+def _scaled(table: GemmTable, shape: Floats, rows: Readings) -> Floats:
     """Log seconds of another device at this one's rates."""
     device = readings.device(rows.device)
     peak = device.required_peak(rows.form)
@@ -351,7 +351,7 @@ def _packed(steps: Floats) -> str:
     return b64encode(compress(planes.tobytes(), 9)).decode("ascii")
 
 
-def _spread(table: Table, rows: Readings) -> float:
+def _spread(table: GemmTable, rows: Readings) -> float:
     """Standard deviation of the logarithm, by the median so that outliers do not count."""
     big = (rows.shape[:, 1:] >= 512).all(axis=1) & (rows.seconds > 2.0 * rows.floor)
     rest = np.log(table.seconds(*rows.shape[big].T) / rows.seconds[big])
@@ -362,14 +362,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="device.form of the one table to make")
     only = parser.parse_args().only
-    known: dict[str, Table] = {}
+    known: dict[str, GemmTable] = {}
     for kind, rows in collections():
         name = f"{rows.device}.{rows.form}"
         recipe = RECIPES[kind]
         if only and name not in (only, recipe.like, RECIPES["layers"].like):
             continue
         found = fitted(rows, recipe, known)
-        known[name] = Table.read(found)
+        known[name] = GemmTable.read(found)
         (TARGET / f"{name}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
         print(f"{name}: {len(rows)} readings, tiles {found['tiles']}, spread {found['spread']}")
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.catalog import nodes
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.contention import crowd
-from foretrain.cost.curves import Curve, Key, Table, shipped
+from foretrain.cost.contention import contended
+from foretrain.cost.curves import CurveTable, Key, MeasuredCurve, shipped
 from foretrain.cost.network import Network
 
 SIZES = 2.0 ** np.arange(20, 30)
@@ -26,7 +26,7 @@ SIZES = 2.0 ** np.arange(20, 30)
 class Modelled(Network):
     """A network that knows no curve."""
 
-    def curves(self, library: str, domains: int) -> tuple[Table, ...]:
+    def curves(self, library: str, domains: int) -> tuple[CurveTable, ...]:
         return ()
 
 
@@ -35,14 +35,14 @@ def off() -> dict[str, NDArray[np.float64]]:
     found: dict[str, list[float]] = {}
     for (device, ranks, collective), curve, machine in _placed():
         group = np.arange(ranks)[None, :]
-        asked = crowd(Modelled(Cluster.of(f"1 x {machine}")), group, collective, "nccl")
+        asked = contended(Modelled(Cluster.of(f"1 x {machine}")), group, collective, "nccl")
         found.setdefault(device, []).extend(
             float(np.log(asked.seconds(size)[0] / float(curve.at(size)))) for size in SIZES.tolist()
         )
     return {device: np.array(values) for device, values in found.items()}
 
 
-def _placed() -> Iterator[tuple[Key, Curve, str]]:
+def _placed() -> Iterator[tuple[Key, MeasuredCurve, str]]:
     for key, curve in shipped().curves.items():
         able = (
             name

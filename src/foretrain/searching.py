@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretrain.adapters.write import expect_target
-from foretrain.analysis.answer import Table
+from foretrain.analysis.answer import TableAnswer
 from foretrain.asked import OF_JOBS, command_line
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
@@ -22,11 +22,11 @@ from foretrain.planning import constraints, explain, planner
 from foretrain.planning.document import document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.explain import Explanation
+from foretrain.planning.layerwise import with_walks
 from foretrain.planning.more_nodes import Larger, larger
-from foretrain.planning.planner import Progress, Ranked, SearchResult
-from foretrain.planning.survey import OBJECTIVES
+from foretrain.planning.partial_result import OBJECTIVES
+from foretrain.planning.planner import Ranked, RankedPlans, SearchStatus
 from foretrain.planning.task import Task
-from foretrain.planning.walked import with_walks
 from foretrain.resolving import Request, resolve
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured
@@ -39,7 +39,7 @@ GOALS = (*OBJECTIVES, "pareto")
 
 
 @dataclass(frozen=True, repr=False)
-class Found(Table, SearchResult):
+class SearchResult(TableAnswer, RankedPlans):
     """A search's result and what can be asked of it."""
 
     where: tuple[str, ...] = ()
@@ -107,8 +107,8 @@ def search(
     state: str | Path | None = None,
     restart: bool = False,
     seed: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Found:
+    progress: Callable[[SearchStatus], None] | None = None,
+) -> SearchResult:
     """Search for the best plans and explain why others are slower. All plans are estimated, the best are simulated.
 
     The keywords have the same meaning as for `predict`; the plan is what is searched for.
@@ -163,8 +163,8 @@ def search(
         result = wanted.walked(result)
     if objective == "pareto":
         result = replace(result, objective=objective, best=wanted.front(result))
-    own = {field.name: getattr(result, field.name) for field in fields(SearchResult)}
-    return Found(**own, where=pinned, said=said)
+    own = {field.name: getattr(result, field.name) for field in fields(RankedPlans)}
+    return SearchResult(**own, where=pinned, said=said)
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,14 @@ class _Wanted:
     where: tuple[str, ...]
     objective: str
     top: int
-    progress: Callable[[Progress], None] | None
+    progress: Callable[[SearchStatus], None] | None
 
     @property
     def ranked_by(self) -> str:
         """Plans of a front are looked for from its fast end."""
         return "time" if self.objective == "pareto" else self.objective
 
-    def searched(self, executor: Executor, state: str | Path | None, restart: bool) -> SearchResult:
+    def searched(self, executor: Executor, state: str | Path | None, restart: bool) -> RankedPlans:
         asked: dict[str, Any] = {
             "where": self.where,
             "objective": self.ranked_by,
@@ -195,13 +195,13 @@ class _Wanted:
         with Journal(state, key, restart=restart) as journal:
             return planner.search(self.task, **asked, **more, journal=journal)
 
-    def walked(self, result: SearchResult) -> SearchResult:
+    def walked(self, result: RankedPlans) -> RankedPlans:
         """The same with plans whose layers differ."""
         pinned, tell = constraints.parse(self.where), partial(self._tell, result)
         best = with_walks(self.task, result.best, pinned, self.ranked_by, self.top, tell)
         return replace(result, best=best)
 
-    def front(self, result: SearchResult) -> tuple[Ranked, ...]:
+    def front(self, result: RankedPlans) -> tuple[Ranked, ...]:
         """Plans spread over the front, simulated; fastest first, each with less memory than those before it."""
         known = {row.plan.text for row in result.best}
         rows = [row for row in spread(result.pareto, self.top) if row.plan not in known]
@@ -216,9 +216,9 @@ class _Wanted:
                 kept.append(one)
         return tuple(spread(kept, self.top))
 
-    def _tell(self, result: SearchResult, done: int, count: int) -> None:
+    def _tell(self, result: RankedPlans, done: int, count: int) -> None:
         if self.progress is not None:
-            self.progress(Progress(0, 0, result.plans_valid, None, result.seconds, done, count))
+            self.progress(SearchStatus(0, 0, result.plans_valid, None, result.seconds, done, count))
 
 
 def _peak(row: Ranked) -> float:

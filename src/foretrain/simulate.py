@@ -15,11 +15,11 @@ from foretrain import __version__, engine
 from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import headroom_note, memory, notes
 from foretrain.analysis.operators import busiest_operators, executed_flops
-from foretrain.analysis.prediction import Late, LinkUse, Memory, Money, Prediction
+from foretrain.analysis.prediction import Lazy, LinkUse, Memory, Money, Prediction
 from foretrain.analysis.sensitivity import remedies
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import critical_path, timeline
-from foretrain.analysis.uncertainty import Known, trust
+from foretrain.analysis.uncertainty import KnownFacts, trust
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile import ExecutionGraph, compile_step
 from foretrain.cost.collectives import chosen
@@ -27,7 +27,7 @@ from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.cost import Costs, cost_graph
 from foretrain.cost.drift import with_waits
 from foretrain.cost.host import chain_clock
-from foretrain.cost.items import Known as Costed
+from foretrain.cost.items import CostedItems
 from foretrain.cost.network import Network, network_of
 from foretrain.engine import Program, Run
 from foretrain.model.ops import training_flops
@@ -97,7 +97,7 @@ def cost_scenario(
     scenario: Scenario,
     graph: ExecutionGraph,
     compute: ComputeModel | None = None,
-    known: Costed | None = None,
+    known: CostedItems | None = None,
 ) -> Costs:
     """What the graph's tasks cost on the scenario's cluster; `known` as in `cost_graph`."""
     network, cluster = network_for(scenario), scenario.cluster
@@ -202,7 +202,7 @@ def _prediction(simulated: Simulation) -> Prediction:
         stalls=mean,
         stalls_by_stage=by_stage,
         bottleneck=max(mean, key=lambda name: mean[name]),
-        what_would_help=Late(
+        what_would_help=Lazy(
             partial(
                 remedies,
                 graph,
@@ -224,8 +224,8 @@ def _prediction(simulated: Simulation) -> Prediction:
         provenance=_provenance(scenario, costs),
         question=scenario.to_dict(),
         timeline=line,
-        critical_path=Late(partial(critical_path, line)),
-        links=Late(partial(_links, scenario, graph, costs, step)),
+        critical_path=Lazy(partial(critical_path, line)),
+        links=Lazy(partial(_links, scenario, graph, costs, step)),
         operators=busiest_operators(graph, costs),
         job=job,
     )
@@ -264,9 +264,9 @@ def _links(
     return link_use(graph, costs, name, step, counts=costs.network_routes.count)
 
 
-def known_of(scenario: Scenario) -> Known:
+def known_of(scenario: Scenario) -> KnownFacts:
     """What the scenario says, as far as it decides how sure its answer can be."""
-    return Known(
+    return KnownFacts(
         devices=scenario.cluster.device_count,
         nodes=scenario.cluster.node_count,
         has_experts=scenario.workload.model.has_experts,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from foretrain.analysis.answer import Table
+from foretrain.analysis.answer import TableAnswer
 from foretrain.analysis.prediction import Prediction
 from foretrain.asked import ClusterLike, ModelLike, Options, word_of
 from foretrain.errors import InputError
@@ -71,7 +71,7 @@ class Point:
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Table):
+class Sweep(TableAnswer):
     """`points` in the order of the values, the last of `varied` running fastest."""
 
     varied: tuple[str, ...]

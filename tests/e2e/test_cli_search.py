@@ -19,8 +19,8 @@ import foretrain
 from foretrain.cli import run
 from foretrain.cli.progress import SearchProgress, line
 from foretrain.planning import planner
-from foretrain.planning.planner import Progress
-from foretrain.planning.survey import Seen
+from foretrain.planning.partial_result import EstimatedPlan
+from foretrain.planning.planner import SearchStatus
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b, zero<=1"
 ASK = ["search", "gpt2", "--on", "1 x dgx-a100-80gb", "--batch", "32", "--where", FEW]
@@ -237,15 +237,15 @@ def test_a_terminal_shows_progress_and_takes_ctrl_c(tmp_path: Path) -> None:
 
 # --- progress -----------------------------------------------------------------------------------------
 
-SEEN = Seen("dp8 zero1", 0.0306, 5e9, 8e10, 0.02, 0.0, 0.005, 0.005)
+SEEN = EstimatedPlan("dp8 zero1", 0.0306, 5e9, 8e10, 0.02, 0.0, 0.005, 0.005)
 
 
 def test_the_line_of_progress() -> None:
-    assert line(Progress(5, 8, 21_570, SEEN, 10.0)) == (
+    assert line(SearchStatus(5, 8, 21_570, SEEN, 10.0)) == (
         "plans 21,570, part 5 of 8, 6 s left, best 30.60 ms (dp8 zero1)"
     )
-    assert line(Progress(1, 8, 0, None, 2.0)) == "plans 0, part 1 of 8, 14 s left"
-    assert line(Progress(0, 0, 99, SEEN, 2.0, 3, 16)) == "plans 99, simulating 3 of 16"
+    assert line(SearchStatus(1, 8, 0, None, 2.0)) == "plans 0, part 1 of 8, 14 s left"
+    assert line(SearchStatus(0, 0, 99, SEEN, 2.0, 3, 16)) == "plans 99, simulating 3 of 16"
 
 
 def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +261,6 @@ def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr("foretrain.cli.progress.QUIET_SECONDS", 0.0)
         with SearchProgress(quiet=quiet) as shown:
-            shown(Progress(5, 8, 21_570, SEEN, 10.0))
+            shown(SearchStatus(5, 8, 21_570, SEEN, 10.0))
         assert ("plans 21,570" in stream.getvalue()) == is_there
         assert shown.reached() == "21,570 plans in 5 of 8 parts of the search"

@@ -49,14 +49,14 @@ from pathlib import Path
 from foretrain.planning.inputs import Key
 from foretrain.planning.journal import Journal
 from foretrain.planning.planner import Score
-from foretrain.planning.survey import Survey
+from foretrain.planning.partial_result import PartialResult
 
 folder = Path(sys.argv[1])
 KEY = Key("d" * 64, {"model": "gpt2"})
 connect = sqlite3.connect
 
 def survey(number):
-    return Survey(number, number, {"x" * 3000: number})
+    return PartialResult(number, number, {"x" * 3000: number})
 
 def write(path, parts):
     with Journal(path, KEY) as journal:

@@ -28,10 +28,10 @@ from foretrain.compile.segment import Segment
 from foretrain.errors import InputError
 from foretrain.planning.choices import lone
 from foretrain.planning.estimator import Estimator
-from foretrain.planning.fleet import Fleet, fleet
 from foretrain.planning.footprint import static, workspace
 from foretrain.planning.hosts import issue_seconds
 from foretrain.planning.layers import chain_seconds
+from foretrain.planning.plan_batch import PlanBatch, plan_batch
 from foretrain.planning.replicas import Replicas
 from foretrain.planning.sends import sends
 from foretrain.planning.task import Task
@@ -66,7 +66,7 @@ def questions(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
     }
 
 
-def stages(family: str, words: dict[str, object]) -> tuple[Fleet, Compiled]:
+def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
     """A plan as the search has it and as the compiler has it."""
     try:
         scenario = ask(FAMILIES[family], **words)
@@ -79,7 +79,7 @@ def stages(family: str, words: dict[str, object]) -> tuple[Fleet, Compiled]:
     estimator = Estimator(task, only_fitting=False)
     rows, known = estimator.states(choices)
     assert rows[0] >= 0, f"the compiler takes {plan.text}, the search does not: {known.refused}"
-    return fleet(estimator.shares, choices, known, rows, estimator.exchanges), compiled
+    return plan_batch(estimator.shares, choices, known, rows, estimator.exchanges), compiled
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def same(search: object, compiler: object, floor: float = 0.0) -> None:
     assert one.reshape(-1) == pytest.approx(other.reshape(-1), rel=NEAR, abs=floor or 1e-9)
 
 
-def model_states_and_buffers(f: Fleet, compiled: Compiled) -> None:
+def model_states_and_buffers(f: PlanBatch, compiled: Compiled) -> None:
     kept, gradients, unreduced = static(f)
     held = [p.stage for p in compiled.programs]
     same(kept[0], [s.weights + s.optimizer + s.buffers for s in held])
@@ -118,7 +118,7 @@ def model_states_and_buffers(f: Fleet, compiled: Compiled) -> None:
     same(unreduced[0], [p.update.workspace for p in compiled.programs])
 
 
-def activations_and_what_is_sent(f: Fleet, compiled: Compiled) -> None:
+def activations_and_what_is_sent(f: PlanBatch, compiled: Compiled) -> None:
     layers = f.layers
     ahead, back = compiled.segments(FORWARD), compiled.segments(BACKWARD)
     same(f.by_part(layers.saved)[0], [s.memory for s in ahead])
@@ -129,7 +129,7 @@ def activations_and_what_is_sent(f: Fleet, compiled: Compiled) -> None:
     same(sends(f).size[0], sent)
 
 
-def updates(f: Fleet, compiled: Compiled) -> None:
+def updates(f: PlanBatch, compiled: Compiled) -> None:
     states, none = f.task.states, np.zeros((1, f.stages))
     groups = [f.weights_of(kind) for kind in f.kinds_held]
     kernels = compiled.updates("optimizer.update")
@@ -149,7 +149,7 @@ def updates(f: Fleet, compiled: Compiled) -> None:
         same(issued, [sum(w.kernel.shape[0] for w in ws) for ws in launches])
 
 
-def gathers_of_weights(f: Fleet, compiled: Compiled) -> None:
+def gathers_of_weights(f: PlanBatch, compiled: Compiled) -> None:
     states = f.task.states
     blocks = sum(np.asarray(states.gathered(f.block_weights(kind))) for kind in f.kinds_held)
     same(
@@ -157,7 +157,7 @@ def gathers_of_weights(f: Fleet, compiled: Compiled) -> None:
     )
 
 
-def buckets_of_gradients(f: Fleet, compiled: Compiled) -> None:
+def buckets_of_gradients(f: PlanBatch, compiled: Compiled) -> None:
     runtime = f.task.runtime
     if runtime.cycle_seconds or runtime.synchronises_at != "gradient":
         return  # fused by time: the engine's clock decides
@@ -174,7 +174,7 @@ def buckets_of_gradients(f: Fleet, compiled: Compiled) -> None:
     same(pieces, [len(sizes) for sizes in found])
 
 
-def seconds_of_kernels_and_exchanges_in_blocks(f: Fleet, compiled: Compiled) -> None:
+def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled) -> None:
     task, layers = f.task, f.layers
     if layers.copied.any() and f.ties.is_stored_before.any():
         return  # copies of a gathered weight that another shares the storage of count twice in the search

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from foretrain.planning.executors import Executor, Work
-from foretrain.planning.planner import SearchResult
+from foretrain.planning.planner import RankedPlans
 from foretrain.planning.task import Task
 from foretrain.scenario import plain
 from foretrain.testing.asking import ask
@@ -20,7 +20,7 @@ def small_task() -> Task:
     return Task(asked.workload, asked.cluster, asked.runtime)
 
 
-def substance(result: SearchResult) -> dict[str, Any]:
+def substance(result: RankedPlans) -> dict[str, Any]:
     """All of a result but how long it took and what happened on the way; floats to the last bit."""
     return {
         "valid": result.plans_valid,

@@ -12,13 +12,13 @@ import pytest
 
 import foretrain
 from foretrain.analysis.answer import Answer
-from foretrain.analysis.answer import Table as TableAnswer
+from foretrain.analysis.answer import TableAnswer as TableAnswer
 from foretrain.cli import run
 from foretrain.errors import InputError
 from foretrain.measurement.data import DataReport, DataRow
-from foretrain.measurement.links import LinkReport, LinkRow, Shape
+from foretrain.measurement.links import LinkReport, MeasuredLink, Shape
 from foretrain.measurement.needs import Need
-from foretrain.measurement.ops import OpsReport, Row
+from foretrain.measurement.ops import OpRow, OpsReport
 from foretrain.model.ops.base import Kernel
 from foretrain.report import DOCUMENTS, RENDERERS, document_of, render, words
 from foretrain.report.document import Bar, Document, Facts, Lines, Table
@@ -35,8 +35,8 @@ CASE = {"id": "x/1", "group": "x", "predicted": 1.1, "measured": 1.0, "interval"
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Answer]:
     a = foretrain.predict("gpt2", on=ON, plan="dp8", batch=64)
-    link = LinkRow("all_reduce", 1024, Shape((0, 1), 1), 1e-4, 0.01, 5, False)
-    more = LinkRow("all_reduce", 4096, Shape((0, 1), 1), 2e-4, 0.01, 5, False)
+    link = MeasuredLink("all_reduce", 1024, Shape((0, 1), 1), 1e-4, 0.01, 5, False)
+    more = MeasuredLink("all_reduce", 4096, Shape((0, 1), 1), 2e-4, 0.01, 5, False)
     return {
         "Prediction": a,
         "FitAnswer": foretrain.fit("llama3-8b", on=ON, plan="dp8", batch=8, micro_batch=1, seq=8192),
@@ -50,7 +50,7 @@ def answers() -> dict[str, Answer]:
             "gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8
         ),
         "ValidationReport": ValidationReport({"x": FIGURES}, FIGURES, [CASE]),
-        "OpsReport": OpsReport((Row(NEED, 1e-3, 0.01, 5, False, True),), (), 1e-6, "cpu", 1, "store.sqlite"),
+        "OpsReport": OpsReport((OpRow(NEED, 1e-3, 0.01, 5, False, True),), (), 1e-6, "cpu", 1, "store.sqlite"),
         "LinkReport": LinkReport((link, more), (), 0, "gloo", 2, 1, "store.sqlite"),
         "DataReport": DataReport((DataRow("fetch", "cold", 1e6, 1.0, 0.0, 5, False),), "store.sqlite"),
     }  # fmt: skip

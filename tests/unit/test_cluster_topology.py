@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrain.cluster import Cluster, Interconnect, Network, NetworkEdge, Site, catalog
+from foretrain.cluster import Cluster, ClusterNetwork, Interconnect, NetworkEdge, Site, catalog
 from foretrain.cluster.routing import Edge, graph_fabric
 from foretrain.cluster.topologies import INTERCONNECTS, NETWORKS
 from foretrain.errors import ClusterError
@@ -27,9 +27,9 @@ def site(ports: int, rate: float = 10e9) -> Site:
     return Site(np.full(ports, rate), np.full(ports, 1e-6), np.arange(ports))
 
 
-def ring(nodes: int) -> Network:
+def ring(nodes: int) -> ClusterNetwork:
     edges = tuple(NetworkEdge((n, (n + 1) % nodes), 10e9, 1e-6) for n in range(nodes))
-    return Network("ethernet", "graph", edges=edges)
+    return ClusterNetwork("ethernet", "graph", edges=edges)
 
 
 @pytest.mark.parametrize("name", list(INTERCONNECTS))
@@ -46,7 +46,9 @@ def test_every_interconnect_builder_joins_its_ports(name, ports):
 @pytest.mark.parametrize("ports", [2, 3, 8])
 def test_every_network_builder_joins_its_ports(name, ports):
     given = (("p", 0.9),) if name == "random" else ()
-    network = ring(ports) if name == "graph" else Network("infiniband", name, parameters=given)
+    network = (
+        ring(ports) if name == "graph" else ClusterNetwork("infiniband", name, parameters=given)
+    )
     check_fabric(NETWORKS[name](site(ports), network), is_shortest=name != "dragonfly")
 
 

@@ -10,8 +10,8 @@ import pytest
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost.collectives import (
     ALGORITHMS,
+    CollectiveProgram,
     Flows,
-    Program,
     Round,
     Steps,
     algorithms_for,
@@ -19,7 +19,7 @@ from foretrain.cost.collectives import (
     tuner,
 )
 from foretrain.cost.collectives.ring import Ring
-from foretrain.cost.collectives.selector import Wiring, protocols, select
+from foretrain.cost.collectives.selector import GroupTopology, protocols, select
 from foretrain.cost.collectives.terms import incast_factor, max_rate_seconds, ramped
 from foretrain.cost.network import Network
 from foretrain.errors import Bug, InputError
@@ -72,7 +72,7 @@ class Deaf(Ring):
         keep = near.src < near.dst
         if len(layout) < 4:
             return whole
-        return Program(
+        return CollectiveProgram(
             whole.ranks,
             (Round(near.src[keep], near.dst[keep], near.bytes[keep]),) * len(whole.rounds),
         )
@@ -171,7 +171,7 @@ def test_neighbours_exchange_in_both_directions_at_once():
 
 # --- the selector ---------------------------------------------------------------------------------------
 
-WIRING = Wiring(ranks=8, domains=1, link_family="nvlink", rate=240e9)
+WIRING = GroupTopology(ranks=8, domains=1, link_family="nvlink", rate=240e9)
 
 
 def test_long_messages_run_at_the_links_rate():
@@ -187,7 +187,7 @@ def test_short_messages_take_the_protocol_of_least_latency():
 
 
 def test_several_nodes_take_a_tree_for_short_messages_and_a_ring_for_long_ones():
-    wide = Wiring(ranks=32, domains=4, link_family="nvlink", rate=100e9)
+    wide = GroupTopology(ranks=32, domains=4, link_family="nvlink", rate=100e9)
     assert select("all_reduce", 1e4, wide, "nccl").algorithm == "tree"
     assert select("all_reduce", 1e11, wide, "nccl").algorithm == "ring"
 
@@ -206,7 +206,7 @@ def test_more_bytes_never_take_less_time(library, collective):
 
 def nccl(size, collective="all_reduce", **wiring):
     known = {"ranks": 8, "domains": 1, "link_family": "nvlink", "rate": 369e9, **wiring}
-    return select(collective, size, Wiring(**known), "nccl")
+    return select(collective, size, GroupTopology(**known), "nccl")
 
 
 def test_switches_reduce_from_hopper_on():
@@ -238,13 +238,13 @@ def test_switches_of_several_nodes_are_joined_by_trees():
 )
 def test_the_low_latency_protocol_has_a_ceiling(architecture, most):
     """llMaxBws of NCCL's tuner: bus bandwidth of LL on one node however fast the links."""
-    wiring = Wiring(8, 1, "nvlink", 1e13, architecture=architecture)
+    wiring = GroupTopology(8, 1, "nvlink", 1e13, architecture=architecture)
     choice = select("all_reduce", 1e9, wiring, "nccl", chosen({"all_reduce": "ring/LL"}))
     assert choice.seconds(1e13) - choice.latency == pytest.approx(2 * 7 / 8 * 1e9 / most, rel=1e-9)
 
 
 def test_channels_bound_ll128_and_trees():
-    slow = Wiring(8, 1, "nvlink", 1e12, architecture="ampere", channels=2)
+    slow = GroupTopology(8, 1, "nvlink", 1e12, architecture="ampere", channels=2)
     choice = select("all_reduce", 1e9, slow, "nccl", chosen({"all_reduce": "ring/LL128"}))
     assert choice.seconds(1e12) - choice.latency == pytest.approx(1.75e9 / 40e9, rel=1e-9)
     choice = select("all_reduce", 2.0**32, slow, "nccl", chosen({"all_reduce": "tree/Simple"}))
@@ -266,7 +266,7 @@ def test_trees_are_corrected_by_message_size():
 
 # MPICH's thresholds (Thakur et al. 2005) where every pattern is routed.
 ROUTED = tuple((a.pattern, 10e9) for a in ALGORITHMS)
-HOSTS = Wiring(ranks=16, domains=16, link_family="default", rate=10e9, rates=ROUTED)
+HOSTS = GroupTopology(ranks=16, domains=16, link_family="default", rate=10e9, rates=ROUTED)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_mpi_follows_its_thresholds(collective, size, algorithm):
 
 
 def test_small_broadcasts_stay_binomial_for_few_ranks():
-    few = Wiring(4, 4, "default", 10e9, rates=ROUTED)
+    few = GroupTopology(4, 4, "default", 10e9, rates=ROUTED)
     assert select("broadcast", 1e6, few, "mpi").algorithm == "binomial"
 
 
@@ -340,7 +340,7 @@ def test_senders_share_a_port_up_to_their_own_rate():
 
 def test_the_ceiling_of_a_sender_gives_the_max_rate_model():
     """k groups of one rank per node over one port: max-min sharing under the ceiling is min(R_N, k·R_C)/k."""
-    choice = select("all_reduce", 1e9, Wiring(2, 2, "default", 100e9), "gloo")
+    choice = select("all_reduce", 1e9, GroupTopology(2, 2, "default", 100e9), "gloo")
     assert choice.max_rate == 4e9
     for groups in (1, 2, 5):
         share = min(choice.max_rate, 10e9 / groups)
@@ -353,10 +353,13 @@ def test_incast_hurts_tcp_only():
     assert incast_factor(9, 0.05, 1.0) == pytest.approx(1.4)
     assert incast_factor(100, 0.05, 1.0) == 2.0
     star = {"ranks": 8, "domains": 8, "link_family": "default", "rate": 1e9}
-    tcp = select("parameter_server", 1e8, Wiring(**star, transport="tcp"), "gloo")
-    rdma = select("parameter_server", 1e8, Wiring(**star, transport="rdma"), "gloo")
+    tcp = select("parameter_server", 1e8, GroupTopology(**star, transport="tcp"), "gloo")
+    rdma = select("parameter_server", 1e8, GroupTopology(**star, transport="rdma"), "gloo")
     assert tcp.volume == pytest.approx(1.3 * rdma.volume)  # seven senders at once
-    ring = [select("all_reduce", 1e8, Wiring(**star, transport=t), "gloo") for t in ("tcp", "rdma")]
+    ring = [
+        select("all_reduce", 1e8, GroupTopology(**star, transport=t), "gloo")
+        for t in ("tcp", "rdma")
+    ]
     assert ring[0] == ring[1]
 
 
@@ -377,7 +380,7 @@ def test_senders_that_meet_in_one_port(collective, senders):
 
 
 def test_routed_patterns_are_taken_even_if_the_library_prefers_others():
-    known = Wiring(8, 8, "default", 1e9, rates=(("chain broadcast", 1e9),))
+    known = GroupTopology(8, 8, "default", 1e9, rates=(("chain broadcast", 1e9),))
     assert select("broadcast", 1e6, known, "gloo").algorithm == "chain"
 
 

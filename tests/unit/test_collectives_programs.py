@@ -14,7 +14,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cost.collectives import ALGORITHMS, Matrix, algorithms_for
 from foretrain.cost.collectives.binomial import Binomial
 from foretrain.cost.collectives.bruck import Bruck, Pat
-from foretrain.cost.collectives.chain import Chain
+from foretrain.cost.collectives.chain import ChainAlgorithm
 from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise
 from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
 from foretrain.cost.collectives.halving_doubling import (
@@ -168,7 +168,7 @@ def test_a_hierarchy_is_the_sum_of_its_phases(domains, each):
 @pytest.mark.parametrize("layout", [flat(8), evenly(2, 4), np.array([0, 0, 1, 1, 1])])
 def test_chains_pay_their_length_once(collective, layout):
     """k chunks: (n - 2 + k) rounds of M/k, so the buffer once for many chunks."""
-    chain, n = Chain(collective), len(layout)
+    chain, n = ChainAlgorithm(collective), len(layout)
     assert len(chain.program(collective, M, layout, 1000).rounds) == n - 2 + 1000
     seconds = chain.program(collective, M, layout, 1000).seconds(0.0, BETA)
     assert seconds == pytest.approx(M * BETA, rel=2e-2)

@@ -300,16 +300,16 @@ def test_a_strided_convolution_keeps_its_whole_input():
     """The stem reads 224 x 224 pixels though it makes 112 x 112."""
     from foretrain.compile.passes.communicate import Setting, communicate
     from foretrain.compile.passes.partition import partition
-    from foretrain.model.ops.base import Choices
+    from foretrain.model.ops.base import KernelChoices
     from foretrain.model.precision import precision
     from foretrain.plan.mesh import Mesh
-    from foretrain.plan.strategy import Node
+    from foretrain.plan.strategy import StrategyNode
     from foretrain.runtime import runtime
 
     mesh = Mesh((("dp", 1),))
     block = load_model("resnet50").blocks[0]
-    setting = Setting({"dp": 1}, {}, precision("bf16"), Choices(), runtime("ddp"))
-    program = communicate(block, partition(block, 0, Node(), mesh, 1, 1), (), setting)
+    setting = Setting({"dp": 1}, {}, precision("bf16"), KernelChoices(), runtime("ddp"))
+    program = communicate(block, partition(block, 0, StrategyNode(), mesh, 1, 1), (), setting)
     assert dict(program.ops[0].saved)["images"] == 224 * 224 * 3 * TWO_BYTES
 
 

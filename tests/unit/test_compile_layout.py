@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from foretrain.compile.layout import Layout, overlap_bytes, transition
+from foretrain.compile.layout import TensorLayout, overlap_bytes, transition
 
 SIZES = {"a": 2, "b": 4, "one": 1}
 FULL = 64.0
 
 
-def steps(have: Layout, want: Layout) -> list[tuple[str, tuple[str, ...], float]]:
+def steps(have: TensorLayout, want: TensorLayout) -> list[tuple[str, tuple[str, ...], float]]:
     return [
         (c.collective, c.group.axes, c.bytes)
         for c in transition(have, want, FULL, SIZES, "reshard")
     ]
 
 
-def layout(*axes: str, partial: str = "") -> Layout:
-    return Layout(tuple(tuple(a.split()) for a in axes), tuple(partial.split()))
+def layout(*axes: str, partial: str = "") -> TensorLayout:
+    return TensorLayout(tuple(tuple(a.split()) for a in axes), tuple(partial.split()))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from foretrain.cost.compute.calibrated import Calibrated
 from foretrain.cost.compute.estimate import names, stored
 from foretrain.model import zoo
 from foretrain.model.ops import family
-from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel
+from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices
 from foretrain.model.precision import precision
 from foretrain.testing.cost import check_compute_model
 
@@ -229,13 +229,13 @@ def test_grouped_products_nobody_measured() -> None:
 def test_the_runtime_chooses_the_kernel(word: str, kind: str) -> None:
     model = zoo.build("llama3-8b")
     op = next(op for block in model.blocks for op in block.ops if op.kind == "attention")
-    number, choices = precision("bf16"), Choices(attention=word)
+    number, choices = precision("bf16"), KernelChoices(attention=word)
     (forward,) = family(op).forward(op, number, choices)
     (backward,) = family(op).backward(op, number, choices)
     assert forward.kind == backward.kind == kind
     assert backward.flops == 2.5 * forward.flops
     kept = family(op).saved(op, number, choices)
-    assert kept == family(op).saved(op, number, Choices(attention="flash"))
+    assert kept == family(op).saved(op, number, KernelChoices(attention="flash"))
     chosen, _, warnings = stack_of_run("nemo", {"attention": word})
     assert chosen.attention == word
     assert not any("attention" in line for line in warnings)

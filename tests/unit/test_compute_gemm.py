@@ -51,7 +51,7 @@ def test_a_table_says_where_it_comes_from(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLED)
 def test_a_table_never_falls(name: str) -> None:
-    table = products.Table.read(stored("gemm", name))
+    table = products.GemmTable.read(stored("gemm", name))
     assert np.isfinite(table.grid).all()
     for axis in range(table.grid.ndim):
         assert (np.diff(table.grid, axis=axis) >= 0).all()
@@ -61,7 +61,7 @@ def test_a_table_never_falls(name: str) -> None:
 @pytest.mark.parametrize("name", TABLED)
 def test_more_work_is_never_quicker(name: str) -> None:
     """Everywhere, in every dim, inside the table and far outside."""
-    table = products.Table.read(stored("gemm", name))
+    table = products.GemmTable.read(stored("gemm", name))
     sizes = np.unique(np.geomspace(1, 400_000, 400).round())
     for other in ((1, 1), (64, 4096), (4096, 64), (4096, 4096), (100_000, 777)):
         for batch in (1.0, 16.0):
@@ -78,7 +78,7 @@ def test_more_work_is_never_quicker(name: str) -> None:
 @pytest.mark.parametrize("name", TABLED)
 def test_a_larger_batch_is_never_quicker(name: str) -> None:
     """Where the batch is an axis of the table, and where it lengthens a side."""
-    table = products.Table.read(stored("gemm", name))
+    table = products.GemmTable.read(stored("gemm", name))
     batches = np.unique(np.geomspace(1, 300_000, 300).round())
     for shape in ((1.0, 1.0, 1.0), (64.0, 512.0, 512.0), (2048.0, 2048.0, 96.0)):
         found = table.seconds(batches, *(np.full(len(batches), size) for size in shape))
@@ -87,7 +87,7 @@ def test_a_larger_batch_is_never_quicker(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLED)
 def test_huge_products_run_at_a_saturated_rate(name: str) -> None:
-    table = products.Table.read(stored("gemm", name))
+    table = products.GemmTable.read(stored("gemm", name))
     for size in (16384.0, 65536.0, 500_000.0):
         cube = np.full(1, size)
         share = 2 * size**3 / float(table.seconds(np.ones(1), cube, cube, cube)[0]) / table.peak
@@ -96,7 +96,7 @@ def test_huge_products_run_at_a_saturated_rate(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLED)
 def test_tiny_products_take_a_start(name: str) -> None:
-    table = products.Table.read(stored("gemm", name))
+    table = products.GemmTable.read(stored("gemm", name))
     one = np.ones(1)
     assert 1e-6 < float(table.seconds(one, one, one, one)[0]) < 3e-5
 

@@ -13,7 +13,7 @@ from foretrain.cluster.catalog import devices, nodes, standard_node
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost import curves
 from foretrain.cost.collectives.selector import spread as communication_spread
-from foretrain.cost.curves import Curve, OwnCurves, Table, share
+from foretrain.cost.curves import CurveTable, MeasuredCurve, OwnCurves, share
 from foretrain.cost.joints import joint_of
 from foretrain.cost.network import network_of
 from foretrain.simulate import simulate_scenario
@@ -351,20 +351,20 @@ def test_bytes_of_a_link_are_those_that_cross_it():
 
 def own(seconds=2e-3, domains=2):
     sizes = np.array([1e3, 1e6, 1e9])
-    curve = Curve(sizes, 1e-4 + seconds * sizes / 1e6)
-    table = Table({("a100-sxm4-80gb", 16, "all_reduce"): curve}, {}, {})
+    curve = MeasuredCurve(sizes, 1e-4 + seconds * sizes / 1e6)
+    table = CurveTable({("a100-sxm4-80gb", 16, "all_reduce"): curve}, {}, {})
     return OwnCurves({("nccl", domains): table}, "a100-sxm4-80gb"), curve
 
 
 def test_own_curves_follow_a_what_if():
-    from foretrain.cost.contention import crowd
+    from foretrain.cost.contention import contended
 
     measured, curve = own()
     groups = np.arange(16)[None, :]
     plain = Cluster.of("2 x dgx-a100-80gb")
 
     def alone(cluster):
-        return crowd(network_of(cluster, "nccl", (), measured), groups, "all_reduce", "nccl").seconds(1e8)[0]  # fmt: skip
+        return contended(network_of(cluster, "nccl", (), measured), groups, "all_reduce", "nccl").seconds(1e8)[0]  # fmt: skip
 
     assert alone(plain) == pytest.approx(float(curve.at(1e8)))
     moved = float(curve.at(1e8)) - curve.floor

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foretrain.cluster.catalog import devices, links, nodes
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost import curves
-from foretrain.cost.curves import Curve, Timed, share
+from foretrain.cost.curves import MeasuredCurve, MeasuredSeconds, share
 from foretrain.cost.joints import Joint, joint_of
 from foretrain.errors import Bug
 
@@ -103,13 +103,13 @@ def test_devices_and_interconnects_are_those_of_the_catalogue():
 # --- one curve ----------------------------------------------------------------------------------
 
 
-def line(alpha: float = 1e-5, rate: float = 1e11) -> Curve:
+def line(alpha: float = 1e-5, rate: float = 1e11) -> MeasuredCurve:
     sizes = 2.0 ** np.arange(9, 30)
-    return Curve(sizes, alpha + sizes / rate)
+    return MeasuredCurve(sizes, alpha + sizes / rate)
 
 
 def test_a_curve_goes_through_its_knots_and_straight_between_them():
-    curve = Curve([1e3, 1e5], [1e-5, 1e-3])
+    curve = MeasuredCurve([1e3, 1e5], [1e-5, 1e-3])
     assert curve.at([1e3, 1e4, 1e5]) == pytest.approx([1e-5, 1e-4, 1e-3])
 
 
@@ -122,15 +122,15 @@ def test_outside_a_line_stays_the_line():
 
 
 def test_a_curve_that_starts_on_the_slope_keeps_a_floor():
-    curve = Curve([1e6, 2e6], [1e-4, 2e-4])
+    curve = MeasuredCurve([1e6, 2e6], [1e-4, 2e-4])
     assert curve.at(0) == pytest.approx(0.5e-4)
     assert curve.at(1e6) == pytest.approx(1e-4)
 
 
 def test_noise_in_the_last_knots_is_no_bandwidth():
-    flat = Curve([1e6, 1e8, 2e8], [1e-4, 1e-3, 1e-3])
+    flat = MeasuredCurve([1e6, 1e8, 2e8], [1e-4, 1e-3, 1e-3])
     assert flat.bandwidth == pytest.approx(2e8 / 1e-3 / 0.7)
-    steep = Curve([1e6, 1e8, 2e8], [1e-5, 1e-4, 1e-3])
+    steep = MeasuredCurve([1e6, 1e8, 2e8], [1e-5, 1e-4, 1e-3])
     assert steep.bandwidth == pytest.approx(2e8 / 1e-3)
 
 
@@ -148,7 +148,7 @@ def test_noise_in_the_last_knots_is_no_bandwidth():
 )
 def test_what_is_no_curve_is_refused(sizes, seconds):
     with pytest.raises(ValueError):
-        Curve(sizes, seconds)
+        MeasuredCurve(sizes, seconds)
 
 
 @pytest.mark.parametrize("size", [-1.0, float("nan"), float("inf")])
@@ -238,13 +238,13 @@ def test_alone_is_for_the_links_that_were_measured():
     alone = curves.shipped().alone
     seconds = curves.seconds("a100-sxm4-80gb", *asked)
     for device in ("a100-sxm4-80gb", "a100-sxm4-40gb"):
-        assert alone(joint(device, "nvlink3-nvswitch"), *asked) == Timed(seconds)
+        assert alone(joint(device, "nvlink3-nvswitch"), *asked) == MeasuredSeconds(seconds)
     faster = alone(joint("a100-sxm4-80gb", "nvlink3-nvswitch", link_bandwidth="600GB/s"), *asked)
     assert seconds / 2 < faster.seconds < seconds
     elsewhere = alone(joint("a100-sxm4-80gb", "pcie4"), *asked)
     assert elsewhere.seconds is None
     assert "nvlink3-nvswitch" in elsewhere.left
-    assert alone(joint("a100-pcie-80gb", "pcie4"), *asked) == Timed()
+    assert alone(joint("a100-pcie-80gb", "pcie4"), *asked) == MeasuredSeconds()
 
 
 def test_own_measurements_come_first():
@@ -255,7 +255,7 @@ def test_own_measurements_come_first():
     for device in ("a100-sxm4-80gb", "a100-sxm4-40gb", "mi300x"):
         assert table.seconds(device, 8, "all_reduce", MB) == float(own.at(MB))
     amd = joint("mi300x", "xgmi3")
-    assert table.alone(amd, 8, "all_reduce", MB) == Timed(float(own.at(MB)))
+    assert table.alone(amd, 8, "all_reduce", MB) == MeasuredSeconds(float(own.at(MB)))
     assert table.seconds("a100-sxm4-80gb", 4, "all_reduce", MB) is None  # another machine's
     for kept in (("a100-sxm4-80gb", 8, "all_gather"), ("h100-sxm5-80gb", 8, "all_reduce")):
         assert table.seconds(*kept, MB) == curves.seconds(*kept, MB)

@@ -10,12 +10,12 @@ from stack_words import stack_of_run
 
 from foretrain import predict
 from foretrain.cases import scenario_from_case
-from foretrain.cost.collectives.selector import Wiring, select
+from foretrain.cost.collectives.selector import GroupTopology, select
 from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.model import zoo
 from foretrain.model.graph import Op
 from foretrain.model.ops import family
-from foretrain.model.ops.base import Choices
+from foretrain.model.ops.base import KernelChoices
 from foretrain.model.precision import precision
 from foretrain.resolving import ask
 
@@ -25,7 +25,7 @@ def op_of(model: str, block: str, name: str) -> Op:
     return next(op for op in found.ops if op.name == name)
 
 
-def moved(op: Op, choices: Choices, number: str) -> float:
+def moved(op: Op, choices: KernelChoices, number: str) -> float:
     formula, known = family(op), precision(number)
     kernels = (*formula.forward(op, known, choices), *formula.backward(op, known, choices))
     return sum(kernel.bytes for kernel in kernels)
@@ -33,7 +33,7 @@ def moved(op: Op, choices: Choices, number: str) -> float:
 
 def test_only_matrix_units_need_channels_last() -> None:
     conv = op_of("resnet50", "stage1", "2_conv")
-    plain, turned = Choices(channels_last=True), Choices(channels_last=False)
+    plain, turned = KernelChoices(channels_last=True), KernelChoices(channels_last=False)
     assert moved(conv, turned, "fp32") == moved(conv, plain, "fp32")
     assert moved(conv, turned, "fp16") > 2 * moved(conv, plain, "fp16")
 
@@ -41,7 +41,9 @@ def test_only_matrix_units_need_channels_last() -> None:
 def test_a_norm_takes_the_activation_after_it_along() -> None:
     for name in ("1_act", "y"):
         act = op_of("resnet50", "stage1", name)
-        fused, apart = (moved(act, Choices(fuses_elementwise=f), "fp16") for f in (True, False))
+        fused, apart = (
+            moved(act, KernelChoices(fuses_elementwise=f), "fp16") for f in (True, False)
+        )
         assert fused < 0.1 * apart
 
 
@@ -89,10 +91,10 @@ def test_frameworks_compared_in_2020_are_those_of_2020() -> None:
     assert (then.name, later.name) == ("oneflow-2020", "oneflow")
     assert then.aligned_to == 8
     act = op_of("resnet50", "stage1", "1_act")  # its batch norms took activations along already
-    choices = Choices(
+    choices = KernelChoices(
         fuses_elementwise=then.fuses_elementwise, fuses_behind_norms=then.fuses_behind_norms
     )
-    assert moved(act, choices, "fp16") == moved(act, Choices(), "fp16")
+    assert moved(act, choices, "fp16") == moved(act, KernelChoices(), "fp16")
 
 
 def test_placements_are_those_of_an_elastic_scheduler() -> None:
@@ -117,7 +119,7 @@ def test_binned_samples_are_shorter() -> None:
 
 
 def test_pods_have_one_connection_per_channel() -> None:
-    four = Wiring(
+    four = GroupTopology(
         ranks=4, domains=4, link_family="pcie", rate=3.6e9, architecture="turing", transport="tcp"
     )
     size = 100e6

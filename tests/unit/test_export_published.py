@@ -322,12 +322,12 @@ def test_runtimes_of_targets_are_presets(target: str) -> None:
     """A question asked of the target's own software carries no warning about another."""
     from importlib import import_module
 
-    from foretrain.adapters.write.job import Job
+    from foretrain.adapters.write.job import ExportJob
 
     module = import_module(f"foretrain.adapters.write.{TARGETS[target]}")
     for plan in ("", "zero1", "zero3"):
         asked = ask("llama3-8b", on="1 x dgx-h100", plan=plan, batch=64)
-        own = module.runtimes(Job.of(asked))
+        own = module.runtimes(ExportJob.of(asked))
         assert set(own) <= set(presets())
         again = ask("llama3-8b", on="1 x dgx-h100", plan=plan, batch=64, runtime=own[0])
         assert not export(again, target).warnings

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foretrain.adapters.write import TARGETS, Exported, export
 from foretrain.adapters.write.architecture import shape_of
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.plan_words import said
 from foretrain.errors import Bug
 from foretrain.model import zoo
@@ -158,7 +158,7 @@ def test_nodes_of_unlike_size_are_told() -> None:
 
 
 def test_a_word_left_out_is_our_bug() -> None:
-    job = Job.of(ask(DENSE, on="2 x dgx-h100", plan="tp2 zero1 sp", batch=64))
+    job = ExportJob.of(ask(DENSE, on="2 x dgx-h100", plan="tp2 zero1 sp", batch=64))
     account = Account(job)
     account.says("tp", "dp", "micro", "order")
     with pytest.raises(Bug, match=r"dropped zero, sp without a word"):

@@ -7,7 +7,7 @@ import pytest
 from foretrain.compile.execution import Communication, Compute
 from foretrain.model import zoo
 from foretrain.model.ops import family
-from foretrain.model.ops.base import Choices
+from foretrain.model.ops.base import KernelChoices
 from foretrain.model.ops.linear import casts
 from foretrain.model.precision import precision
 from foretrain.simulate import answer, compile_scenario, cost_scenario
@@ -87,13 +87,13 @@ def test_exchanges_that_take_few_units_slow_products_less():
 def test_experts_one_by_one_are_plain_products_with_an_unfused_activation():
     op, act = op_of("mixtral-8x7b", "experts_fc1"), op_of("mixtral-8x7b", "experts_act")
     number = precision("bf16")
-    (grouped,) = family(op).forward(op, number, Choices())
-    alone = family(op).forward(op, number, Choices(groups_experts=False))
+    (grouped,) = family(op).forward(op, number, KernelChoices())
+    alone = family(op).forward(op, number, KernelChoices(groups_experts=False))
     assert len(alone) == grouped.shape[0] == 8
     assert {kernel.kind for kernel in alone} == {"gemm"}
     assert sum(kernel.flops for kernel in alone) == grouped.flops
     moved = [
-        sum(k.bytes for k in family(act).forward(act, number, Choices(groups_experts=way)))
+        sum(k.bytes for k in family(act).forward(act, number, KernelChoices(groups_experts=way)))
         for way in (True, False)
     ]
     assert moved[0] < moved[1]

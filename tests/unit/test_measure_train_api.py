@@ -25,7 +25,7 @@ from foretrain.measurement.step_events import (
     StepEvents,
     clock_of,
 )
-from foretrain.measurement.train_api import ORDERS, Orders
+from foretrain.measurement.train_api import ORDERS, RunSpec
 
 
 class FakeClock:
@@ -168,7 +168,7 @@ def test_a_script_by_itself_keeps_its_loader(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def ordered(monkeypatch: pytest.MonkeyPatch, folder: Path, *runs: str, **more: Any) -> Path:
-    orders = Orders(runs, str(folder), **{"steps": 4, "warmup": 2, **more})
+    orders = RunSpec(runs, str(folder), **{"steps": 4, "warmup": 2, **more})
     monkeypatch.setenv(ORDERS, orders.to_environment())
     return folder / "told.json"
 
@@ -271,7 +271,7 @@ from foretrain.measure import watch
 for number in watch([1, 2, 3] * 9):
     pass
 """
-    orders = Orders(("T0", "T3", "P", "P2"), str(tmp_path), steps=4, warmup=2)
+    orders = RunSpec(("T0", "T3", "P", "P2"), str(tmp_path), steps=4, warmup=2)
     environment = {**os.environ, ORDERS: orders.to_environment()}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60

@@ -13,7 +13,7 @@ import pytest
 import foretrain
 from foretrain.cluster import catalog
 from foretrain.cost.compute import Calibrated
-from foretrain.cost.curves import Curve
+from foretrain.cost.curves import MeasuredCurve
 from foretrain.errors import FileError, InputError
 from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.fitting import calibrate, calibration_of
@@ -230,7 +230,7 @@ def test_links_are_curves_through_what_was_measured(calibration: Calibration) ->
         ("all_reduce", 2), ("all_reduce", 4)
     ]  # fmt: skip
     found = calibration.links[1]
-    curve = Curve(np.array(found.bytes), np.array(found.seconds))
+    curve = MeasuredCurve(np.array(found.bytes), np.array(found.seconds))
     assert float(curve.at(2.0**18)) == pytest.approx(known.link_seconds(4, 2**18))
     latency, bandwidth = wire(calibration.links, 1) or (0.0, 0.0)
     assert latency == pytest.approx(60e-6, rel=0.1)

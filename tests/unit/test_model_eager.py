@@ -6,13 +6,13 @@ import pytest
 
 from foretrain.cases import scenario_from_case
 from foretrain.model.graph import Op
-from foretrain.model.ops import Choices, family
+from foretrain.model.ops import KernelChoices, family
 from foretrain.model.ops.base import saved_bytes
 from foretrain.model.precision import precision
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
 
-FUSED, EAGER = Choices("unfused", True), Choices("unfused", False)
+FUSED, EAGER = KernelChoices("unfused", True), KernelChoices("unfused", False)
 
 
 def _op(name: str, act: str = "gelu-tanh", causal: bool = True) -> Op:
@@ -21,7 +21,7 @@ def _op(name: str, act: str = "gelu-tanh", causal: bool = True) -> Op:
     return next(op.local({}, 2) for _, op in model.ops() if op.name == name)
 
 
-def _passes(op: Op, choices: Choices, backward: bool, size: float) -> float:
+def _passes(op: Op, choices: KernelChoices, backward: bool, size: float) -> float:
     fp32 = precision("fp32")
     kernels = (family(op).backward if backward else family(op).forward)(op, fp32, choices)
     return sum(kernel.bytes for kernel in kernels if kernel.kind == "memory") / size
@@ -56,7 +56,7 @@ def test_gelu_written_out_keeps_what_is_on_the_way() -> None:
     ],
 )
 def test_softmax_kernels(
-    dtype: str, causal: bool, choices: Choices, forward: int, backward: int
+    dtype: str, causal: bool, choices: KernelChoices, forward: int, backward: int
 ) -> None:
     op = _op("attention", causal=causal)
     number = precision(dtype)
@@ -128,7 +128,7 @@ def test_dropout_of_scores_in_the_pass_of_softmax() -> None:
     """Saves a read and a write of the scores each way, less what the mask takes."""
     op = _op("attention")
     scores = 2 * 4 * 128 * 128
-    fused = Choices("unfused", True, fuses_score_dropout=True)
+    fused = KernelChoices("unfused", True, fuses_score_dropout=True)
     for kernels, saved in ((family(op).forward, 1 * 2 - 1), (family(op).backward, 2 * 2)):
         apart, joined = (
             sum(k.bytes for k in kernels(op, precision("fp16"), c)) for c in (FUSED, fused)
@@ -143,7 +143,7 @@ def test_products_that_miss_the_matrix_units() -> None:
     """cuBLAS before 11 needs dims that are multiples of 8."""
     shape = TransformerShape(256, 1, 4, 1004)
     ops = {op.name: op.local({}, 2) for _, op in transformer(shape, 128, "gpt").ops()}
-    old, new = Choices(aligned_to=8), Choices()
+    old, new = KernelChoices(aligned_to=8), KernelChoices()
     for name, expected in (("logits", "fp32"), ("fc1", "fp16")):
         op = ops[name]
         for kernels in (family(op).forward, family(op).backward):

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from foretrain.model import zoo
-from foretrain.model.ops import Choices, family, forward_flops, training_flops
+from foretrain.model.ops import KernelChoices, family, forward_flops, training_flops
 from foretrain.model.precision import precision
 
 torch = pytest.importorskip("torch", reason="torch counts the FLOPs we compare with")
@@ -103,7 +103,7 @@ def test_resnet50_parameters() -> None:
 def test_resnet50_training() -> None:
     """Kernels of both directions: the image itself gets no gradient, here as in torch."""
     count = counted(lambda: resnet50()(torch.empty(2, 3, 224, 224)), train=True)
-    choices, number = Choices(), precision("fp32")
+    choices, number = KernelChoices(), precision("fp32")
     total = 0.0
     for block, op in zoo.build("resnet50").ops():
         local = op.local({}, 2)

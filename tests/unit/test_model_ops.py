@@ -9,22 +9,24 @@ import pytest
 from foretrain.errors import ModelError
 from foretrain.model import zoo
 from foretrain.model.graph import Block, Model, Op, Tensor
-from foretrain.model.ops import Choices, family, forward_flops, training_flops, workspace
+from foretrain.model.ops import KernelChoices, family, forward_flops, training_flops, workspace
 from foretrain.model.ops.base import WEIGHT_GRADIENT, saved_bytes
 from foretrain.model.precision import precision
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
 
 BF16 = precision("bf16")
-FLASH, UNFUSED = Choices("flash", True), Choices("unfused", True)
-EAGER = Choices("unfused", False)
+FLASH, UNFUSED = KernelChoices("flash", True), KernelChoices("unfused", True)
+EAGER = KernelChoices("unfused", False)
 
 
 def op_named(model: Model, name: str) -> Op:
     return next(op for _, op in model.ops() if op.name == name)
 
 
-def kept(block: Block, choices: Choices, batch: int = 1, dtype: str = "fp16") -> dict[str, float]:
+def kept(
+    block: Block, choices: KernelChoices, batch: int = 1, dtype: str = "fp16"
+) -> dict[str, float]:
     """Saved bytes by tensor name: a tensor counts once however many ops keep it."""
     found: dict[str, float] = {}
     for op in block.ops:
@@ -36,7 +38,9 @@ def kept(block: Block, choices: Choices, batch: int = 1, dtype: str = "fp16") ->
 
 @pytest.mark.parametrize(("s", "b", "h", "a"), [(2048, 1, 6144, 64), (512, 4, 1024, 16)])
 @pytest.mark.parametrize("choices", [UNFUSED, EAGER])
-def test_saved_activations_of_a_layer(s: int, b: int, h: int, a: int, choices: Choices) -> None:
+def test_saved_activations_of_a_layer(
+    s: int, b: int, h: int, a: int, choices: KernelChoices
+) -> None:
     """sbh(34 + 5as/h) bytes per layer: Korthikanti et al. 2022 (arXiv 2205.05198), equation 1."""
     model = transformer(TransformerShape(h, 2, a, 51200, dropout=0.1), s, "gpt")
     assert sum(kept(model.blocks[1], choices, b).values()) == 34 * s * b * h + 5 * a * s * s * b
@@ -53,7 +57,9 @@ def test_flash_keeps_no_scores() -> None:
 
 def test_unfused_gating_keeps_the_activated_half_too() -> None:
     block = zoo.build("llama3-8b").blocks[1]
-    more = sum(kept(block, Choices("flash", False)).values()) - sum(kept(block, FLASH).values())
+    more = sum(kept(block, KernelChoices("flash", False)).values()) - sum(
+        kept(block, FLASH).values()
+    )
     assert more == 8192 * 14336 * 2
 
 
@@ -216,7 +222,7 @@ def test_unknown_kind_and_elementwise_op_are_explained() -> None:
         family(op)
     attention = op_named(zoo.build("gpt2"), "attention")
     with pytest.raises(ModelError, match="Did you mean 'flash'"):
-        family(attention).forward(attention, BF16, Choices("flsh"))
+        family(attention).forward(attention, BF16, KernelChoices("flsh"))
     wrong = replace(op, kind="elementwise", attrs=(("op", "gelo"),), inputs=op.outputs)
     with pytest.raises(ModelError, match="Did you mean 'gelu'"):
         family(wrong).forward(wrong, BF16, FLASH)

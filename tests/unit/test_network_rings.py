@@ -10,7 +10,7 @@ import pytest
 from foretrain import Cluster, predict
 from foretrain.cost.collectives import ALGORITHMS, chosen
 from foretrain.cost.collectives.cabling import laps, round_trip
-from foretrain.cost.collectives.selector import Wiring, expect_able, link_efficiency, select
+from foretrain.cost.collectives.selector import GroupTopology, expect_able, link_efficiency, select
 from foretrain.cost.network import Network
 from foretrain.errors import InputError
 
@@ -209,7 +209,7 @@ def test_algorithms_that_cannot_run_there_are_refused(on, plan, wish, words):
 
 def test_all_refused_choices_at_once():
     wishes = chosen({"all_reduce": "nvls", "all_gather": "nvls"})
-    wiring = Wiring(4, 4, "default", 1e9)
+    wiring = GroupTopology(4, 4, "default", 1e9)
     with pytest.raises(InputError) as refused:
         expect_able(
             wishes, [("all_reduce", wiring), ("all_gather", wiring), ("all_reduce", wiring)]
@@ -220,7 +220,7 @@ def test_all_refused_choices_at_once():
 @pytest.mark.parametrize("wish", ["ring", "tree", "halving_doubling", "hierarchical", "all_pairs"])
 def test_other_algorithms_run_on_any_group(wish):
     found = select(
-        "all_reduce", 1e8, Wiring(6, 3, "pcie", 1e9), "nccl", chosen({"all_reduce": wish})
+        "all_reduce", 1e8, GroupTopology(6, 3, "pcie", 1e9), "nccl", chosen({"all_reduce": wish})
     )
     assert found.algorithm == wish
 

@@ -9,7 +9,7 @@ from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.cost.charging import _waits
 from foretrain.cost.collectives.ring import Ring
-from foretrain.cost.collectives.selector import Wiring, protocols, select
+from foretrain.cost.collectives.selector import GroupTopology, protocols, select
 from foretrain.cost.network import network_of
 from foretrain.testing.asking import ask
 
@@ -19,7 +19,7 @@ SOCKET = protocols("gloo")[0].between
 
 def waits(on: str, domains: int, tensors: int = 1, delay: float = 0.0) -> float:
     cluster = ask("resnet50", on=on, batch=1024).cluster
-    wiring = Wiring(8 * domains, domains, "nvlink", 1e9, "volta")
+    wiring = GroupTopology(8 * domains, domains, "nvlink", 1e9, "volta")
     work = FromBuffer("all_reduce", 1e6, GROUP, "data", tensors, delay)
     network = network_of(cluster, "nccl", (("all_reduce", "ring/Simple"),))
     choice = select("all_reduce", 1e6, wiring, "nccl", network.choose)

@@ -15,7 +15,7 @@ from foretrain.model.graph import Op, Tensor
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import parse
-from foretrain.plan.strategy import Cut, Node, block_choice, leaf, matches
+from foretrain.plan.strategy import Cut, StrategyNode, block_choice, leaf, matches
 from foretrain.runtime import runtime
 from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
@@ -109,21 +109,21 @@ def test_a_range_that_cannot_be_read_is_an_input_error(select):
 
 
 def test_an_axis_goes_to_the_first_cut_that_wants_it():
-    root = Node(split=(Cut(("ffn",), ("tp",)), Cut(("seq",), ("tp",))))
+    root = StrategyNode(split=(Cut(("ffn",), ("tp",)), Cut(("seq",), ("tp",))))
     assert leaf(root, "layers", 0, op()).axes == (("ffn", ("tp",)),)
     norm = op("norm", "norm", ("batch", "seq", "hidden"))
     assert leaf(root, "layers", 0, norm).axes == (("seq", ("tp",)),)
 
 
 def test_deeper_nodes_come_first():
-    child = Node("fc1", split=(Cut(("seq",), ("tp",)),))
-    root = Node(split=(Cut(("ffn",), ("tp",)),), children=(child,))
+    child = StrategyNode("fc1", split=(Cut(("seq",), ("tp",)),))
+    root = StrategyNode(split=(Cut(("ffn",), ("tp",)),), children=(child,))
     assert leaf(root, "layers", 0, op()).axes == (("seq", ("tp",)),)
     assert leaf(root, "layers", 0, op("fc2")).axes == (("ffn", ("tp",)),)
 
 
 def test_ranges_of_layers_choose_recompute():
-    root = Node(recompute="none", children=(Node("layers[0:2]", recompute="full"),))
+    root = StrategyNode(recompute="none", children=(StrategyNode("layers[0:2]", recompute="full"),))
     assert [block_choice(root, "layers", i).recompute for i in range(3)] == ["full", "full", "none"]
 
 
@@ -256,7 +256,7 @@ def test_an_axis_that_two_cuts_give_to_the_batch_counts_once():
 
 def test_a_child_may_select_everything():
     document = {"mesh": {"dp": 8}, "tree": {"children": [{"select": "*", "recompute": "full"}]}}
-    assert plan(document).root.children == (Node("*", recompute="full"),)
+    assert plan(document).root.children == (StrategyNode("*", recompute="full"),)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,9 @@ def test_layers_named_by_ranges_share_what_is_compiled_for_alike_ones():
     asked = ask(tiny_model("gpt"), on="1 x dgx-a100-80gb", plan="tp2 pp2 dp2", batch=8)
     block = next(b for b in asked.workload.model.blocks if b.repeat > 1)
     root = asked.plan.root
-    ranges = tuple(Node(f"{block.name}[{n}]", recompute="none") for n in range(block.repeat))
+    ranges = tuple(
+        StrategyNode(f"{block.name}[{n}]", recompute="none") for n in range(block.repeat)
+    )
     said = replace(
         asked, plan=replace(asked.plan, root=replace(root, children=root.children + ranges))
     )

@@ -13,7 +13,7 @@ from foretrain.compile.execution import CHAIN, Communication, Compute, Execution
 from foretrain.cost.collectives.selector import reported_latency
 from foretrain.model.graph import Op
 from foretrain.model.ops import family
-from foretrain.model.ops.base import Choices
+from foretrain.model.ops.base import KernelChoices
 from foretrain.model.precision import precision
 from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
@@ -145,7 +145,7 @@ def llama_op(name: str) -> Op:
 def bytes_per_element(op: Op, **choices: Any) -> tuple[float, float]:
     """What the kernels of an op move in bf16, forward and backward, per element of what comes out of it."""
     made = sum(op.elements(tensor) for tensor in op.outputs)
-    said, chosen = precision("bf16"), Choices(**choices)
+    said, chosen = precision("bf16"), KernelChoices(**choices)
     passes = (family(op).forward(op, said, chosen), family(op).backward(op, said, chosen))
     forward, backward = (sum(kernel.bytes for kernel in kernels) / made for kernels in passes)
     return forward, backward
@@ -171,7 +171,7 @@ def test_rotary_positions_move_what_their_form_dispatches(
 def test_layer_norm_is_one_kernel_everywhere() -> None:
     model = ask("gpt2", on="dgx-h100", plan="dp8", batch=8, seq=1024).workload.model
     norm = next(op for block in model.blocks for op in block.ops if op.kind == "norm")
-    assert len(family(norm).forward(norm, precision("bf16"), Choices(fuses_norms=False))) == 1
+    assert len(family(norm).forward(norm, precision("bf16"), KernelChoices(fuses_norms=False))) == 1
 
 
 def test_efa_tells_the_tuner_its_latency() -> None:

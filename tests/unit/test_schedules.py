@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain.errors import PlanError
-from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES, Schedule, Steps, schedule
+from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES, PipelineSchedule, Steps, schedule
 from foretrain.testing import schedules as kit
 
 
@@ -101,13 +101,13 @@ class _Broken:
 
 def test_the_kit_notices_a_broken_schedule() -> None:
     # 4 stages, 4 micro-batches: F0 F1 F2 F3 B0 B1 B2 B3
-    late_forward: Schedule = _Broken(3, 4)
+    late_forward: PipelineSchedule = _Broken(3, 4)
     with pytest.raises(AssertionError, match="holds"):
         kit.check_orders(late_forward, 4, 4, 1)
-    backward_first: Schedule = _Broken(0, 4)
+    backward_first: PipelineSchedule = _Broken(0, 4)
     with pytest.raises(AssertionError, match="at \\[4, 0\\]"):
         kit.check_orders(backward_first, 4, 4, 1)
-    slow: Schedule = _Broken(4, 7)
+    slow: PipelineSchedule = _Broken(4, 7)
     with pytest.raises(AssertionError, match="closed form"):
         kit.check_bubble(slow, 4, 4, 1)
 

@@ -26,7 +26,7 @@ from support.searches import Wrapped, small_task, substance
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
 from foretrain.planning.executors import InOrder, Processes, RayExecutor
-from foretrain.planning.planner import SearchResult, search
+from foretrain.planning.planner import RankedPlans, search
 from foretrain.planning.task import Task
 from foretrain.testing.executors import check_executor, die_at_three, dying_at, square
 
@@ -39,7 +39,7 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def expected(task: Task) -> SearchResult:
+def expected(task: Task) -> RankedPlans:
     return search(task, where=WHERE)
 
 
@@ -51,7 +51,7 @@ def test_processes_keep_the_contract() -> None:
     check_executor(lambda: Processes(2), loses_workers=True)
 
 
-def test_processes_find_the_same(task: Task, expected: SearchResult) -> None:
+def test_processes_find_the_same(task: Task, expected: RankedPlans) -> None:
     found = search(task, where=WHERE, executor=Processes(2))
     assert substance(found) == substance(expected)
     assert found.notes == ()
@@ -68,7 +68,7 @@ def test_clusters_can_be_sent_after_use(spec: str) -> None:
     assert (sent.device_kind == cluster.device_kind).all()
 
 
-def test_a_killed_worker_loses_nothing(task: Task, expected: SearchResult, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_nothing(task: Task, expected: RankedPlans, tmp_path: Path) -> None:
     executor = Wrapped(Processes(2), partial(dying_at, str(tmp_path), 2))
     found = search(task, where=WHERE, executor=executor)
     assert substance(found) == substance(expected)

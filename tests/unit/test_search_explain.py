@@ -10,24 +10,26 @@ import pytest
 from foretrain.errors import InputError
 from foretrain.plan.short_form import parse
 from foretrain.planning.explain import against, estimated, explanations, value_of, why, winning
-from foretrain.planning.survey import Seen, Told
-from foretrain.searching import Found, search
+from foretrain.planning.partial_result import BestPerChoice, EstimatedPlan
+from foretrain.searching import SearchResult, search
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
 
-BEST = Seen("tp2 dp4", 1.0, 40e9, 80e9, work=0.8, pipeline=0.0, data=0.1, update=0.1)
+BEST = EstimatedPlan("tp2 dp4", 1.0, 40e9, 80e9, work=0.8, pipeline=0.0, data=0.1, update=0.1)
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found() -> SearchResult:
     return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4, runtime="megatron")
 
 
-def told(rival: Seen, choice: str = "pp", value: str = "2", fitting: int = 3) -> Told:
-    return Told(choice, value, 10, fitting, rival)
+def told(
+    rival: EstimatedPlan, choice: str = "pp", value: str = "2", fitting: int = 3
+) -> BestPerChoice:
+    return BestPerChoice(choice, value, 10, fitting, rival)
 
 
-def sentence(rival: Seen, objective: str = "time") -> str:
+def sentence(rival: EstimatedPlan, objective: str = "time") -> str:
     return against(objective, BEST, rival, told(rival)).sentence
 
 
@@ -64,7 +66,7 @@ def test_under_the_objective_of_memory_memory_comes_first() -> None:
 # --- of a search ------------------------------------------------------------------------------------
 
 
-def test_every_other_value_is_explained_once(found: Found) -> None:
+def test_every_other_value_is_explained_once(found: SearchResult) -> None:
     winner = winning(found)
     assert winner is not None
     words = parse(winner.plan.text)
@@ -79,7 +81,7 @@ def test_every_other_value_is_explained_once(found: Found) -> None:
     assert ("tp", "2") in others
 
 
-def test_the_figures_are_those_of_the_estimates(found: Found) -> None:
+def test_the_figures_are_those_of_the_estimates(found: SearchResult) -> None:
     winner = winning(found)
     assert winner is not None
     mine = estimated(found, winner)
@@ -96,13 +98,13 @@ def test_the_figures_are_those_of_the_estimates(found: Found) -> None:
         assert one.sentence.startswith(f"{one.choice}={one.value}: at best {one.plan}, ")
 
 
-def test_values_of_a_choice_come_nearest_first(found: Found) -> None:
+def test_values_of_a_choice_come_nearest_first(found: SearchResult) -> None:
     slower = [one.slower_seconds or 0.0 for one in explanations(found) if one.choice == "micro"]
     assert len(slower) > 2
     assert slower == sorted(slower)
 
 
-def test_what_is_estimated_faster_but_lost_is_said_so(found: Found) -> None:
+def test_what_is_estimated_faster_but_lost_is_said_so(found: SearchResult) -> None:
     """Turn the simulated order around: the last of the best wins."""
     turned = replace(found, best=found.best[::-1])
     assert turned.best[0].estimated_seconds > found.best[0].estimated_seconds
@@ -131,14 +133,14 @@ def test_where_nothing_fits_each_value_says_what_it_lacks() -> None:
 # --- why ----------------------------------------------------------------------------------------------
 
 
-def test_why_adds_a_simulation(found: Found) -> None:
+def test_why_adds_a_simulation(found: SearchResult) -> None:
     one = found.why("tp=2")
     assert one.plan is not None
     assert "tp2" in one.plan.split()
     assert re.search(r"Simulated: [\d.]+ ms vs. [\d.]+ ms for the best plan \(", one.sentence)
 
 
-def test_why_of_several_choices_looks_at_plans_with_all_of_them(found: Found) -> None:
+def test_why_of_several_choices_looks_at_plans_with_all_of_them(found: SearchResult) -> None:
     one = found.why("tp=2, pp=2")
     assert one.plan is not None
     assert {"tp2", "pp2"} <= set(one.plan.split())
@@ -148,13 +150,13 @@ def test_why_of_several_choices_looks_at_plans_with_all_of_them(found: Found) ->
     )
 
 
-def test_why_keeps_to_the_constraints(found: Found) -> None:
+def test_why_keeps_to_the_constraints(found: SearchResult) -> None:
     one = found.why("tp=2, pp=2")
     assert one.plan is not None
     assert parse(one.plan).zero <= 1
 
 
-def test_why_of_what_the_best_plan_has(found: Found) -> None:
+def test_why_of_what_the_best_plan_has(found: SearchResult) -> None:
     assert found.why("tp=1").sentence.startswith("tp=1: used by the best plan (")
 
 
@@ -163,14 +165,14 @@ def test_why_of_what_the_best_plan_has(found: Found) -> None:
     [("tp=8", "must be divisible by tp 8"), ("tp=3", "must divide the 8 devices")],
 )
 def test_why_of_what_cannot_be_says_what_stands_against_it(
-    found: Found, text: str, said: str
+    found: SearchResult, text: str, said: str
 ) -> None:
     one = found.why(text)
     assert one.plan is None
     assert said in one.sentence
 
 
-def test_why_needs_a_choice(found: Found) -> None:
+def test_why_needs_a_choice(found: SearchResult) -> None:
     for text in ("", "tpp=3", "soon"):
         with pytest.raises(InputError):
             found.why(text)

@@ -15,7 +15,7 @@ from foretrain.planning.executors import InOrder, Processes, RayExecutor
 from foretrain.planning.explain import estimate
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
-from foretrain.searching import Found, executor_of, search, spread
+from foretrain.searching import SearchResult, executor_of, search, spread
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
 ASK = {"model": "gpt2", "on": "1 x dgx-a100-80gb", "batch": 32}
@@ -24,20 +24,20 @@ TOO_FEW = "tp=8, vpp=1, cp=1, no offload, micro=1, schedule=1f1b"
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found() -> SearchResult:
     return search(**ASK, where=FEW, top=4)
 
 
 @pytest.fixture(scope="module")
-def nothing() -> Found:
+def nothing() -> SearchResult:
     return search(**TOO_LARGE, where=TOO_FEW)
 
 
-def plans(result: planner.SearchResult) -> list[tuple[str, float]]:
+def plans(result: planner.RankedPlans) -> list[tuple[str, float]]:
     return [(row.plan.text, row.prediction.step_seconds) for row in result.best]
 
 
-def test_names_are_resolved_as_predict_does(found: Found) -> None:
+def test_names_are_resolved_as_predict_does(found: SearchResult) -> None:
     asked = ask("gpt2", on="1 x dgx-a100-80gb", batch=32, runtime="megatron")
     task = Task(asked.workload, asked.cluster, asked.runtime)
     assert plans(planner.search(task, where=[FEW], top=4)) == plans(found)
@@ -46,7 +46,7 @@ def test_names_are_resolved_as_predict_does(found: Found) -> None:
     assert again.step_seconds == best.prediction.step_seconds
 
 
-def test_the_answer_is_the_same_every_time(found: Found) -> None:
+def test_the_answer_is_the_same_every_time(found: SearchResult) -> None:
     again = search(**ASK, where=FEW, top=4)
     assert replace(again, seconds=0.0).to_dict() == replace(found, seconds=0.0).to_dict()
 
@@ -57,7 +57,7 @@ def test_the_micro_batch_is_pinned() -> None:
     assert result.where == (FEW, "micro=2")
 
 
-def test_options_reach_the_question(found: Found) -> None:
+def test_options_reach_the_question(found: SearchResult) -> None:
     slower = search(**ASK, where=FEW, top=1, stragglers="0:2.0", precision="fp32", seq=512)
     assert slower.task.workload.seq_len == 512
     assert slower.task.workload.precision.name == "fp32"
@@ -72,7 +72,7 @@ def test_the_seed_draws_slow_devices() -> None:
     assert plans(own) == plans(drawn[0])
 
 
-def test_an_estimate_alone_is_that_of_the_survey(found: Found) -> None:
+def test_an_estimate_alone_is_that_of_the_survey(found: SearchResult) -> None:
     assert len(found.pareto) > 5
     for row in found.pareto[::4]:
         assert estimate(found.task, parse(row.plan)) == row
@@ -92,7 +92,7 @@ def test_plans_of_a_front_trade_time_for_memory() -> None:
     assert len(set(sizes)) == len(sizes)
 
 
-def test_a_front_starts_with_the_fastest(found: Found) -> None:
+def test_a_front_starts_with_the_fastest(found: SearchResult) -> None:
     front = search(**ASK, where=FEW, top=4, objective="pareto")
     assert plans(front)[0][1] == plans(found)[0][1]
 
@@ -141,7 +141,7 @@ def test_walks_keep_to_the_constraints(where: str, is_there: bool) -> None:
 # --- nothing fits -----------------------------------------------------------------------------------
 
 
-def test_where_nothing_fits_the_nearest_is_told_and_more_nodes_do_it(nothing: Found) -> None:
+def test_where_nothing_fits_the_nearest_is_told_and_more_nodes_do_it(nothing: SearchResult) -> None:
     assert not nothing.best
     assert nothing.nearest is not None
     assert nothing.nearest.lacks > 0
@@ -153,7 +153,7 @@ def test_where_nothing_fits_the_nearest_is_told_and_more_nodes_do_it(nothing: Fo
     assert not search(**TOO_LARGE, where=TOO_FEW, top=1).best
 
 
-def test_only_clusters_of_one_kind_are_grown(nothing: Found) -> None:
+def test_only_clusters_of_one_kind_are_grown(nothing: SearchResult) -> None:
     cluster = nothing.task.cluster
     grown = more_nodes.times(cluster, 4)
     assert grown is not None
@@ -162,7 +162,7 @@ def test_only_clusters_of_one_kind_are_grown(nothing: Found) -> None:
     assert more_nodes.times(mixed, 2) is None
 
 
-def test_more_nodes_are_not_looked_for_where_plans_fit(found: Found) -> None:
+def test_more_nodes_are_not_looked_for_where_plans_fit(found: SearchResult) -> None:
     assert found.with_more_nodes is None
 
 
@@ -179,7 +179,7 @@ def test_who_does_the_work() -> None:
 
 
 def test_a_search_goes_on_from_its_file(
-    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "state.db"
     first = search(**ASK, where=FEW, top=4, state=file)

@@ -21,22 +21,24 @@ from foretrain.planning import planner
 from foretrain.planning.executors import InOrder
 from foretrain.planning.inputs import Key
 from foretrain.planning.journal import Journal
-from foretrain.planning.planner import Score, SearchResult, search, search_key
-from foretrain.planning.survey import Seen, Survey, Told
+from foretrain.planning.partial_result import BestPerChoice, EstimatedPlan, PartialResult
+from foretrain.planning.planner import RankedPlans, Score, search, search_key
 from foretrain.planning.task import Task
 
 WHERE = ("micro<=2", "no offload")
 KEY = Key("d" * 64, {"model": "gpt2", "global batch": "64"})
 
 
-def survey(number: int) -> Survey:
+def survey(number: int) -> PartialResult:
     """Awkward floats, such that a single lost bit shows."""
-    row = Seen(f"tp{number}", math.pi * (number + 1), 1e300 / 3, math.inf, 5e-324, -0.0, 0.1, 2 / 3)
-    told = (Told("tp", str(number), 7, 0, None), Told("micro", "1", 7, 3, row))
-    return Survey(10 + number, number, {"a – reason": 3}, (row,), (row, row), told, None)
+    row = EstimatedPlan(
+        f"tp{number}", math.pi * (number + 1), 1e300 / 3, math.inf, 5e-324, -0.0, 0.1, 2 / 3
+    )
+    told = (BestPerChoice("tp", str(number), 7, 0, None), BestPerChoice("micro", "1", 7, 3, row))
+    return PartialResult(10 + number, number, {"a – reason": 3}, (row,), (row, row), told, None)
 
 
-def filled(path: Path, parts: int = 5) -> dict[int, Survey]:
+def filled(path: Path, parts: int = 5) -> dict[int, PartialResult]:
     with Journal(path, KEY) as journal:
         for number in range(parts):
             journal.add(number, survey(number))
@@ -50,7 +52,7 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def expected(task: Task) -> SearchResult:
+def expected(task: Task) -> RankedPlans:
     return search(task, where=WHERE)
 
 
@@ -90,7 +92,7 @@ class Counting(InOrder):
                 raise KeyboardInterrupt
 
 
-def test_a_search_goes_on_where_it_was(task: Task, expected: SearchResult, tmp_path: Path) -> None:
+def test_a_search_goes_on_where_it_was(task: Task, expected: RankedPlans, tmp_path: Path) -> None:
     path, key = tmp_path / "state", search_key(task, where=WHERE)
     first, second = Counting(3), Counting()
     with Journal(path, key) as journal, pytest.raises(KeyboardInterrupt):
@@ -104,12 +106,12 @@ def test_a_search_goes_on_where_it_was(task: Task, expected: SearchResult, tmp_p
 
 
 def test_simulations_are_not_repeated(
-    task: Task, expected: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, expected: RankedPlans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, key = tmp_path / "state", search_key(task, where=WHERE, top=2)
     simulate, plans = planner.simulate, []
 
-    def counted(task: Task, row: Seen) -> Any:
+    def counted(task: Task, row: EstimatedPlan) -> Any:
         plans.append(row.plan)
         if len(plans) == 7:
             raise KeyboardInterrupt

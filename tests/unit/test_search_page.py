@@ -15,11 +15,11 @@ import pytest
 
 from foretrain import schema
 from foretrain.report import chart, document_of, render
-from foretrain.report.document import Axis, Chart, Point
+from foretrain.report.document import Axis, Chart, ChartPoint
 from foretrain.report.json import dumps
 from foretrain.report.search import front, headline, search_document
 from foretrain.report.text import drawn, sheet
-from foretrain.searching import Found, search
+from foretrain.searching import SearchResult, search
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
 FILES = {
@@ -28,17 +28,17 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found() -> SearchResult:
     return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4)
 
 
 @pytest.fixture(scope="module")
-def nothing() -> Found:
+def nothing() -> SearchResult:
     where = "tp=8, vpp=1, cp=1, no offload, micro=1, schedule=1f1b"
     return search("llama3-70b", on="1 x dgx-a100-80gb", batch=16, where=where)
 
 
-def shown(found: Found, detail: int = 0, width: int = 100) -> str:
+def shown(found: SearchResult, detail: int = 0, width: int = 100) -> str:
     return drawn(sheet(document_of(found), detail), width)
 
 
@@ -81,14 +81,14 @@ def faults(value: Any, rule: dict[str, Any], whole: dict[str, Any], path: str = 
     return found
 
 
-def test_documents_keep_to_the_schema(found: Found, nothing: Found) -> None:
+def test_documents_keep_to_the_schema(found: SearchResult, nothing: SearchResult) -> None:
     rule = schema("search")
     for result, why, files in ((found, found.why("tp=2"), FILES), (nothing, None, None)):
         text = dumps(search_document(result, why, files).data)
         assert faults(json.loads(text), rule, rule) == []
 
 
-def test_the_check_of_schemas_can_fail(found: Found) -> None:
+def test_the_check_of_schemas_can_fail(found: SearchResult) -> None:
     rule = schema("search")
     document = json.loads(dumps(found.to_dict()))
     document["best"][0]["plan"] = 3
@@ -97,7 +97,7 @@ def test_the_check_of_schemas_can_fail(found: Found) -> None:
     assert len(faults(document, rule, rule)) == 3
 
 
-def test_the_document_has_what_was_promised(found: Found) -> None:
+def test_the_document_has_what_was_promised(found: SearchResult) -> None:
     document = found.to_dict()
     assert {"plans_valid", "plans_pruned", "seconds", "best", "pareto", "explanations"} <= set(
         document
@@ -113,7 +113,7 @@ def test_the_document_has_what_was_promised(found: Found) -> None:
     assert not any(reason.endswith(":") for reason in document["plans_pruned"])
 
 
-def test_memory_of_estimates_and_predictions_means_the_same(found: Found) -> None:
+def test_memory_of_estimates_and_predictions_means_the_same(found: SearchResult) -> None:
     """Both are without what the driver takes."""
     estimated = {row["plan"]: row["peak_bytes"] for row in found.to_dict()["pareto"]}
     both = [row for row in found.best if row.plan.text in estimated]
@@ -124,10 +124,10 @@ def test_memory_of_estimates_and_predictions_means_the_same(found: Found) -> Non
 
 
 def test_the_data_is_made_when_it_is_asked_for(
-    found: Found, monkeypatch: pytest.MonkeyPatch
+    found: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(Found, "to_dict", lambda self: made.append(1) or {"a": 1})
+    monkeypatch.setattr(SearchResult, "to_dict", lambda self: made.append(1) or {"a": 1})
     document = document_of(found)
     shown(found)
     assert not made
@@ -138,7 +138,7 @@ def test_the_data_is_made_when_it_is_asked_for(
 # --- text -------------------------------------------------------------------------------------------
 
 
-def test_the_headline_decides(found: Found, nothing: Found) -> None:
+def test_the_headline_decides(found: SearchResult, nothing: SearchResult) -> None:
     plan = found.best[0].plan.text
     assert headline(found).startswith(f"Best of {found.plans_valid:,} plans: {plan}, ")
     assert document_of(found).is_no is False
@@ -150,7 +150,7 @@ def test_the_headline_decides(found: Found, nothing: Found) -> None:
     )
 
 
-def test_other_ends_have_their_words(nothing: Found) -> None:
+def test_other_ends_have_their_words(nothing: SearchResult) -> None:
     assert headline(replace(nothing, plans_valid=0)) == "No valid plan"
     assert ("the simulation of the best shows that it does not") in headline(
         replace(nothing, plans_fitting=3)
@@ -158,7 +158,7 @@ def test_other_ends_have_their_words(nothing: Found) -> None:
     assert "lacks" not in headline(replace(nothing, nearest=None))
 
 
-def test_the_terminal_shows_the_plans_the_front_and_the_reasons(found: Found) -> None:
+def test_the_terminal_shows_the_plans_the_front_and_the_reasons(found: SearchResult) -> None:
     text = shown(found)
     for row in found.best:
         assert " ".join(row.plan.text.split()[:2]) in text
@@ -175,20 +175,20 @@ def test_the_terminal_shows_the_plans_the_front_and_the_reasons(found: Found) ->
     assert long == [found.command]  # to be copied
 
 
-def test_where_nothing_fits_the_remedies_come_first(nothing: Found) -> None:
+def test_where_nothing_fits_the_remedies_come_first(nothing: SearchResult) -> None:
     text = shown(nothing)
     assert "What would fit" in text
     assert "Best plans" not in text
     assert "Step time vs. memory" not in text
 
 
-def test_launch_files_are_listed(found: Found) -> None:
+def test_launch_files_are_listed(found: SearchResult) -> None:
     text = str(render(search_document(found, launch=FILES), "md"))
     assert "out/launch.sh" in text
     assert "zb-h1 is not known there" in text
 
 
-def test_csv_has_a_row_for_every_plan(found: Found) -> None:
+def test_csv_has_a_row_for_every_plan(found: SearchResult) -> None:
     rows = list(csv.DictReader(io.StringIO(str(render(found, "csv")))))
     best = [row for row in rows if row["list"] == "best"]
     assert [row["plan"] for row in best] == [row.plan.text for row in found.best]
@@ -218,7 +218,7 @@ class Reader(HTMLParser):
         self.scripts += tag == "script"
 
 
-def test_the_html_is_whole_and_alone(found: Found) -> None:
+def test_the_html_is_whole_and_alone(found: SearchResult) -> None:
     reader = Reader()
     reader.feed(str(render(found, "html")))
     assert reader.scripts == 1
@@ -233,7 +233,7 @@ def test_the_html_is_whole_and_alone(found: Found) -> None:
     assert f"{found.plans_valid:,}" in text
 
 
-def test_names_from_users_are_text(found: Found) -> None:
+def test_names_from_users_are_text(found: SearchResult) -> None:
     cluster = replace(found.task.cluster, name="<script>alert(1)</script>")
     named = replace(found, task=replace(found.task, cluster=cluster))
     page = str(render(named, "html"))
@@ -241,7 +241,7 @@ def test_names_from_users_are_text(found: Found) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_the_page_of_no_plans_is_drawn(nothing: Found) -> None:
+def test_the_page_of_no_plans_is_drawn(nothing: SearchResult) -> None:
     page = str(render(nothing, "html"))
     assert "What would fit" in page
     assert "<svg" not in page
@@ -254,7 +254,7 @@ def places(drawn_chart: Chart) -> list[list[tuple[float, float]]]:
     return [[(x.at(p.x), y.at(p.y)) for p in series.points] for series in drawn_chart.series]
 
 
-def test_the_drawing_is_xml_with_a_dot_for_every_plan(found: Found) -> None:
+def test_the_drawing_is_xml_with_a_dot_for_every_plan(found: SearchResult) -> None:
     made = front(found)
     tree = ElementTree.fromstring(chart.draw(made))
     circles = [node for node in tree.iter() if node.tag == "circle"]
@@ -263,7 +263,7 @@ def test_the_drawing_is_xml_with_a_dot_for_every_plan(found: Found) -> None:
     assert (f"lie outside ({hidden})" in made.hint) is (hidden > 0)
 
 
-def test_dots_lie_where_their_figures_say(found: Found) -> None:
+def test_dots_lie_where_their_figures_say(found: SearchResult) -> None:
     estimated, best = places(front(found))
     for x, y in (*estimated, *best):
         assert chart.LEFT <= x <= chart.WIDTH - chart.RIGHT
@@ -276,9 +276,9 @@ def test_dots_lie_where_their_figures_say(found: Found) -> None:
     assert near.plan in front(found).series[0].points[0].tip
 
 
-def test_numbers_of_plans_do_not_lie_on_each_other(found: Found) -> None:
+def test_numbers_of_plans_do_not_lie_on_each_other(found: SearchResult) -> None:
     made = front(found)
-    points: list[Point] = [p for series in made.series for p in series.points]
+    points: list[ChartPoint] = [p for series in made.series for p in series.points]
     texts = "".join(chart.labels(points, *chart.scales(made, points)))
     shown_at = [(float(x), float(y)) for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"', texts)]
     assert ">1</text>" in texts
@@ -287,7 +287,7 @@ def test_numbers_of_plans_do_not_lie_on_each_other(found: Found) -> None:
         assert all(abs(one[0] - x) >= 14 or abs(one[1] - y) >= 13 for x, y in others)
 
 
-def test_axes_have_round_ticks_inside_the_frame(found: Found) -> None:
+def test_axes_have_round_ticks_inside_the_frame(found: SearchResult) -> None:
     made = front(found)
     points = [p for series in made.series for p in series.points]
     x, y = (scale.ticks() for scale in chart.scales(made, points))
@@ -299,7 +299,7 @@ def test_axes_have_round_ticks_inside_the_frame(found: Found) -> None:
     assert len({text for _, text in x}) == len(x)
 
 
-def test_the_limit_is_drawn_where_plans_come_near_it(found: Found) -> None:
+def test_the_limit_is_drawn_where_plans_come_near_it(found: SearchResult) -> None:
     assert front(found).guides == ()
     usable = 1.2 * found.pareto[0].memory
     made = front(replace(found, pareto=tuple(replace(row, usable=usable) for row in found.pareto)))
@@ -307,7 +307,7 @@ def test_the_limit_is_drawn_where_plans_come_near_it(found: Found) -> None:
     assert 'class="limit"' in chart.draw(made)
 
 
-def test_one_plan_is_a_drawing_too(found: Found) -> None:
+def test_one_plan_is_a_drawing_too(found: SearchResult) -> None:
     one = replace(found, pareto=found.pareto[:1], best=())
     assert chart.draw(front(one)).count("<circle") == 1
     assert chart.draw(front(replace(found, pareto=(), best=()))) == ""

@@ -14,8 +14,15 @@ from foretrain.errors import PlanError
 from foretrain.planning.constraints import kept, parse
 from foretrain.planning.estimator import Estimates
 from foretrain.planning.more_nodes import larger, times
-from foretrain.planning.space import Part, Space, space
-from foretrain.planning.survey import REFUSED, TOO_LARGE, Seen, Told, merged, survey
+from foretrain.planning.partial_result import (
+    REFUSED,
+    TOO_LARGE,
+    BestPerChoice,
+    EstimatedPlan,
+    merged,
+    survey,
+)
+from foretrain.planning.space import Space, SpacePart, space
 from foretrain.planning.task import Task
 from foretrain.testing.asking import ask
 
@@ -169,9 +176,9 @@ class Fixed:
 def test_a_survey_is_what_looking_at_every_plan_gives(objective):
     here = task()
     plans = space(here, (*PLAIN, "no vpp", "no cp"))
-    choices, _ = plans.choices(Part(2, 1, 1))
+    choices, _ = plans.choices(SpacePart(2, 1, 1))
     told = Fixed().estimate(choices)
-    found = survey(here, plans, Part(2, 1, 1), objective, 4, Fixed())
+    found = survey(here, plans, SpacePart(2, 1, 1), objective, 4, Fixed())
     every = range(3, len(choices))
     fit = [r for r in every if told.memory[r] <= told.usable[r]]
     value = told.memory if objective == "memory" else told.seconds
@@ -199,8 +206,8 @@ def test_a_survey_is_what_looking_at_every_plan_gives(objective):
         assert one.best.plan == choices.text(best_of)
 
 
-def seen(plan: str, seconds: float, memory: float) -> Seen:
-    return Seen(plan, seconds, memory, 10.0, 0.0, 0.0, 0.0, 0.0)
+def seen(plan: str, seconds: float, memory: float) -> EstimatedPlan:
+    return EstimatedPlan(plan, seconds, memory, 10.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_nothing_is_lacking_where_a_plan_fits():
@@ -219,7 +226,7 @@ def test_surveys_of_parts_merge_into_that_of_the_whole(objective):
     for reason in whole.pruned:
         assert whole.pruned[reason] == sum(p.pruned.get(reason, 0) for p in parts)
 
-    def order(one: Seen) -> tuple[float, float]:
+    def order(one: EstimatedPlan) -> tuple[float, float]:
         return (one.memory, one.seconds) if objective == "memory" else (one.seconds, one.memory)
 
     every = sorted((one for p in parts for one in p.best), key=order)
@@ -233,22 +240,22 @@ def test_surveys_of_parts_merge_into_that_of_the_whole(objective):
 
 def test_a_value_that_never_fits_tells_of_the_plan_that_lacks_least():
     near, far, fits = seen("near", 1.0, 11.0), seen("far", 0.5, 20.0), seen("fits", 9.0, 5.0)
-    told = Told("tp", "1", 2, 0, far)
+    told = BestPerChoice("tp", "1", 2, 0, far)
 
-    def with_told(*each: Told):
+    def with_told(*each: BestPerChoice):
         return [replace(merged([], "time", 3), told=(one,)) for one in each]
 
     none = merged(with_told(told, replace(told, best=near)), "time", 3)
-    assert none.told == (Told("tp", "1", 4, 0, near),)
-    some = merged(with_told(told, Told("tp", "1", 3, 1, fits)), "time", 3)
-    assert some.told == (Told("tp", "1", 5, 1, fits),)
+    assert none.told == (BestPerChoice("tp", "1", 4, 0, near),)
+    some = merged(with_told(told, BestPerChoice("tp", "1", 3, 1, fits)), "time", 3)
+    assert some.told == (BestPerChoice("tp", "1", 5, 1, fits),)
 
 
 def test_where_nothing_fits_twice_the_nodes_may_do():
     """Under ZeRO-3 twice the devices hold half as much each: room for what is between the two."""
     one, two = (task(batch=16, on=f"{n} x dgx-a100-80gb") for n in (1, 2))
     where = (*PLAIN, "zero=3", "tp=1", "pp=1", "micro=1", "no shard", "no cp")
-    held = [survey(t, space(t, where), Part(1, 1, 1), "time", 1).best[0] for t in (one, two)]
+    held = [survey(t, space(t, where), SpacePart(1, 1, 1), "time", 1).best[0] for t in (one, two)]
     between = (held[0].memory + held[1].memory) / 2
     context = one.cluster.devices[0].memory_bytes - between
     full = replace(one, runtime=replace(one.runtime, context_bytes=context))

@@ -8,26 +8,26 @@ import pytest
 from support.plans import tiny_model
 
 from foretrain import simulate
-from foretrain.planning.markov import Choice, Ground
+from foretrain.planning.layerwise import _higher
+from foretrain.planning.markov import LayerState, LayerwiseProblem
 from foretrain.planning.planner import search
 from foretrain.planning.task import Task
-from foretrain.planning.walked import _higher
 from foretrain.testing.asking import ask
 
 
-def higher(ground: Ground, *degrees: int, devices: int = 64) -> Ground | None:
-    walk = SimpleNamespace(choices=[Choice(tp, "none") for tp in degrees])
+def higher(ground: LayerwiseProblem, *degrees: int, devices: int = 64) -> LayerwiseProblem | None:
+    walk = SimpleNamespace(choices=[LayerState(tp, "none") for tp in degrees])
     return _higher(SimpleNamespace(devices=devices), walk, ground)
 
 
 def test_a_walk_that_is_more_parallel_throughout_stands_on_a_higher_ground():
     """Twice as many ranks share twice as many samples."""
-    assert higher(Ground(4, 2, 1, 1), 4, 8, 4) == Ground(4, 4, 2, 1)
-    assert higher(Ground(4, 2, 1, 1), 4, 2, 4) is None
+    assert higher(LayerwiseProblem(4, 2, 1, 1), 4, 8, 4) == LayerwiseProblem(4, 4, 2, 1)
+    assert higher(LayerwiseProblem(4, 2, 1, 1), 4, 2, 4) is None
 
 
 def test_without_replicas_nothing_is_left_for_zero():
-    assert higher(Ground(16, 2, 1, 1), 4, 4) == Ground(16, 4, 2, 0)
+    assert higher(LayerwiseProblem(16, 2, 1, 1), 4, 4) == LayerwiseProblem(16, 4, 2, 0)
 
 
 def test_plans_are_ranked_without_an_analysis(monkeypatch):

@@ -13,7 +13,7 @@ from foretrain.forecast import compile_graph
 from foretrain.model import zoo
 from foretrain.model.graph import Op
 from foretrain.model.ops import family
-from foretrain.model.ops.base import Choices
+from foretrain.model.ops.base import KernelChoices
 from foretrain.model.ops.embedding import held_share, listed, parts, popular, rows_met, vectors
 from foretrain.model.ops.skew import often, seen
 from foretrain.model.optimizer import optimizer
@@ -51,8 +51,8 @@ def test_popular_rows_are_few_and_answer_much() -> None:
 def test_a_rank_looks_up_what_its_rows_are_asked_for() -> None:
     whole = bag().local({}, 4096)
     eighth = bag().local({"rows": 8}, 4096)
-    (all_of,) = family(whole).forward(whole, FP16, Choices())
-    (one,) = family(eighth).forward(eighth, FP16, Choices())
+    (all_of,) = family(whole).forward(whole, FP16, KernelChoices())
+    (one,) = family(eighth).forward(eighth, FP16, KernelChoices())
     assert held_share(eighth) == pytest.approx(1 / 8, rel=1e-6)
     assert one.shape[2] == pytest.approx(all_of.shape[2] / 8, rel=1e-5)
     assert one.shape[3] == pytest.approx(all_of.shape[3] / 8, rel=1e-5)
@@ -63,7 +63,7 @@ def test_a_rank_looks_up_what_its_rows_are_asked_for() -> None:
 def test_tables_placed_whole_keep_their_look_ups() -> None:
     op = bag("dlrm-mlperf").local({"table": 11, "bag": 11, "rows": 11}, 1024)
     assert held_share(op) == pytest.approx(1.0)
-    (kernel,) = family(op).forward(op, FP16, Choices())
+    (kernel,) = family(op).forward(op, FP16, KernelChoices())
     assert kernel.shape[2] == 1024
 
 
@@ -153,9 +153,9 @@ def test_epilogues_leave_no_activations_and_one_interaction() -> None:
 
     assert seconds(True) < 0.8 * seconds(False)
     relu = next(op for _, op in zoo.build("dlrm-mlperf").ops() if op.name == "top1_act")
-    assert family(relu).forward(relu, FP16, Choices(fuses_epilogues=True)) == ()
-    assert family(relu).backward(relu, FP16, Choices(fuses_epilogues=True)) == ()
-    assert len(family(relu).forward(relu, FP16, Choices())) == 1
+    assert family(relu).forward(relu, FP16, KernelChoices(fuses_epilogues=True)) == ()
+    assert family(relu).backward(relu, FP16, KernelChoices(fuses_epilogues=True)) == ()
+    assert len(family(relu).forward(relu, FP16, KernelChoices())) == 1
     pairs = next(op for _, op in zoo.build("dlrm-mlperf").ops() if op.name == "interaction")
-    (kernel,) = family(pairs).forward(pairs, FP16, Choices(fuses_epilogues=True))
+    (kernel,) = family(pairs).forward(pairs, FP16, KernelChoices(fuses_epilogues=True))
     assert kernel.bytes == 2 * (27 * 128 + 479)

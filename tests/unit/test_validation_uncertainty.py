@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from foretrain.analysis.stalls import stalls
-from foretrain.analysis.uncertainty import Z80, Known, Trust, scales, term_of, trust
+from foretrain.analysis.uncertainty import Z80, KnownFacts, Trust, scales, term_of, trust
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import KernelCosts, Roofline
 from foretrain.model.ops.base import Kernel
@@ -53,12 +53,12 @@ def question(layers: int = 2) -> Scenario:
     )
 
 
-def trust_of(asked: Scenario, model: Stated, known: Known | None = None) -> Trust:
+def trust_of(asked: Scenario, model: Stated, known: KnownFacts | None = None) -> Trust:
     graph = compile_scenario(asked)
     costs = cost_scenario(asked, graph, model)
     run = simulate(graph, costs)
     found = stalls(graph, costs, run, float(run.end.max()))
-    return trust(graph, costs, found, known or Known())
+    return trust(graph, costs, found, known or KnownFacts())
 
 
 def test_kernels_of_a_family_are_off_together() -> None:
@@ -101,14 +101,14 @@ def test_an_interval_is_even_in_logarithms_and_holds_the_step() -> None:
 @pytest.mark.parametrize(
     "worse",
     [
-        Known(devices=2),
-        Known(devices=16, nodes=2),
-        Known(is_runtime_known=False),
-        Known(unknown_switches=9),
-        Known(has_experts=True),
+        KnownFacts(devices=2),
+        KnownFacts(devices=16, nodes=2),
+        KnownFacts(is_runtime_known=False),
+        KnownFacts(unknown_switches=9),
+        KnownFacts(has_experts=True),
     ],
 )
-def test_knowing_less_is_wider(worse: Known) -> None:
+def test_knowing_less_is_wider(worse: KnownFacts) -> None:
     asked, model = question(), Stated({"gemm": 0.1})
     assert trust_of(asked, model, worse).spread > trust_of(asked, model).spread
 
@@ -116,7 +116,7 @@ def test_knowing_less_is_wider(worse: Known) -> None:
 def test_what_has_no_runs_shares_a_term() -> None:
     assert term_of(("runtime", "no such"), scales()) == "runtime other"
     assert term_of(("architecture", "hopper"), scales()) == "architecture hopper"
-    own = trust_of(question(), Stated({}), Known(runtime="no such", architecture="hopper"))
+    own = trust_of(question(), Stated({}), KnownFacts(runtime="no such", architecture="hopper"))
     expected = {**own.parts, **own.terms, "runtime other": 1.0, "architecture hopper": 1.0}
     assert own.spread == pytest.approx(
         sqrt(sum((scales()[name] * value) ** 2 for name, value in expected.items()))

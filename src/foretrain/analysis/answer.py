@@ -39,7 +39,7 @@ def _report(function: str) -> Any:
     return named(f"foretrain.report:{function}")
 
 
-class Table(Answer):
+class TableAnswer(Answer):
     """An answer of many rows."""
 
     __slots__ = ()

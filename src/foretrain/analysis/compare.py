@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretrain.analysis.answer import Table
+from foretrain.analysis.answer import TableAnswer
 from foretrain.analysis.document import expect_prediction
 from foretrain.analysis.prediction import STALLS, Prediction
 from foretrain.units import rounded_seconds, show_count
@@ -55,7 +55,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Table):
+class Comparison(TableAnswer):
     """Explain why B is slower or faster than A. `causes` add up to the difference of the times, largest first.
 
     `per` is what the times are of: a `step` where both do the same work, else `million tokens` or

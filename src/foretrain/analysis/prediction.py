@@ -256,7 +256,7 @@ class PathStep:
     what: str
 
 
-class Late(Sequence[T]):
+class Lazy(Sequence[T]):
     """A sequence that is worked out when first looked at: most predictions are asked for their step alone."""
 
     def __init__(self, make: Callable[[], Sequence[T]]) -> None:

@@ -42,7 +42,7 @@ NAMED = ("runtime", "architecture")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFacts:
     """What a question says of the run, as far as it decides how sure an answer can be."""
 
     devices: int = 1
@@ -108,7 +108,7 @@ def scales() -> Mapping[str, float]:
     return {**data["parts"], **data["terms"], **own}
 
 
-def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: Known) -> Trust:
+def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: KnownFacts) -> Trust:
     """Parts and terms of a step, read off the busiest rank class."""
     busiest = _busiest(graph, costs)
     step = float(stalls.by_class[busiest].sum())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class LaunchOptions:
     """Which files are written, and where to."""
 
     to: Annotated[
@@ -42,7 +42,7 @@ class Launch:
     ] = False
 
 
-def export(question: Question, launch: Launch) -> int:
+def export(question: Question, launch: LaunchOptions) -> int:
     """Write launch files of a plan for a training framework, and list what it cannot express."""
     from foretrain.adapters.write import TARGETS, expect_target
 
@@ -59,7 +59,7 @@ def export(question: Question, launch: Launch) -> int:
     return 0
 
 
-def _give(exported: Exported, launch: Launch) -> None:
+def _give(exported: Exported, launch: LaunchOptions) -> None:
     from foretrain.cli.output import note, print_text
 
     if launch.json:

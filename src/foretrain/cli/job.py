@@ -9,7 +9,7 @@ import typer
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class JobOptions:
     """How long to train, and what that costs."""
 
     tokens: Annotated[

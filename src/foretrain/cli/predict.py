@@ -7,14 +7,14 @@ from typing import IO, Annotated
 
 import typer
 
-from foretrain.cli.job import Job
+from foretrain.cli.job import JobOptions
 from foretrain.cli.options import Output, Question
 from foretrain.errors import InputError
 
 
 def predict(
     question: Question,
-    job: Job,
+    job: JobOptions,
     output: Output,
     cases: Annotated[
         str | None,
@@ -31,7 +31,7 @@ def predict(
     from foretrain.cli.output import expect_files, give
 
     if cases is not None:
-        if job != Job():
+        if job != JobOptions():
             raise InputError(
                 "--cases predicts single steps; remove the job options (--tokens, --steps …)."
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from foretrain.cli.process import tell
 
 if TYPE_CHECKING:
-    from foretrain.planning.planner import Progress as Reached
+    from foretrain.planning.planner import SearchStatus as Reached
 
 
 QUIET_SECONDS = 1.0

@@ -24,7 +24,7 @@ from foretrain.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class TrainingOptions:
     """What is to be trained."""
 
     model: ModelName = None
@@ -130,7 +130,7 @@ class Market:
     ] = None
 
 
-def recommend(job: Job, market: Market, output: Output) -> int:
+def recommend(job: TrainingOptions, market: Market, output: Output) -> int:
     """Rank cloud offers for a training job by plan, time and cost.
 
     Exit code 1 if no offer is feasible. -o FILE.html plots cost over time.
@@ -148,7 +148,7 @@ def recommend(job: Job, market: Market, output: Output) -> int:
     return give(recommendation_document(found), output)
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: TrainingOptions) -> dict[str, Any]:
     from foretrain.units import parse_bandwidth, parse_count
 
     if job.model is None:

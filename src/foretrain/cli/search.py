@@ -13,7 +13,7 @@ from foretrain.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from foretrain.cli.progress import SearchProgress
-    from foretrain.searching import Found
+    from foretrain.searching import SearchResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Workforce:
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class ExportOptions:
     """Launch files of the best plan."""
 
     export: Annotated[
@@ -95,7 +95,7 @@ def search(
     question: OpenQuestion,
     wanted: Wanted,
     workforce: Workforce,
-    launch: Launch,
+    launch: ExportOptions,
     output: Output,
     why: Annotated[
         str | None,
@@ -176,7 +176,7 @@ def _expect_target(folder: Path | None, target: str | None) -> None:
         raise FileError(f"{folder} is a file; launch files need a directory. Choose another name.")
 
 
-def _exported(found: Found, launch: Launch) -> dict[str, Any] | None:
+def _exported(found: SearchResult, launch: ExportOptions) -> dict[str, Any] | None:
     """Launch files of the best plan, where they are asked for."""
     if launch.export is None or launch.to is None or not found.best:
         return None

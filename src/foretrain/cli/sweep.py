@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrain.cli.job import Job
+from foretrain.cli.job import JobOptions
 from foretrain.cli.options import Output, Question, literal
 from foretrain.errors import InputError
 
 
 def sweep(
     question: Question,
-    job: Job,
+    job: JobOptions,
     output: Output,
     vary: Annotated[
         list[str] | None,

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from foretrain.cli.job import Job
+from foretrain.cli.job import JobOptions
 from foretrain.cli.options import ChangedQuestion, Output, assignments
 from foretrain.errors import InputError
 
 
 def whatif(
     question: ChangedQuestion,
-    job: Job,
+    job: JobOptions,
     output: Output,
     changes: Annotated[
         list[str] | None,

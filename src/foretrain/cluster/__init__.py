@@ -5,18 +5,18 @@ from __future__ import annotations
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.link import Interconnect, Link, Network, NetworkEdge, Nics
+from foretrain.cluster.link import ClusterNetwork, Interconnect, Link, NetworkEdge, Nics
 from foretrain.cluster.node import Host, Node, Price
 from foretrain.cluster.topology import Routes, Topology
 
 __all__ = [
     "Cluster",
+    "ClusterNetwork",
     "Device",
     "Fabric",
     "Host",
     "Interconnect",
     "Link",
-    "Network",
     "NetworkEdge",
     "Nics",
     "Node",

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
 from foretrain.cluster.fabric import Fabric
-from foretrain.cluster.layout import Layout, lay_out
-from foretrain.cluster.link import Network, Nics
+from foretrain.cluster.layout import RankLayout, lay_out
+from foretrain.cluster.link import ClusterNetwork, Nics
 from foretrain.cluster.node import Node
 from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
@@ -62,7 +62,7 @@ class Cluster:
 
     name: str
     runs: tuple[NodeRun, ...]
-    network: Network
+    network: ClusterNetwork
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -116,7 +116,7 @@ class Cluster:
         return sum(run.count * run.used for run in self.runs)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> RankLayout:
         return lay_out([(run.node, run.count, run.used) for run in self.runs])
 
     @property
@@ -254,7 +254,7 @@ class Cluster:
     def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
         """The same nodes with other NICs."""
         runs = tuple(replace(run, node=run.node.with_nics(nics)) for run in self.runs)
-        return replace(self, runs=runs, network=Network(nics.kind, topology, source))
+        return replace(self, runs=runs, network=ClusterNetwork(nics.kind, topology, source))
 
     def renamed(self, name: str) -> Self:
         return replace(self, name=name)

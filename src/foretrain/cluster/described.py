@@ -18,7 +18,7 @@ from foretrain.cluster import catalog
 from foretrain.cluster.build import interconnect_from, nics_from
 from foretrain.cluster.cluster import Cluster, Described, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.link import Interconnect, Network, Nics
+from foretrain.cluster.link import ClusterNetwork, Interconnect, Nics
 from foretrain.cluster.network_words import NetworkWord, nearest_network, network_word
 from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError, did_you_mean
@@ -61,7 +61,7 @@ def described_cluster(data: Mapping[str, Any]) -> Described:
     used = _placement(wanted, data.get("placement"), data.get("devices"), assumptions)
     model = _most_alike(wanted, max(used))
     node = _node(wanted, model, max(used), len(used), assumptions)
-    network = Network(node.nics.kind if node.nics is not None else "none")
+    network = ClusterNetwork(node.nics.kind if node.nics is not None else "none")
     runs: list[NodeRun] = []
     for count in used:
         if runs and runs[-1].used == count:

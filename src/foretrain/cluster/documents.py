@@ -29,7 +29,7 @@ from foretrain.cluster.build import (
 )
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.link import Network, NetworkEdge, Nics, self_loop
+from foretrain.cluster.link import ClusterNetwork, NetworkEdge, Nics, self_loop
 from foretrain.cluster.node import Node, network_kind
 from foretrain.cluster.schema import (
     MOST_CABLES,
@@ -252,7 +252,7 @@ def _told(nics: Nics | None, told: Mapping[str, Any], parts: Parts) -> Nics:
     return nics_from({**known, **told}, parts)
 
 
-def network_of(runs: list[NodeRun], form: NetworkForm) -> Network:
+def network_of(runs: list[NodeRun], form: NetworkForm) -> ClusterNetwork:
     """The network of a form: what its topology takes is checked here, what it makes of it is not."""
     name, shape = network_shape(form.topology)
     faults: list[str] = []
@@ -280,7 +280,7 @@ def network_of(runs: list[NodeRun], form: NetworkForm) -> Network:
         raise ClusterError("invalid network:", faults=faults)
     kind = form.kind or network_kind([run.node for run in runs])
     edges = tuple(_edge(edge) for edge in form.edges)
-    return Network(kind, name, form.source, edges, parameters, form.routing)
+    return ClusterNetwork(kind, name, form.source, edges, parameters, form.routing)
 
 
 def _edge(form: EdgeForm) -> NetworkEdge:
@@ -336,7 +336,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _network_row(network: Network) -> dict[str, Any]:
+def _network_row(network: ClusterNetwork) -> dict[str, Any]:
     row = _bare({**asdict(replace(network, parameters=())), "parameters": None})
     row = {key: value for key, value in row.items() if value is not None}
     return {**row, **_bare(dict(network.parameters))}

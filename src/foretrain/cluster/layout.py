@@ -11,11 +11,11 @@ from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Node
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["RankLayout", "lay_out"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Layout:
+class RankLayout:
     """Ranks are numbered node by node, inside a node by local index.
 
     A *domain* is what one interconnect joins: a node, or several nodes with rack-wide NVLink. A *template*
@@ -54,7 +54,7 @@ class Layout:
         return len(self.port_host)
 
 
-def lay_out(runs: Sequence[tuple[Node, int, int]]) -> Layout:
+def lay_out(runs: Sequence[tuple[Node, int, int]]) -> RankLayout:
     """Arrays for runs of (node, how many nodes, devices used in each)."""
     nodes = list(dict.fromkeys(node for node, _, _ in runs))
     kind = np.repeat([nodes.index(node) for node, _, _ in runs], [count for _, count, _ in runs])
@@ -73,7 +73,7 @@ def lay_out(runs: Sequence[tuple[Node, int, int]]) -> Layout:
     near = port_table[kind[node_of], local]
     host = np.repeat(np.arange(len(kind)), ports)
     kinds = tuple(dict.fromkeys(node.nics.kind for node in nodes if node.nics is not None))
-    return Layout(
+    return RankLayout(
         devices=devices,
         device_kind=device_table[kind[node_of], local],
         node_of=node_of,

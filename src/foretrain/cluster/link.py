@@ -9,7 +9,7 @@ from typing import Any, Literal
 from foretrain.cluster.device import faults_of
 from foretrain.errors import ClusterError
 
-__all__ = ["Interconnect", "Link", "Network", "NetworkEdge", "Nics", "Tier", "self_loop"]
+__all__ = ["ClusterNetwork", "Interconnect", "Link", "NetworkEdge", "Nics", "Tier", "self_loop"]
 
 Tier = Literal["interconnect", "network"]
 
@@ -159,7 +159,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ClusterNetwork:
     """What joins the nodes: the kind of transport and the shape of the fabric."""
 
     kind: str
@@ -172,7 +172,7 @@ class Network:
     routing: str | None = None
     """A name of `routing.ROUTINGS`; None takes the topology's own."""
 
-    def without_nodes(self, kept: int) -> Network:
+    def without_nodes(self, kept: int) -> ClusterNetwork:
         """The same cables when only the first `kept` nodes take part; the others only pass data on."""
         if all(not isinstance(end, int) or end < kept for edge in self.edges for end in edge.ends):
             return self

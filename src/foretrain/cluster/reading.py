@@ -9,7 +9,7 @@ from typing import Any
 
 from foretrain.cluster import catalog
 from foretrain.cluster.cluster import Cluster, Described, NodeRun
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.network_words import network_word
 from foretrain.cluster.node import network_kind
 from foretrain.cluster.quantities import COUNT, TERM, counted_nodes, split_count
@@ -73,7 +73,9 @@ def _from_words(spec: str) -> Cluster:
     machines, shape = _split_network(spec)
     runs = [run for term in machines.split("+") for run in _runs(term)]
     if shape is None:
-        return Cluster(spec.strip(), tuple(runs), Network(network_kind(run.node for run in runs)))
+        return Cluster(
+            spec.strip(), tuple(runs), ClusterNetwork(network_kind(run.node for run in runs))
+        )
     return _on_network(spec.strip(), runs, shape)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foretrain.cluster.device import faults_of
-from foretrain.cluster.link import Network, Nics
+from foretrain.cluster.link import ClusterNetwork, Nics
 from foretrain.cluster.node import Host, Node
 from foretrain.errors import ClusterError
 
@@ -63,7 +63,7 @@ def scaled_node(node: Node, factors: Factors) -> Node:
     )
 
 
-def scaled_network(network: Network, factors: Factors) -> Network:
+def scaled_network(network: ClusterNetwork, factors: Factors) -> ClusterNetwork:
     rate, delay = factors.network, factors.network_latency
     return replace(
         network,

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Routes, Site, compressed
-from foretrain.cluster.layout import Layout
+from foretrain.cluster.layout import RankLayout
 from foretrain.cluster.topologies import INTERCONNECTS, network_shape
 from foretrain.errors import ClusterError, hint
 
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster
     from foretrain.cluster.device import Device
-    from foretrain.cluster.link import Interconnect, Network
+    from foretrain.cluster.link import ClusterNetwork, Interconnect
     from foretrain.cluster.node import Node
 
 __all__ = ["ComposedTopology", "Routes", "Topology", "compose", "device_rate", "network_fabric"]
@@ -72,7 +72,7 @@ class Topology(Protocol):
 class ComposedTopology:
     """Fabrics of all domains, then the network fabric, with links numbered in that order."""
 
-    layout: Layout
+    layout: RankLayout
     templates: tuple[Fabric, ...]
     paths: Ints
     path_base: Ints
@@ -229,7 +229,7 @@ def compose(cluster: Cluster) -> ComposedTopology:
 
 
 def _kinds(
-    cluster: Cluster, layout: Layout, sizes: Ints, network: Fabric | None
+    cluster: Cluster, layout: RankLayout, sizes: Ints, network: Fabric | None
 ) -> tuple[tuple[str, ...], Ints]:
     """What each link is made of: its domain's interconnect, its port's card, or the network's switches."""
     inside = [members[0][0].interconnect.kind for members in layout.template_members]
@@ -284,7 +284,7 @@ def _on_pcie(interconnect: Interconnect) -> bool:
     return interconnect.topology == "pcie_tree"
 
 
-def _path_table(templates: tuple[Fabric, ...], layout: Layout) -> tuple[Ints, Ints]:
+def _path_table(templates: tuple[Fabric, ...], layout: RankLayout) -> tuple[Ints, Ints]:
     """Routes between all pairs inside each kind of domain, one row per pair, padded to one width."""
     blocks = []
     for fabric, size in zip(templates, layout.template_devices.tolist(), strict=True):
@@ -299,7 +299,7 @@ def _path_table(templates: tuple[Fabric, ...], layout: Layout) -> tuple[Ints, In
     return table, base
 
 
-def network_fabric(network: Network, layout: Layout) -> Fabric | None:
+def network_fabric(network: ClusterNetwork, layout: RankLayout) -> Fabric | None:
     """What joins the network ports; None where there is nothing to join."""
     if network.kind == "none" or layout.port_count == 0 or layout.node_count < 2:
         return None

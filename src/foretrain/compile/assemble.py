@@ -25,8 +25,8 @@ from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
 from foretrain.compile.patterns import Patterns
 from foretrain.compile.segment import Interner, Segment
-from foretrain.compile.table import Table
-from foretrain.compile.template import Shapes, Template, Weaver
+from foretrain.compile.table import TaskTable
+from foretrain.compile.template import SegmentLowering, Template, TemplateShapes
 from foretrain.plan.schedules.base import Steps
 
 
@@ -97,12 +97,12 @@ class _Assembly:
     ) -> None:
         self.fold, self.interner, self.habits, self.programs = fold, interner, habits, programs
         self.barriers, self.loads = barriers, loads
-        self.shapes = Shapes()
+        self.shapes = TemplateShapes()
         self.stream_numbers: dict[tuple[int, str], int] = {}
         self.sources: list[Ints] = []
         self.targets: list[Ints] = []
         self.tail: list[tuple[int, Template]] = []  # (first task, template) of barriers and updates
-        weaver = Weaver(
+        weaver = SegmentLowering(
             interner.items,
             fold,
             self.shapes,
@@ -334,7 +334,7 @@ class _Assembly:
         return found
 
     def _columns(self) -> ExecutionGraph:
-        table = Table(
+        table = TaskTable(
             [*(t for one in self.layouts for t in one.templates), *(t for _, t in self.tail)]
         )
         row = self._rows(table)
@@ -367,7 +367,7 @@ class _Assembly:
             fold=self.fold,
         )
 
-    def _rows(self, table: Table) -> Ints:
+    def _rows(self, table: TaskTable) -> Ints:
         """The template row of every task."""
         which, first = [], 0
         for layout in self.layouts:

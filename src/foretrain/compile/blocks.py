@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foretrain.compile.layout import Layout
+from foretrain.compile.layout import TensorLayout
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
 from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.place import finer, stored_before
 from foretrain.compile.passes.recompute import BlockPass, recompute
 from foretrain.compile.passes.unpack import unpacked
-from foretrain.model.ops.base import Choices
+from foretrain.model.ops.base import KernelChoices
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.strategy import likeness, nodes, of_repetition
@@ -40,8 +40,8 @@ class Blocks:
         self._drops = stored_before(self.model, plan.schedule, runtime.places_by_products)
 
     def block(
-        self, number: int, repetition: int, incoming: tuple[Layout, ...] | None, choice: str
-    ) -> tuple[BlockPass, tuple[Layout, ...]]:
+        self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None, choice: str
+    ) -> tuple[BlockPass, tuple[TensorLayout, ...]]:
         """What a repetition runs on tensors that lie as `incoming` says, recomputing what `choice` says, and how
         what it hands on lies."""
         key = (number, self._alike(number, repetition), incoming)
@@ -72,7 +72,7 @@ class Blocks:
         return found
 
     def _program(
-        self, number: int, repetition: int, incoming: tuple[Layout, ...] | None
+        self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None
     ) -> BlockProgram:
         block, plan = self.model.blocks[number], self.plan
         samples = plan.schedule.micro_batch * plan.replicas
@@ -95,8 +95,8 @@ class Blocks:
         return replace(program, ops=tuple(lean(op) for op in program.ops))
 
 
-def choices_of(runtime: Runtime) -> Choices:
-    return Choices(
+def choices_of(runtime: Runtime) -> KernelChoices:
+    return KernelChoices(
         attention=runtime.attention,
         fuses_elementwise=runtime.fuses_elementwise,
         keeps_quantised=runtime.keeps_quantised,

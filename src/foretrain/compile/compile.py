@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from foretrain.compile.assemble import Habits, assemble
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
-from foretrain.compile.layout import Layout
+from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import NORM_BYTES, ModelStates
 from foretrain.compile.passes.bucket import Pace
 from foretrain.compile.passes.fold import Traffic, Use, fold
@@ -168,7 +168,7 @@ class _Compilation:
 
     def _parts(self, placed: tuple[tuple[Instance, ...], ...]) -> list[Part]:
         parts: list[Part] = []
-        layouts: tuple[Layout, ...] | None = None
+        layouts: tuple[TensorLayout, ...] | None = None
         received = 0.0
         for index, instances in enumerate(placed):
             found: list[_Placed] = []
@@ -187,8 +187,8 @@ class _Compilation:
         return parts
 
     def _block(
-        self, number: int, repetition: int, incoming: tuple[Layout, ...] | None
-    ) -> tuple[_Placed, tuple[Layout, ...]]:
+        self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None
+    ) -> tuple[_Placed, tuple[TensorLayout, ...]]:
         name = self.blocks.model.blocks[number].name
         choice = block_choice(self.plan.root, name, repetition)
         block_pass, outgoing = self.blocks.block(number, repetition, incoming, choice.recompute)

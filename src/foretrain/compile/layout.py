@@ -1,6 +1,6 @@
 """How a tensor lies on the mesh, and what it takes to change that.
 
-A `Layout` gives, for every position of a tensor, the axes that cut it, and the axes over which the values
+A `TensorLayout` gives, for every position of a tensor, the axes that cut it, and the axes over which the values
 are partial sums still to be added. `transition` is the whole of communication inference: it compares two
 layouts and names the collectives between them.
 """
@@ -15,7 +15,7 @@ from foretrain.compile.execution import Communication, Communicator
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """`axes[i]` cut position i; `partial` axes hold addends. Nothing before a constant tensor is trained, so that it has
     no gradient."""
 
@@ -24,9 +24,9 @@ class Layout:
     is_constant: bool = False
 
     @property
-    def settled(self) -> Layout:
+    def settled(self) -> TensorLayout:
         """The same cuts with all partial sums added up: the layout a gradient comes back in."""
-        return Layout(self.axes)
+        return TensorLayout(self.axes)
 
     def position_of(self, axis: str) -> int | None:
         for position, axes in enumerate(self.axes):
@@ -40,7 +40,11 @@ class Layout:
 
 
 def transition(
-    have: Layout, want: Layout, full_bytes: float, sizes: Mapping[str, int], purpose: str
+    have: TensorLayout,
+    want: TensorLayout,
+    full_bytes: float,
+    sizes: Mapping[str, int],
+    purpose: str,
 ) -> tuple[Communication, ...]:
     """The collectives that turn `have` into `want`, in the order they run.
 

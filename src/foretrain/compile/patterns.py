@@ -8,7 +8,7 @@ from dataclasses import replace
 from foretrain.compile.execution import Communication
 from foretrain.compile.passes.fold import Use
 from foretrain.compile.segment import Segment
-from foretrain.compile.template import Template, Weaver, weave
+from foretrain.compile.template import SegmentLowering, Template, weave
 
 Classes = tuple[int, ...]
 
@@ -16,7 +16,7 @@ Classes = tuple[int, ...]
 class Patterns:
     """`streams`: numbers of (rank class, name), which the weaver adds to."""
 
-    def __init__(self, weaver: Weaver, streams: Mapping[tuple[int, str], int]) -> None:
+    def __init__(self, weaver: SegmentLowering, streams: Mapping[tuple[int, str], int]) -> None:
         self.weaver, self.streams = weaver, streams
         self._woven: dict[tuple[object, ...], tuple[Template, Classes]] = {}
         self._uses: dict[int, tuple[Segment, tuple[Use, ...]]] = {}

@@ -13,7 +13,7 @@ from foretrain.compile.template import Template
 T = TypeVar("T", bound=np.generic)
 
 
-class Table:
+class TaskTable:
     """The rows of all templates one after the other."""
 
     def __init__(self, templates: list[Template]) -> None:

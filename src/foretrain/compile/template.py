@@ -67,7 +67,7 @@ class Template:
         return len(self.kind)
 
 
-class Shapes:
+class TemplateShapes:
     """Distinct runs of items."""
 
     def __init__(self) -> None:
@@ -90,19 +90,19 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Weaver:
+class SegmentLowering:
     """What cutting segments into rows needs to know."""
 
     items: list[Item]
     fold: Fold
-    shapes: Shapes
+    shapes: TemplateShapes
     stream: Callable[[int, str], int]  # (rank class, name) → stream number
     has_host: bool
     host_waits: bool  # for what a step receives
 
 
 def weave(
-    segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: Weaver
+    segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: SegmentLowering
 ) -> Template:
     """The rows of one segment on the rank classes of one stage; `has_company` when communication or copies of
     these classes may be under way beside the chain."""
@@ -111,7 +111,7 @@ def weave(
 
 class _Weaving:
     def __init__(
-        self, segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: Weaver
+        self, segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: SegmentLowering
     ) -> None:
         self.segment, self.classes, self.weaver = segment, classes, weaver
         self.has_company = has_company

@@ -12,19 +12,18 @@ from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
 from foretrain.compile.execution import Communication, Tokens, Vectors
 from foretrain.compile.passes.bucket import FromBuffer
-from foretrain.compile.passes.fold import Fold, Use
-from foretrain.compile.passes.fold import Movers as FoldedMovers
+from foretrain.compile.passes.fold import Fold, SubgroupSources, Use
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.collectives.selector import Choice, Wiring, protocols, select
-from foretrain.cost.curves import Timed
+from foretrain.cost.collectives.selector import AlgorithmChoice, GroupTopology, protocols, select
+from foretrain.cost.curves import MeasuredSeconds
 from foretrain.cost.network import Network, Price, Routes, wiring_of
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class CollectiveCost:
     """What one collective costs a group class: pay latency, then move volume over a route."""
 
-    choice: Choice
+    choice: AlgorithmChoice
     route: int
     seconds: float  # alone
     crowd_seconds: float  # while all groups of its communicator do the same
@@ -34,13 +33,13 @@ class Charge:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Movers:
+class CollectiveGroups:
     """Those that move together in a collective, whatever its size: one of their groups, and the ways it may take."""
 
     members: Ints
-    together: FoldedMovers
+    together: SubgroupSources
     number: int  # of their class in `together`
-    wiring: Wiring
+    wiring: GroupTopology
     routes: Mapping[str, int]  # pattern → route
     own_rate: Mapping[str, float]  # pattern → bytes/s of the group alone
     prices: dict[tuple[str, float, str], Price]  # of (collective, bytes, library), for all alike
@@ -51,7 +50,9 @@ class Movers:
 
 
 @lru_cache(maxsize=4096)
-def movers(network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int) -> Movers:
+def movers(
+    network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int
+) -> CollectiveGroups:
     """The groups of one class, or the parties that move by themselves."""
     group, collective = use
     found, together = fold.groups[group], fold.movers(group, collective)
@@ -66,10 +67,10 @@ def movers(network: Network, fold: Fold, routes: Routes, use: Use, mover_class: 
     prices = network.prices.setdefault(
         (wiring, tuple(own.values()), network.joints.of(members)), {}
     )
-    return Movers(members, together, mover_class, wiring, able, own, prices)
+    return CollectiveGroups(members, together, mover_class, wiring, able, own, prices)
 
 
-def charge(network: Network, who: Movers, routes: Routes, work: Communication, library: str) -> Charge:  # fmt: skip
+def charge(network: Network, who: CollectiveGroups, routes: Routes, work: Communication, library: str) -> CollectiveCost:  # fmt: skip
     """What a collective costs those that move together."""
     asked = (work, who.members, who.wiring, who.own_rate, library, who.moving)
     if type(work) is Communication:  # all of a group begin alike
@@ -85,14 +86,14 @@ def charge(network: Network, who: Movers, routes: Routes, work: Communication, l
     crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
     is_far = bool(routes.is_network[route])
     known = (price.is_measured, price.left)
-    return Charge(choice, route, choice.seconds(rate), crowd_seconds, is_far, *known)
+    return CollectiveCost(choice, route, choice.seconds(rate), crowd_seconds, is_far, *known)
 
 
 def priced(
     network: Network,
     work: Communication,
     members: Ints,
-    wiring: Wiring,
+    wiring: GroupTopology,
     own_rate: Mapping[str, float],
     library: str,
     moving: Callable[[], Ints],
@@ -118,8 +119,8 @@ def priced(
 
 
 def _timed(
-    network: Network, work: Communication, members: Ints, wiring: Wiring, library: str
-) -> Timed:
+    network: Network, work: Communication, members: Ints, wiring: GroupTopology, library: str
+) -> MeasuredSeconds:
     """What the best of the tables that know the group says."""
     tables = network.curves(library, wiring.domains)
     asked = (
@@ -127,10 +128,10 @@ def _timed(
     )
     found = [table.alone(*asked) for table in tables]
     told = [one for one in found if one.seconds is not None] or [one for one in found if one.left]
-    return told[0] if told else Timed()
+    return told[0] if told else MeasuredSeconds()
 
 
-def _lasting(choice: Choice, seconds: float, rate: float) -> Choice:
+def _lasting(choice: AlgorithmChoice, seconds: float, rate: float) -> AlgorithmChoice:
     """The choice with the time that a measured curve gives to a group alone.
 
     It is turned into the volume that takes it at the group's own rate; what else is on the links then slows it as
@@ -140,7 +141,7 @@ def _lasting(choice: Choice, seconds: float, rate: float) -> Choice:
     return replace(choice, latency=latency, volume=(seconds - latency) * rate, max_rate=None)
 
 
-def _summed(network: Network, work: Vectors, wiring: Wiring) -> float:
+def _summed(network: Network, work: Vectors, wiring: GroupTopology) -> float:
     """Seconds in which partial sums of one node meet before they leave it, or gradients go round inside it."""
     inside = network.capacity[~network.is_network]
     ranks = wiring.ranks // wiring.domains
@@ -152,8 +153,8 @@ def _summed(network: Network, work: Vectors, wiring: Wiring) -> float:
 def _waits(
     network: Network,
     work: Communication,
-    choice: Choice,
-    wiring: Wiring,
+    choice: AlgorithmChoice,
+    wiring: GroupTopology,
     library: str,
     moving: Callable[[], Ints],
 ) -> float:

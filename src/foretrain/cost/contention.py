@@ -9,19 +9,19 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.compile.execution import Communication, Communicator
 from foretrain.cost.charging import priced
-from foretrain.cost.collectives.selector import Wiring
+from foretrain.cost.collectives.selector import GroupTopology
 from foretrain.cost.network import Network, wiring_of
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Crowd:
+class ContendedCollective:
     """The slowest group of a communicator, among all of them at work."""
 
     network: Network
     collective: str
     library: str
     members: Ints
-    wiring: Wiring
+    wiring: GroupTopology
     rate: dict[str, float]  # pattern → bytes/s in the crowd …
     own_rate: dict[str, float]  # … and of the group alone
     is_network: bool
@@ -35,7 +35,7 @@ class Crowd:
         return total, total - choice.latency
 
 
-def crowd(network: Network, groups: Ints, collective: str, library: str) -> Crowd:
+def contended(network: Network, groups: Ints, collective: str, library: str) -> ContendedCollective:
     """`groups`: one row of ranks per group."""
     rates: dict[str, float] = {}
     own: dict[str, float] = {}
@@ -60,4 +60,6 @@ def crowd(network: Network, groups: Ints, collective: str, library: str) -> Crow
         is_network |= bool(network.is_network[used].any())
     members = groups[slowest]
     wiring = wiring_of(network, members, tuple(rates.items()), tuple(delays.items()))
-    return Crowd(network, collective, library, members, wiring, rates, own, is_network)
+    return ContendedCollective(
+        network, collective, library, members, wiring, rates, own, is_network
+    )

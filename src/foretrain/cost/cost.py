@@ -24,7 +24,7 @@ from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.host import chain_summaries, host_seconds
 from foretrain.cost.interference import slowdown
-from foretrain.cost.items import COMPUTE, ItemCosts, Known, Surroundings
+from foretrain.cost.items import COMPUTE, CostedItems, ItemCosts, Surroundings
 from foretrain.cost.network import EngineRoutes, Network, Routes
 from foretrain.cost.rows import rows_of
 from foretrain.model.workload import DataSource
@@ -59,7 +59,7 @@ class Costs:
     item_volume: Floats  # … and how many keep its links busy as long, at their rate …
     item_route: Ints  # … and its route in `network_routes` (-1: none)
     network_routes: Routes
-    known: Known
+    known: CostedItems
 
 
 def cost_graph(
@@ -69,7 +69,7 @@ def cost_graph(
     network: Network,
     compute: ComputeModel,
     data: DataSource | None = None,
-    known: Known | None = None,
+    known: CostedItems | None = None,
 ) -> Costs:
     """`known`: what is the same as in other costs of the graph."""
     around = Surroundings(cluster, runtime, network, compute, data)
@@ -80,7 +80,7 @@ class _Costing(ItemCosts):
     """Items of a whole graph, summed up into its tasks."""
 
     def __init__(
-        self, graph: ExecutionGraph, around: Surroundings, known: Known | None = None
+        self, graph: ExecutionGraph, around: Surroundings, known: CostedItems | None = None
     ) -> None:
         super().__init__(graph.items, graph.fold, around, known)
         self.graph = graph
@@ -150,7 +150,7 @@ class _Costing(ItemCosts):
             item_volume=self.item_volume,
             item_route=self.item_route,
             network_routes=self.routes,
-            known=Known(self.roles, self.kernels, self.charges, rows),
+            known=CostedItems(self.roles, self.kernels, self.charges, rows),
         )
 
     def _activity(self, is_spanning: Bools) -> Ints:

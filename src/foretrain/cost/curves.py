@@ -34,12 +34,12 @@ from foretrain.cost.joints import Joint, is_usual
 from foretrain.errors import Bug
 
 __all__ = [
-    "Curve",
-    "Interconnect",
+    "CurveTable",
+    "InterconnectCurves",
     "Key",
+    "MeasuredCurve",
+    "MeasuredSeconds",
     "OwnCurves",
-    "Table",
-    "Timed",
     "curves",
     "seconds",
     "seconds_of",
@@ -63,7 +63,7 @@ LEAST_MARGINAL = 0.7
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class MeasuredCurve:
     """Seconds against bytes. Both rise from knot to knot (seconds may stay)."""
 
     sizes: Floats
@@ -124,7 +124,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Interconnect:
+class InterconnectCurves:
     """What joined the devices when they were measured: a curve holds for links of this form."""
 
     kind: str
@@ -133,7 +133,7 @@ class Interconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class MeasuredSeconds:
     """What measurements say of a collective on a group alone."""
 
     seconds: float | None = None  # None: the model has to answer
@@ -160,12 +160,12 @@ class _Source:
 
 # Not slotted: cached_property keeps what it found in the instance's __dict__.
 @dataclass(frozen=True, eq=False)
-class Table:
+class CurveTable:
     """Curves of one way to measure, and the devices they stand for."""
 
-    curves: Mapping[Key, Curve]
+    curves: Mapping[Key, MeasuredCurve]
     like: Mapping[str, str]  # device → the measured device with the same interconnect
-    interconnects: Mapping[str, Interconnect]  # of measured devices
+    interconnects: Mapping[str, InterconnectCurves]  # of measured devices
 
     @cached_property
     def _counts(self) -> Mapping[tuple[str, str], tuple[int, ...]]:
@@ -174,7 +174,7 @@ class Table:
             found.setdefault((device, collective), []).append(ranks)
         return {key: tuple(counts) for key, counts in found.items()}
 
-    def with_measurements(self, measured: Mapping[Key, Curve]) -> Table:
+    def with_measurements(self, measured: Mapping[Key, MeasuredCurve]) -> CurveTable:
         """The same table where the user's own curves stand before those that ship.
 
         Of a device and collective that the user has measured, shipped curves are put aside altogether: two
@@ -182,7 +182,7 @@ class Table:
         """
         own = {(device, collective) for device, _, collective in measured}
         kept = {key: curve for key, curve in self.curves.items() if (key[0], key[2]) not in own}
-        return Table(MappingProxyType(kept | dict(measured)), self.like, self.interconnects)
+        return CurveTable(MappingProxyType(kept | dict(measured)), self.like, self.interconnects)
 
     def seconds_of(
         self, device: str, ranks: int, collective: str, sizes: ArrayLike
@@ -255,31 +255,31 @@ class Table:
         found = self.seconds_of(device, ranks, collective, size)
         return None if found is None else float(found)
 
-    def alone(self, joint: Joint, ranks: int, collective: str, size: float) -> Timed:
+    def alone(self, joint: Joint, ranks: int, collective: str, size: float) -> MeasuredSeconds:
         """A collective of `ranks` devices of a joint, nothing else on their links."""
         sources = [self._source(name, collective) for name in joint.devices]
         device, source = joint.devices[0], next((one for one in sources if one is not None), None)
         if source is None:
-            return Timed()
+            return MeasuredSeconds()
         if len(sources) > 1:
-            return Timed(
+            return MeasuredSeconds(
                 left=f"{' and '.join(joint.devices)} were never measured together: {MODELLED}"
             )
         held = self.interconnects.get(source.device)
         if held is not None and not is_usual(joint, held.kind):
-            return Timed(left=_elsewhere(source, held, joint))
+            return MeasuredSeconds(left=_elsewhere(source, held, joint))
         machine = self._machine(source, ranks)
         if machine not in ("", joint.node.identity):
-            return Timed(left=_of_another(source, ranks, machine))
+            return MeasuredSeconds(left=_of_another(source, ranks, machine))
         seconds = self.seconds(device, ranks, collective, size)
         if seconds is None:
-            return Timed()
+            return MeasuredSeconds()
         faster = joint.scale if held is None else joint.bandwidth / held.bandwidth
         later = joint.latency_scale if held is None else joint.latency / held.latency
         if (faster, later) != (1.0, 1.0):
             floor = self.seconds(device, ranks, collective, 0.0) or 0.0
             seconds = floor * later + (seconds - floor) / faster
-        return Timed(seconds)
+        return MeasuredSeconds(seconds)
 
     def _machine(self, source: _Source, ranks: int) -> str:
         """The one machine that an answer for so many ranks holds for; "" for all."""
@@ -292,7 +292,7 @@ class Table:
 MODELLED = "collective times come from the network model, and the interval is wider."
 
 
-def _elsewhere(source: _Source, held: Interconnect, joint: Joint) -> str:
+def _elsewhere(source: _Source, held: InterconnectCurves, joint: Joint) -> str:
     return (
         f"Collectives of {source.device} were measured on {held.kind}; here the devices are on "
         f"{joint.node.interconnect.kind}: {MODELLED}"
@@ -313,7 +313,7 @@ class OwnCurves:
     Networks are remembered by it, so it is equal to itself alone.
     """
 
-    tables: Mapping[tuple[str, int], Table]
+    tables: Mapping[tuple[str, int], CurveTable]
     device: str = ""  # between whose processes they were measured
     drift: float = 0.0  # how far such processes drift apart in a second (`cost.drift`)
 
@@ -321,7 +321,7 @@ class OwnCurves:
         """That of the devices measured; of others nothing is known."""
         return self.drift if all(one.identity == self.device for one in devices) else 0.0
 
-    def of(self, library: str, domains: int) -> Table | None:
+    def of(self, library: str, domains: int) -> CurveTable | None:
         return self.tables.get((library.partition("-")[0], domains))
 
 
@@ -354,11 +354,11 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def shipped(via: str = DEVICE_TIME) -> Table:
+def shipped(via: str = DEVICE_TIME) -> CurveTable:
     """The table that ships with the package. `via` tells device time from the time of a framework's call."""
     data = _data()
     found = {
-        (row["device"], row["ranks"], row["collective"]): Curve(
+        (row["device"], row["ranks"], row["collective"]): MeasuredCurve(
             np.array(row["bytes"], dtype=np.float64),
             np.array(row["us"]) * 1e-6,
             row["source"],
@@ -368,18 +368,18 @@ def shipped(via: str = DEVICE_TIME) -> Table:
         if row["via"] == via
     }
     joined = {
-        name: Interconnect(row["interconnect"], row["bandwidth"], row["latency"])
+        name: InterconnectCurves(row["interconnect"], row["bandwidth"], row["latency"])
         for name, row in data["devices"].items()
     }
-    return Table(MappingProxyType(found), data["like"], joined)
+    return CurveTable(MappingProxyType(found), data["like"], joined)
 
 
-def curves(via: str = DEVICE_TIME) -> Mapping[Key, Curve]:
+def curves(via: str = DEVICE_TIME) -> Mapping[Key, MeasuredCurve]:
     """Every curve that ships."""
     return shipped(via).curves
 
 
-def with_measurements(store: Mapping[Key, Curve]) -> Table:
+def with_measurements(store: Mapping[Key, MeasuredCurve]) -> CurveTable:
     """The shipped table with the user's curves before it."""
     return shipped().with_measurements(store)
 

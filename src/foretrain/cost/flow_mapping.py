@@ -12,7 +12,7 @@ import numpy as np
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.fabric import Routes
-from foretrain.compile.passes.fold import Parties
+from foretrain.compile.passes.fold import Subgroups
 from foretrain.cost.collectives.base import Algorithm, Flows
 from foretrain.cost.collectives.cabling import (
     MOST_RINGS,
@@ -66,7 +66,7 @@ class FlowMapping:
             weight=np.concatenate([part.weight for part in parts]),
         )
 
-    def parties(self, algorithm: Algorithm, groups: Ints) -> Parties | None:
+    def parties(self, algorithm: Algorithm, groups: Ints) -> Subgroups | None:
         """Who sends by itself, and who hears whom; None where all members of a group move together."""
         if algorithm.senders == "all":
             return None
@@ -79,7 +79,7 @@ class FlowMapping:
         flows = self.flows(algorithm, groups)
         pairs = np.unique(np.stack([of[flows.src], of[flows.dst]]), axis=1)
         src, dst = pairs[:, pairs[0] != pairs[1]]
-        return Parties(of, src, dst)
+        return Subgroups(of, src, dst)
 
     def _along(
         self, algorithm: Algorithm, groups: Ints, rows: Ints, homes: Ints, share: float

@@ -17,7 +17,7 @@ from foretrain.cluster.node import Node
 from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.cost import interference
-from foretrain.cost.charging import Charge, charge, movers
+from foretrain.cost.charging import CollectiveCost, charge, movers
 from foretrain.cost.compute import ComputeModel, KernelCosts
 from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.cost.data import load_seconds
@@ -30,7 +30,7 @@ from foretrain.runtime import Runtime
 
 Kernels = dict[int, tuple[Floats, Floats, Floats]]
 """By kind of device: seconds, measured seconds and spread of every item's kernel."""
-Charges = dict[tuple[Communication, int], Charge]
+Charges = dict[tuple[Communication, int], CollectiveCost]
 """By collective and class of those that move together."""
 
 # Columns of a breakdown: where the seconds of a chain go.
@@ -104,7 +104,7 @@ def _taken(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Known:
+class CostedItems:
     """What items are and cost, as far as it was worked out: kernels on devices, and collectives on links."""
 
     roles: Roles
@@ -112,11 +112,11 @@ class Known:
     charges: Charges
     rows: Rows | None = None  # of the graph they are items of, where it is known
 
-    def without(self, links: str) -> Known:
+    def without(self, links: str) -> CostedItems:
         """What holds when those links change; a collective inside a domain knows nothing of the network."""
         is_far = links.startswith("network")
         charges = {k: c for k, c in self.charges.items() if is_far and not c.is_network}
-        return Known(self.roles, self.kernels, charges, self.rows)
+        return CostedItems(self.roles, self.kernels, charges, self.rows)
 
 
 class ItemCosts:
@@ -127,7 +127,7 @@ class ItemCosts:
         items: Sequence[Item],
         fold: Fold,
         around: Surroundings,
-        known: Known | None = None,
+        known: CostedItems | None = None,
     ) -> None:
         """`known`: what is the same as before, where the items were costed already."""
         self.items, self.fold, self.around = items, fold, around
@@ -195,7 +195,7 @@ class ItemCosts:
         return 1.0 - 1.0 / float(ranks)
 
     def _beside(
-        self, kernel: float, moving: float, rank_class: int, charged: Charge, purpose: str
+        self, kernel: float, moving: float, rank_class: int, charged: CollectiveCost, purpose: str
     ) -> float:
         """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
         if not self.runtime.overlap_slows:
@@ -209,14 +209,14 @@ class ItemCosts:
         moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
         return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
 
-    def charge(self, other: Other) -> Charge | None:
+    def charge(self, other: Other) -> CollectiveCost | None:
         """What the communication of an item costs, where it has any."""
         return None if other.work is None else self._charged(other.work, other.mover_class)
 
-    def charge_of(self, work: Communication, rank_class: int) -> Charge:
+    def charge_of(self, work: Communication, rank_class: int) -> CollectiveCost:
         return self._charged(work, self.fold.mover_class(work.group, work.collective, rank_class))
 
-    def _charged(self, work: Communication, mover_class: int) -> Charge:
+    def _charged(self, work: Communication, mover_class: int) -> CollectiveCost:
         key = (work, mover_class)
         found = self.charges.get(key)
         if found is None:

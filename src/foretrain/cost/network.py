@@ -16,17 +16,17 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communicator
-from foretrain.compile.passes.fold import Colors, Fold, Loads, Parties, Use, mix
+from foretrain.compile.passes.fold import Colors, Fold, Loads, Subgroups, Use, mix
 from foretrain.cost.collectives import Chosen, algorithms_for, name_of
 from foretrain.cost.collectives.base import Algorithm
 from foretrain.cost.collectives.selector import (
-    Choice,
-    Wiring,
+    AlgorithmChoice,
+    GroupTopology,
     expect_able,
     link_efficiency,
     reported_latency,
 )
-from foretrain.cost.curves import OwnCurves, Table, shipped
+from foretrain.cost.curves import CurveTable, OwnCurves, shipped
 from foretrain.cost.flow_mapping import FlowMapping
 from foretrain.cost.joints import Joints
 
@@ -85,7 +85,7 @@ class EngineRoutes:
 class Price:
     """How a group's library carries a collective out, and what that rests on."""
 
-    choice: Choice
+    choice: AlgorithmChoice
     is_measured: bool  # a measured curve says how long it takes
     left: str  # why curves that there are do not hold
 
@@ -129,7 +129,7 @@ class Network:
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
-    def curves(self, library: str, domains: int) -> tuple[Table, ...]:
+    def curves(self, library: str, domains: int) -> tuple[CurveTable, ...]:
         """Tables of measured curves that groups in so many domains may be timed by, the best first."""
         if self.choose:
             return ()
@@ -155,7 +155,7 @@ class Network:
         patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
-    def parties(self, collective: str, groups: Ints) -> Parties | None:
+    def parties(self, collective: str, groups: Ints) -> Subgroups | None:
         return self.flow_mapping.parties(self.algorithms(collective)[0], groups)
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
@@ -321,9 +321,9 @@ def _distinct_rows(
 
 def wiring_of(
     network: Network, members: Ints, rates: ByPattern = (), delays: ByPattern = ()
-) -> Wiring:
+) -> GroupTopology:
     """A group as the selector sees it; without rates and delays as far as the cluster alone says."""
-    return Wiring(
+    return GroupTopology(
         ranks=len(members),
         domains=len(set(network.domain_of[members].tolist())),
         link_family=network.link_family,
@@ -338,7 +338,9 @@ def wiring_of(
     )
 
 
-def _chosen_uses(network: Network, fold: Fold, uses: tuple[Use, ...]) -> list[tuple[str, Wiring]]:
+def _chosen_uses(
+    network: Network, fold: Fold, uses: tuple[Use, ...]
+) -> list[tuple[str, GroupTopology]]:
     """Every kind of group on which a collective runs whose algorithm the user chose."""
     names = {collective for collective, _ in network.choose}
     return [

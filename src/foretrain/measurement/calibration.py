@@ -24,9 +24,9 @@ from foretrain.measurement.tables import (
     STRICT,
     DataRates,
     LinkCurve,
-    Op,
+    MeasuredOp,
+    MeasuredRoofline,
     Provenance,
-    Roofline,
     expect_positive,
 )
 
@@ -48,8 +48,8 @@ class Calibration:
     machine: Mapping[str, Any]  # of Machine.to_dict
     device: str
     threads: int | None  # of a process, on CPUs
-    ops: tuple[Op, ...]
-    roofline: Roofline | None
+    ops: tuple[MeasuredOp, ...]
+    roofline: MeasuredRoofline | None
     links: tuple[LinkCurve, ...]
     data: DataRates
     host_seconds_per_kernel: float | None

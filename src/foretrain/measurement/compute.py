@@ -25,7 +25,7 @@ from foretrain.cost.compute import Calibrated, ComputeModel, KernelCosts
 from foretrain.cost.compute.roofline import dtype_on
 from foretrain.errors import InputError
 from foretrain.measurement.machine import GIB, Machine
-from foretrain.measurement.tables import LOCAL, Op, Roofline
+from foretrain.measurement.tables import LOCAL, MeasuredOp, MeasuredRoofline
 from foretrain.model.ops.base import LAUNCHES, Kernel
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class MeasuredCompute:
         )
 
     def _timed(
-        self, kernel: Kernel, dtype: str, device: Device, fitted: Roofline
+        self, kernel: Kernel, dtype: str, device: Device, fitted: MeasuredRoofline
     ) -> tuple[float, float, bool, str] | None:
         """Seconds, spread, whether measured kernels say so, and the source; None where the roofline has no rate."""
         rates = self._rates
@@ -118,7 +118,9 @@ class MeasuredCompute:
                 return correction, spread if phase == kernel.phase else 2.0 * spread, is_measured
         return None
 
-    def _slower(self, kernel: Kernel, dtype: str, device: Device, fitted: Roofline) -> float:
+    def _slower(
+        self, kernel: Kernel, dtype: str, device: Device, fitted: MeasuredRoofline
+    ) -> float:
         """How much slower the device is than the one that was measured: a share of its cores, or a what-if."""
         peak = device.peak(dtype)
         was = self._base_peaks.get(dtype)
@@ -149,14 +151,14 @@ class MeasuredCompute:
         return measured_device(self.calibration).memory_bandwidth
 
     @cached_property
-    def _exact(self) -> Mapping[tuple[object, ...], Op]:
+    def _exact(self) -> Mapping[tuple[object, ...], MeasuredOp]:
         return {
             (o.kernel, o.phase, o.dtype, o.shape, o.flops, o.bytes): o for o in self.calibration.ops
         }
 
     @cached_property
     def _groups(self) -> Mapping[Group, Points]:
-        found: dict[Group, list[Op]] = {}
+        found: dict[Group, list[MeasuredOp]] = {}
         for op in self.calibration.ops:
             for phase in (op.phase, ANY):
                 found.setdefault((op.kernel, phase, op.dtype, len(op.shape)), []).append(op)
@@ -203,7 +205,7 @@ def _features(flops: float, moved: float, shape: Sequence[int]) -> Floats:
 class Rates:
     """A fitted roofline, by kind of kernel."""
 
-    fitted: Roofline
+    fitted: MeasuredRoofline
 
     @cached_property
     def _peaks(self) -> Mapping[tuple[str, str], float]:
@@ -244,7 +246,7 @@ class Points:
     reach: float  # natural logarithms over which kernels tell of each other
 
     @classmethod
-    def of(cls, ops: Sequence[Op], rates: Rates) -> Points:
+    def of(cls, ops: Sequence[MeasuredOp], rates: Rates) -> Points:
         base = [rates.seconds(op.kernel, op.dtype, op.flops, op.bytes) or op.seconds for op in ops]
         ratios = np.array([log(op.seconds / b) for op, b in zip(ops, base, strict=True)])
         middle = float(np.median(ratios))

@@ -19,7 +19,14 @@ from foretrain.measurement.link_curves import link_curves
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement
 from foretrain.measurement.store import Store
-from foretrain.measurement.tables import LOCAL, DataRates, Op, Peak, Provenance, Roofline
+from foretrain.measurement.tables import (
+    LOCAL,
+    DataRates,
+    MeasuredOp,
+    MeasuredRoofline,
+    Peak,
+    Provenance,
+)
 
 SMALL = 0.1
 """A kernel's start is no longer than all but this share of kernels: the very shortest are parts of a call."""
@@ -137,9 +144,9 @@ def _nearest(rows: Sequence[Measurement], processes: int) -> int:
     return min(sorted(counts), key=lambda n: abs(n - processes), default=1)
 
 
-def _ops(rows: Iterable[Measurement]) -> tuple[Op, ...]:
+def _ops(rows: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
     """One op for each kernel. Ops of the framework that run the same kernel are one: their median."""
-    found: dict[tuple[object, ...], list[Op]] = {}
+    found: dict[tuple[object, ...], list[MeasuredOp]] = {}
     for row in rows:
         op = _op(row)
         if op is not None:
@@ -148,10 +155,10 @@ def _ops(rows: Iterable[Measurement]) -> tuple[Op, ...]:
     return tuple(_one(ops) for _, ops in sorted(found.items(), key=lambda item: repr(item[0])))
 
 
-def _op(row: Measurement) -> Op | None:
+def _op(row: Measurement) -> MeasuredOp | None:
     key = row.key
     try:
-        return Op(
+        return MeasuredOp(
             kernel=str(key["kernel"]),
             phase=str(key["phase"]),
             dtype=str(key["dtype"]),
@@ -165,19 +172,19 @@ def _op(row: Measurement) -> Op | None:
         return None  # an op that no kernel was named for: kept in the store, no table
 
 
-def _one(ops: Sequence[Op]) -> Op:
+def _one(ops: Sequence[MeasuredOp]) -> MeasuredOp:
     if len(ops) == 1:
         return ops[0]
     first = ops[0]
     logs = np.log([op.seconds for op in ops])
     middle = float(np.exp(np.median(logs)))
     spread = float(np.hypot(np.std(logs), statistics.median(op.spread for op in ops)))
-    return Op(
+    return MeasuredOp(
         first.kernel, first.phase, first.dtype, first.shape, first.flops, first.bytes, middle, spread
     )  # fmt: skip
 
 
-def fitted_roofline(ops: Sequence[Op]) -> Roofline:
+def fitted_roofline(ops: Sequence[MeasuredOp]) -> MeasuredRoofline:
     """start + max(FLOPs / peak of the kind, bytes / bandwidth), nearest to the measured times in logarithms.
 
     Absolute deviations beyond a few per cent count once, not squared: a kind with another law does not bend the rest.
@@ -211,7 +218,7 @@ def fitted_roofline(ops: Sequence[Op]) -> Roofline:
     found = least_squares(apart, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
     values = np.exp(found.x).tolist()
     deviation = float(np.median(np.abs(apart(found.x))) * 1.4826)
-    return Roofline(
+    return MeasuredRoofline(
         start_seconds=values[0],
         bandwidth=values[1],
         peaks=tuple(Peak(*kind, rate) for kind, rate in zip(kinds, values[2:], strict=True)),

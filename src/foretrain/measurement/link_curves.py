@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.cost.curves import Curve, OwnCurves, Table, share
+from foretrain.cost.curves import CurveTable, MeasuredCurve, OwnCurves, share
 from foretrain.measurement.records import Measurement
 from foretrain.measurement.tables import LinkCurve
 
@@ -64,16 +64,16 @@ def rising(seconds: Sequence[float]) -> tuple[float, ...]:
 
 def own_curves(links: Iterable[LinkCurve], device: str, drift: float = 0.0) -> OwnCurves | None:
     """What `cost.network` looks collectives up in; None where nothing was measured."""
-    found: dict[tuple[str, int], dict[tuple[str, int, str], Curve]] = {}
+    found: dict[tuple[str, int], dict[tuple[str, int, str], MeasuredCurve]] = {}
     for link in links:
         curves = found.setdefault((link.backend, link.nodes), {})
-        curve = Curve(np.array(link.bytes), np.array(link.seconds))
+        curve = MeasuredCurve(np.array(link.bytes), np.array(link.seconds))
         curves[device, link.ranks, link.collective] = curve
     if not found:
         return None
     nothing: Mapping[str, str] = {}
     tables = {
-        place: Table(MappingProxyType(curves), nothing, {}) for place, curves in found.items()
+        place: CurveTable(MappingProxyType(curves), nothing, {}) for place, curves in found.items()
     }
     return OwnCurves(tables, device, drift)
 
@@ -90,7 +90,7 @@ def wire(links: Iterable[LinkCurve], nodes: int) -> tuple[float, float] | None:
     if not able:
         return None
     best = able[0]
-    curve = Curve(np.array(best.bytes), np.array(best.seconds))
+    curve = MeasuredCurve(np.array(best.bytes), np.array(best.seconds))
     steps = 1 if best.collective == "send" else 2 * (best.ranks - 1)
     return curve.floor / steps, curve.bandwidth * share(best.collective, best.ranks)
 
@@ -107,7 +107,7 @@ def fitted(report: LinkReport) -> list[dict[str, Any]]:
         if len(sizes) < 2:
             continue
         seconds = rising([by_size[size] for size in sizes])
-        curve = Curve(np.array(sizes, dtype=np.float64), np.array(seconds))
+        curve = MeasuredCurve(np.array(sizes, dtype=np.float64), np.array(seconds))
         out.append(
             {
                 "collective": collective,

@@ -63,7 +63,7 @@ class Group(Crew, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkRow:
+class MeasuredLink:
     collective: str
     bytes: int
     shape: Shape
@@ -89,7 +89,7 @@ class LinkRow:
 class LinkReport(Answer):
     """What `measure links` did."""
 
-    rows: tuple[LinkRow, ...]
+    rows: tuple[MeasuredLink, ...]
     unable: tuple[str, ...]  # collectives that the backend has not
     unmeasured: int
     backend: str
@@ -118,7 +118,7 @@ class LinkReport(Answer):
     def from_dict(cls, document: Mapping[str, Any]) -> LinkReport:
         """Of one host, whose groups are ranks side by side."""
         rows = tuple(
-            LinkRow(
+            MeasuredLink(
                 row["collective"], row["bytes"], Shape(tuple(range(row["ranks"])), row["nodes"]),
                 row["seconds"], row["spread"], row["repeats"], row["was_known"],
             )
@@ -176,7 +176,7 @@ def measure_links(
         for size in sizes
         if name != "send" or len(shape.ranks) == 2
     ]
-    rows: list[LinkRow] = []
+    rows: list[MeasuredLink] = []
     unable: dict[str, None] = {}
     left_out = 0
     for done, (name, shape, size) in enumerate(plan):
@@ -233,7 +233,7 @@ class _LinkSession:
         count = len(shape.ranks)
         return link_key(name, count, size, nodes=shape.nodes, backend=g.backend, device=g.device)
 
-    def known(self, name: str, shape: Shape, size: int) -> LinkRow | None:
+    def known(self, name: str, shape: Shape, size: int) -> MeasuredLink | None:
         """What rank 0's store says, agreed on by all."""
         found = None
         if self.store is not None:
@@ -243,9 +243,9 @@ class _LinkSession:
         if told < 0.0:
             return None
         spread, repeats = (found.spread, found.repeats) if found else (0.0, 1)
-        return LinkRow(name, size, shape, told, spread, repeats, True)
+        return MeasuredLink(name, size, shape, told, spread, repeats, True)
 
-    def time(self, name: str, shape: Shape, size: int, effort: Effort) -> LinkRow | None:
+    def time(self, name: str, shape: Shape, size: int, effort: Effort) -> MeasuredLink | None:
         takes_part = self.group.rank in shape.ranks
         call = self.group.call(name, size, shape)
         if call is None:
@@ -255,7 +255,7 @@ class _LinkSession:
         row = Measurement.of("link", self._key(name, shape, size), samples, self.machine)
         if self.store is not None:
             self.store.add(row)
-        return LinkRow(name, size, shape, row.seconds, row.spread, row.repeats, False)
+        return MeasuredLink(name, size, shape, row.seconds, row.spread, row.repeats, False)
 
 
 # --- processes --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from foretrain.cluster import catalog
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.link import Interconnect, Network
+from foretrain.cluster.link import ClusterNetwork, Interconnect
 from foretrain.cluster.node import Host, Node
 from foretrain.errors import InputError
 from foretrain.measurement.calibration import Calibration
@@ -71,7 +71,7 @@ def local_cluster(calibration: Calibration, processes: int = 1) -> Cluster:
         source=f"measured: {calibration.name}",
     )
     name = LOCAL if processes == 1 else f"{processes} x {LOCAL}"
-    return Cluster(name, (NodeRun(node, 1, processes),), Network("none"))
+    return Cluster(name, (NodeRun(node, 1, processes),), ClusterNetwork("none"))
 
 
 def _share(calibration: Calibration, processes: int) -> float:

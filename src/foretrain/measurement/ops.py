@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OpRow:
     """One call that was asked for."""
 
     need: Need
@@ -55,7 +55,7 @@ class Row:
 class OpsReport(Answer):
     """What `measure ops` did."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[OpRow, ...]
     unmeasured: tuple[Need, ...]  # the budget ended before them
     host_seconds_per_kernel: float | None
     device: str
@@ -130,7 +130,7 @@ def measure_ops(
     budgeted = Budget(budget, pace.clock)
     host = session.host()
     todo = sorted(needs(questions), key=lambda need: -(need.flops + 10 * need.bytes))
-    rows: list[Row] = []
+    rows: list[OpRow] = []
     left_out: list[Need] = []
     for done, need in enumerate(todo):
         if progress is not None:
@@ -192,16 +192,16 @@ class _Session:
         if self.store is not None:
             self.store.add(*rows)
 
-    def known(self, need: Need) -> Row | None:
+    def known(self, need: Need) -> OpRow | None:
         """The row of a need all of whose kernels are in the store of the first process."""
         known = self._known("op", self._keys(need))
         seconds = self.pace.agreed(sum(one.seconds for one in known) if known else UNKNOWN)
         if seconds == UNKNOWN:
             return None
         spread, repeats = (known[0].spread, known[0].repeats) if known else (0.0, 1)
-        return Row(need, seconds, spread, repeats, True, True)
+        return OpRow(need, seconds, spread, repeats, True, True)
 
-    def time(self, need: Need, effort: Effort, host: float | None) -> Row:
+    def time(self, need: Need, effort: Effort, host: float | None) -> OpRow:
         samples = self.timer(need, effort)
         taken = _beyond_host(need, samples, host)
         about = {"op": need.what, "optimizer": need.optimizer, "footprint": need.footprint}
@@ -213,7 +213,7 @@ class _Session:
         self._add(*rows)
         seconds = sum(row.seconds for row in rows)
         tight = is_tight(samples, effort.tolerance)
-        return Row(need, seconds, rows[0].spread, len(samples), False, tight)
+        return OpRow(need, seconds, rows[0].spread, len(samples), False, tight)
 
     def host(self) -> float | None:
         """Host seconds to issue one kernel: those of an op on a handful of numbers."""

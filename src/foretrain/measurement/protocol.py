@@ -26,7 +26,7 @@ from typing import Any
 from foretrain.errors import InputError, hint
 from foretrain.measurement.launching import Launch
 from foretrain.measurement.stalls import breakdown, document
-from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, Orders
+from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, RunSpec
 from foretrain.measurement.train_runs import TrainRun, train_run
 from foretrain.measurement.whatif import whatif_document
 
@@ -177,7 +177,7 @@ def _launched(
 
     A script that fails after all is measured has told everything; gloo is known to abort processes that late.
     """
-    orders = Orders(
+    orders = RunSpec(
         runs,
         str(folder),
         steps=protocol.steps,

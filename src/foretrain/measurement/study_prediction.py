@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foretrain.cluster import catalog
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.link import Interconnect, Network
+from foretrain.cluster.link import ClusterNetwork, Interconnect
 from foretrain.cluster.node import Host, Node
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.compute.base import KernelCosts
@@ -134,4 +134,4 @@ def _processes(count: int, latency: float, bandwidth: float) -> Cluster:
         host=Host(),
         source="measured by the study",
     )
-    return Cluster(f"{count} processes", (NodeRun(node, 1, count),), Network("none"))
+    return Cluster(f"{count} processes", (NodeRun(node, 1, count),), ClusterNetwork("none"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretrain.cost.curves import Curve
+from foretrain.cost.curves import MeasuredCurve
 from foretrain.limits import is_finite
 
 LOCAL = "local"
@@ -21,7 +21,7 @@ def expect_positive(value: float | None, name: str, *, zero: bool = False) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class MeasuredOp:
     """A kernel that was timed, and how long it took."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -58,7 +58,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class MeasuredRoofline:
     """What is left where no kernel like it was timed: a start, and the longer of arithmetic and traffic.
 
     `best_*` are the highest rates seen: the data sheet of a device that has none.
@@ -98,7 +98,7 @@ class LinkCurve:
     def __post_init__(self) -> None:
         if self.ranks < 2 or not 1 <= self.nodes <= self.ranks:
             raise ValueError("ranks must be 2 or more, and nodes no more than ranks")
-        Curve(self.bytes, self.seconds)  # type: ignore[arg-type]  # says what is wrong with it
+        MeasuredCurve(self.bytes, self.seconds)  # type: ignore[arg-type]  # says what is wrong with it
 
 
 @dataclass(frozen=True, slots=True)

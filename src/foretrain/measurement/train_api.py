@@ -35,7 +35,7 @@ from foretrain.measurement.loaders import (
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import HostClock, StepEvents, clock_of
 
-__all__ = ["ORDERS", "RUNS", "Orders", "Watched", "watch"]
+__all__ = ["ORDERS", "RUNS", "RunSpec", "Watched", "watch"]
 
 ORDERS = "FORETRAIN_MEASURE"
 SYNTHETIC = ("T0", "T1", "T5")
@@ -49,7 +49,7 @@ FEWEST_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class RunSpec:
     """What one launch of the script is to do."""
 
     runs: tuple[str, ...]  # of RUNS, one after the other
@@ -64,7 +64,7 @@ class Orders:
     data: tuple[str, ...] = ()  # files or folders of training data
 
     @classmethod
-    def from_environment(cls) -> Orders | None:
+    def from_environment(cls) -> RunSpec | None:
         text = os.environ.get(ORDERS)
         if not text:
             return None
@@ -90,7 +90,7 @@ def watch(
 
     `optimizer` may be several. Unless `foretrain measure train` runs the script, this is the loader itself.
     """
-    orders = Orders.from_environment()
+    orders = RunSpec.from_environment()
     if orders is None:
         return loader
     places = [data] if isinstance(data, str | Path) else list(data)
@@ -98,17 +98,17 @@ def watch(
     if not isinstance(optimizers, list | tuple):
         optimizers = (optimizers,)
     files = page_cache.data_files([*orders.data, *places])
-    return Watched(Job(loader, model, tuple(optimizers), orders, files, Ranks.here()))
+    return Watched(TrainJob(loader, model, tuple(optimizers), orders, files, Ranks.here()))
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainJob:
     """What the script trains with, and its orders."""
 
     loader: Iterable[Any]
     model: Any
     optimizers: tuple[Any, ...]
-    orders: Orders
+    orders: RunSpec
     files: tuple[Path, ...]
     ranks: Ranks
 
@@ -130,7 +130,7 @@ class Job:
 class Watched:
     """The loader of a job under orders: its batches, run by run; it ends the script when it has seen enough."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainJob) -> None:
         self.job = job
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class Watched:
             loader = self.job.loader_of(name)
             if loader is None:
                 continue
-            run = Run(name, self.job, loader)
+            run = TrainRun(name, self.job, loader)
             if name in LOADER_ONLY:
                 for _ in run.batches():
                     pass
@@ -163,10 +163,10 @@ class Watched:
         raise SystemExit(0)  # what follows the loop is not to be measured
 
 
-class Run:
+class TrainRun:
     """One run: which batches it hands out, and the passes of the loop that it times."""
 
-    def __init__(self, name: str, job: Job, loader: Any) -> None:
+    def __init__(self, name: str, job: TrainJob, loader: Any) -> None:
         self.name, self.job, self._loader = name, job, loader
         self._warmup = job.warmup(name, loader)
         clock, self._device = clock_of(job.model)

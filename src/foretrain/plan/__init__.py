@@ -2,6 +2,6 @@
 
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
-from foretrain.plan.strategy import Cut, Node, Schedule
+from foretrain.plan.strategy import Cut, Schedule, StrategyNode
 
-__all__ = ["Cut", "Mesh", "Node", "Plan", "Schedule"]
+__all__ = ["Cut", "Mesh", "Plan", "Schedule", "StrategyNode"]

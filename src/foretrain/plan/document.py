@@ -15,8 +15,8 @@ from foretrain.plan.strategy import (
     OFFLOADS,
     STATE_ROLES,
     Cut,
-    Node,
     Schedule,
+    StrategyNode,
     ranged,
 )
 
@@ -26,7 +26,7 @@ _SCHEDULE_KEYS = ("kind", "micro_batch", "stages", "chunks", "layers")
 _TOP_KEYS = ("text", "mesh", "names", "tree")
 
 
-def plan_to_dict(mesh: Mesh, root: Node) -> dict[str, Any]:
+def plan_to_dict(mesh: Mesh, root: StrategyNode) -> dict[str, Any]:
     document: dict[str, Any] = {"mesh": dict(mesh.axes)}
     if mesh.names:
         document["names"] = {name: list(axes) for name, axes in mesh.names}
@@ -34,7 +34,7 @@ def plan_to_dict(mesh: Mesh, root: Node) -> dict[str, Any]:
     return document
 
 
-def _node_to_dict(node: Node) -> dict[str, Any]:
+def _node_to_dict(node: StrategyNode) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if node.split:
         out["split"] = [{"dims": list(cut.dims), "axes": list(cut.axes)} for cut in node.split]
@@ -163,13 +163,13 @@ class _Reader:
         )
         return Schedule(kind=kind, layers=counts or None, **numbers)
 
-    def node(self, where: str, value: object, mesh: Mesh, select: str = "*") -> Node:
+    def node(self, where: str, value: object, mesh: Mesh, select: str = "*") -> StrategyNode:
         data = self.mapping(where, value)
         is_root = where == "tree"
         self.keys(where, data, _ROOT_KEYS if is_root else (*_NODE_KEYS, "select"))
         state = self.mapping(f"{where}.state", data.get("state", {}))
         self.keys(f"{where}.state", state, STATE_ROLES)
-        return Node(
+        return StrategyNode(
             select=select,
             split=self.cuts(f"{where}.split", data.get("split", {}), mesh),
             state=tuple((r, self.axes(f"{where}.state.{r}", a, mesh)) for r, a in state.items()),
@@ -197,7 +197,7 @@ class _Reader:
         self.fault(where, f"{shown(value)} is not a positive number of bytes.")
         return None
 
-    def children(self, where: str, value: object, mesh: Mesh) -> tuple[Node, ...]:
+    def children(self, where: str, value: object, mesh: Mesh) -> tuple[StrategyNode, ...]:
         if isinstance(value, Mapping):
             items = [(str(name), child) for name, child in value.items()]
         elif isinstance(value, list):
@@ -240,13 +240,13 @@ def has_micro_batch(document: Mapping[str, Any]) -> bool:
     return "micro_batch" in document.get("tree", {}).get("schedule", {})
 
 
-def plan_from_dict(data: Mapping[str, Any]) -> tuple[Mesh, Node]:
+def plan_from_dict(data: Mapping[str, Any]) -> tuple[Mesh, StrategyNode]:
     """Mesh and tree of a document; a PlanError lists every fault with its path."""
     reader = _Reader()
     document = reader.mapping("plan", data)
     reader.keys("", document, _TOP_KEYS)
     mesh = reader.mesh(document)
-    root = Node()
+    root = StrategyNode()
     if mesh.axes:
         root = reader.node("tree", document.get("tree", {}), mesh)
     if reader.faults:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from foretrain.errors import PlanError
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.strategy import STATE_ROLES, Cut, Node
+from foretrain.plan.strategy import STATE_ROLES, Cut, StrategyNode
 
 if TYPE_CHECKING:
     from foretrain.plan.short_form import Words
 
-Parallelism = Callable[["Words", Mesh, Node], Node]
+Parallelism = Callable[["Words", Mesh, StrategyNode], StrategyNode]
 Factoring = Callable[["Words", Mesh], Mesh]
 
 SEQUENCE = ("seq", "slot")
@@ -25,7 +25,7 @@ TENSOR = (("heads", "kv_heads"), ("ffn",), ("vocab",))
 LARGE = "large_tables"
 
 
-def expert(words: Words, mesh: Mesh, root: Node) -> Node:
+def expert(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Cut the experts over the inner data-parallel (and, without tensor parallel experts, tensor-parallel) ranks.
     Tokens move from their batch cut to the expert cut: an all-to-all by inference."""
     if words.ep == 1:
@@ -33,7 +33,7 @@ def expert(words: Words, mesh: Mesh, root: Node) -> Node:
     return root.with_cuts(Cut(("expert",), mesh.expand("ep")))
 
 
-def tensor(words: Words, mesh: Mesh, root: Node) -> Node:
+def tensor(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Cut heads, feed-forward columns and the vocabulary (Shoeybi et al. 2019).
 
     Column- and row-parallel GEMMs, the all-reduces between them and the vocabulary-parallel loss all follow
@@ -45,7 +45,7 @@ def tensor(words: Words, mesh: Mesh, root: Node) -> Node:
     return root.with_cuts(*(Cut(dims, axes) for dims in TENSOR))
 
 
-def data(words: Words, mesh: Mesh, root: Node) -> Node:
+def data(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Cut the batch. Weight gradients become partial sums and are reduced in buckets."""
     root = replace(root, bucket_bytes=words.buckets)
     if (words.dp or 1) == 1:
@@ -53,7 +53,7 @@ def data(words: Words, mesh: Mesh, root: Node) -> Node:
     return root.with_cuts(Cut(("batch",), mesh.expand("dp")))
 
 
-def context(words: Words, mesh: Mesh, root: Node) -> Node:
+def context(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Cut the sequence everywhere, attention included.
 
     Attention sees its keys and values under the dim `kv_seq`, which stays whole: they are gathered
@@ -65,7 +65,7 @@ def context(words: Words, mesh: Mesh, root: Node) -> Node:
     return root.with_cuts(Cut(SEQUENCE, mesh.expand("cp")))
 
 
-def sequence(words: Words, mesh: Mesh, root: Node) -> Node:
+def sequence(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Ops that tensor parallelism leaves whole (norms, dropout, residuals) cut the sequence over the same axis instead
     (Korthikanti et al. 2022). It is the last cut, so it gets only what is left."""
     if words.tp == 1 or not words.sp:
@@ -73,7 +73,7 @@ def sequence(words: Words, mesh: Mesh, root: Node) -> Node:
     return root.with_cuts(Cut(SEQUENCE, mesh.expand("tp")))
 
 
-def zero(words: Words, mesh: Mesh, root: Node) -> Node:
+def zero(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Split the optimizer state, the gradient, the weight over replicas (Rajbhandari et al. 2020).
 
     A tensor can only be split over ranks that hold copies of it, so the compiler keeps, per weight, those of the
@@ -85,13 +85,13 @@ def zero(words: Words, mesh: Mesh, root: Node) -> Node:
     return root
 
 
-def pipeline(words: Words, mesh: Mesh, root: Node) -> Node:
+def pipeline(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """No cut: stages are ranks along `pp`, and the root's schedule says who runs what. What belongs to whole subtrees,
     recompute and offload, is set here too: it decides what a stage holds."""
     return replace(root, recompute=words.recompute or "none", offload=words.offload)
 
 
-def embedding(words: Words, mesh: Mesh, root: Node) -> Node:
+def embedding(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
     """Cut the rows of large tables over all replicas.
 
     Every rank then looks up the rows it holds for the samples of all; the partial sums go back to the ranks that
@@ -99,7 +99,7 @@ def embedding(words: Words, mesh: Mesh, root: Node) -> Node:
     """
     if words.tables != "rows" or (words.dp or 1) == 1:
         return root
-    return root.with_child(Node(select=LARGE, split=(Cut(("rows",), mesh.expand("dp")),)))
+    return root.with_child(StrategyNode(select=LARGE, split=(Cut(("rows",), mesh.expand("dp")),)))
 
 
 def expert_axes(words: Words, mesh: Mesh) -> Mesh:

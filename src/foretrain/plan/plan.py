@@ -13,7 +13,7 @@ from foretrain.loading import is_file, load_yaml
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words, build, parse
-from foretrain.plan.strategy import Node, Schedule
+from foretrain.plan.strategy import Schedule, StrategyNode
 from foretrain.runtime import Runtime
 from foretrain.units import counted
 
@@ -28,7 +28,7 @@ class Plan:
     """
 
     mesh: Mesh
-    root: Node
+    root: StrategyNode
     text: str = ""
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.plan.strategy import Node, Schedule
+from foretrain.plan.strategy import Schedule, StrategyNode
 from foretrain.runtime import Runtime
 from foretrain.units import counted, parse_bytes
 
@@ -253,10 +253,10 @@ def _whole(word: str, value: str) -> int:
     return int(value)
 
 
-def build(words: Words, runtime: Runtime) -> tuple[Mesh, Node]:
+def build(words: Words, runtime: Runtime) -> tuple[Mesh, StrategyNode]:
     """The mesh and the tree the words describe; each parallelism adds its part in a fixed order."""
     mesh = _mesh(words, runtime)
-    root = Node(schedule=schedule_of(words))
+    root = StrategyNode(schedule=schedule_of(words))
     for factor in FACTORINGS:
         mesh = factor(words, mesh)
     for parallelism in PARALLELISMS:

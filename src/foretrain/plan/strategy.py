@@ -1,6 +1,6 @@
 """The strategy tree: how every op is split and how every subgraph is scheduled.
 
-A `Node` selects a block, an op or a kind of op and says what holds below it. Nothing else in Foretrain knows
+A `StrategyNode` selects a block, an op or a kind of op and says what holds below it. Nothing else in Foretrain knows
 about "data parallelism" or "ZeRO": those words build nodes (see `foretrain.plan.parallelism`).
 
 Splits are *cuts*: "these dims are cut over these axes". An op takes each cut whose dims it has; an axis goes
@@ -58,7 +58,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class StrategyNode:
     """One node of the tree. None and empty mean "as above"."""
 
     select: str = "*"
@@ -70,20 +70,20 @@ class Node:
     exchange: str | None = None  # context parallel: ring | all-gather
     bucket_bytes: float | None = None
     schedule: Schedule | None = None
-    children: tuple[Node, ...] = ()
+    children: tuple[StrategyNode, ...] = ()
 
-    def with_child(self, child: Node) -> Node:
+    def with_child(self, child: StrategyNode) -> StrategyNode:
         return replace(self, children=(*self.children, child))
 
-    def with_cuts(self, *cuts: Cut) -> Node:
+    def with_cuts(self, *cuts: Cut) -> StrategyNode:
         return replace(self, split=(*self.split, *cuts))
 
-    def with_state(self, role: str, axes: tuple[str, ...]) -> Node:
+    def with_state(self, role: str, axes: tuple[str, ...]) -> StrategyNode:
         rest = tuple(item for item in self.state if item[0] != role)
         return replace(self, state=(*rest, (role, axes)))
 
 
-def nodes(node: Node) -> Iterator[Node]:
+def nodes(node: StrategyNode) -> Iterator[StrategyNode]:
     """A node and all below it."""
     yield node
     for child in node.children:
@@ -124,7 +124,7 @@ class BlockChoice:
     offload: tuple[str, ...]
 
 
-def leaf(root: Node, block: str, index: int, op: Op) -> Leaf:
+def leaf(root: StrategyNode, block: str, index: int, op: Op) -> Leaf:
     """The strategy of one op in repetition `index` of a block."""
     cuts: list[Cut] = []
     state: dict[str, tuple[str, ...]] = {}
@@ -136,7 +136,7 @@ def leaf(root: Node, block: str, index: int, op: Op) -> Leaf:
     return Leaf(_assigned(cuts, op), tuple(sorted(state.items())), exchange)
 
 
-def block_choice(root: Node, block: str, index: int) -> BlockChoice:
+def block_choice(root: StrategyNode, block: str, index: int) -> BlockChoice:
     """Recompute and offload of one repetition of a block."""
     recompute = "none"
     offload: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ def block_choice(root: Node, block: str, index: int) -> BlockChoice:
     return BlockChoice(of_repetition(recompute, index), offload)
 
 
-def likeness(node: Node, block: str, index: int) -> tuple[object, ...]:
+def likeness(node: StrategyNode, block: str, index: int) -> tuple[object, ...]:
     """Equal for repetitions of a block whose ops are split in the same way: what the nodes that may speak for them
     say, without the ranges they are chosen by."""
     below = []
@@ -197,7 +197,7 @@ def _assigned(cuts: list[Cut], op: Op) -> tuple[tuple[str, tuple[str, ...]], ...
     return tuple(sorted(taken.items()))
 
 
-def _chosen(node: Node, block: str, index: int, op: Op | None) -> Iterator[Node]:
+def _chosen(node: StrategyNode, block: str, index: int, op: Op | None) -> Iterator[StrategyNode]:
     """The node and its matching descendants, outermost first."""
     yield node
     for child in node.children:

@@ -12,7 +12,7 @@ STEP = 4.0
 _DOUBLINGS = np.log2(STEP)
 
 
-class Curve:
+class SizeCurve:
     """`ask` answers for several sizes at once; no size below `smallest` is asked about."""
 
     def __init__(self, ask: Callable[[Sequence[float]], Sequence[float]], smallest: float) -> None:

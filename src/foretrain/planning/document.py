@@ -7,13 +7,13 @@ from typing import Any
 
 from foretrain.planning.explain import Explanation
 from foretrain.planning.more_nodes import Larger
+from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.per_layer import described
-from foretrain.planning.planner import Ranked, SearchResult
-from foretrain.planning.survey import Seen
+from foretrain.planning.planner import Ranked, RankedPlans
 
 
 def document(
-    result: SearchResult,
+    result: RankedPlans,
     told: Sequence[Explanation],
     with_more: Larger | None,
     command: str | None,
@@ -44,7 +44,7 @@ def document(
     }
 
 
-def flat_rows(result: SearchResult) -> list[dict[str, Any]]:
+def flat_rows(result: RankedPlans) -> list[dict[str, Any]]:
     """One row per plan: the best, then the front, whose figures are estimates."""
     best = [
         {
@@ -75,7 +75,7 @@ def flat_rows(result: SearchResult) -> list[dict[str, Any]]:
     return [*best, *front]
 
 
-def question(result: SearchResult) -> dict[str, Any]:
+def question(result: RankedPlans) -> dict[str, Any]:
     """What was searched for; the keys are those of a prediction's question."""
     task = result.task
     return {
@@ -116,7 +116,7 @@ def ranked_rows(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
     ]
 
 
-def seen_row(row: Seen) -> dict[str, Any]:
+def seen_row(row: EstimatedPlan) -> dict[str, Any]:
     """An estimated plan."""
     return {
         "plan": row.plan,

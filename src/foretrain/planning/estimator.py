@@ -3,7 +3,7 @@
 A plan is a chain of blocks whose costs depend on their own state alone (`layers.py`), joined by transitions: sends
 between stages, reductions and gathers between replicas (`exchanges.py`). The Markov property makes a plan's cost a
 sum, so a few hundred compiled states answer for a million plans. What meets on a link is known by its share of the
-time (`company.py`), not moment by moment as in the simulator; `tests/accuracy/test_search_quality.py` bounds what that
+time (`contention.py`), not moment by moment as in the simulator; `tests/accuracy/test_search_quality.py` bounds what that
 costs.
 """
 
@@ -17,9 +17,9 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
-from foretrain.planning.fleet import Fleet, Shares, fleet
 from foretrain.planning.footprint import peak_bytes
 from foretrain.planning.layers import Layers, State, grown, layers
+from foretrain.planning.plan_batch import PlanBatch, Shares, plan_batch
 from foretrain.planning.task import Task
 from foretrain.planning.times import Times
 
@@ -66,7 +66,7 @@ class Estimator:
         for place, reason in enumerate(known.refused.values()):
             refused[rows == -1 - place] = reasons.index(reason)
         fleets = [
-            (mine, fleet(self.shares, choices.take(mine), known, rows[mine], self.exchanges))
+            (mine, plan_batch(self.shares, choices.take(mine), known, rows[mine], self.exchanges))
             for mine in _alike(choices, np.flatnonzero(rows >= 0))
         ]
         self._held(fleets, columns)
@@ -82,7 +82,7 @@ class Estimator:
         return Estimates(**columns, refusal=reasons, refused=refused)
 
     @staticmethod
-    def _held(fleets: Sequence[tuple[Ints, Fleet]], columns: dict[str, Floats]) -> None:
+    def _held(fleets: Sequence[tuple[Ints, PlanBatch]], columns: dict[str, Floats]) -> None:
         for mine, ships in fleets:
             columns["memory"][mine], columns["usable"][mine] = peak_bytes(ships)
 

@@ -14,10 +14,10 @@ import numpy as np
 from foretrain.arrays import Floats, Ints
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
-from foretrain.cost.contention import crowd
+from foretrain.cost.contention import contended
 from foretrain.cost.network import Network
 from foretrain.plan.mesh import Mesh
-from foretrain.planning.curves import Curve
+from foretrain.planning.curves import SizeCurve
 
 _SMALLEST = 4096.0  # bytes: below, latency is all
 
@@ -80,11 +80,11 @@ class Exchange:
         if not len(groups):
             self.is_network = False
             return
-        slowest = crowd(network, groups, collective, library)
+        slowest = contended(network, groups, collective, library)
         self.is_network = slowest.is_network
         priced = cache(slowest.seconds)
-        self._curve = Curve(lambda sizes: [priced(size)[0] for size in sizes], _SMALLEST)
-        self._flow = Curve(lambda sizes: [priced(size)[1] for size in sizes], _SMALLEST)
+        self._curve = SizeCurve(lambda sizes: [priced(size)[0] for size in sizes], _SMALLEST)
+        self._flow = SizeCurve(lambda sizes: [priced(size)[1] for size in sizes], _SMALLEST)
 
     def seconds(self, sizes: Floats) -> Floats:
         """A rank alone has nobody to wait for."""

@@ -13,9 +13,15 @@ from foretrain.plan.short_form import Words
 from foretrain.planning import constraints
 from foretrain.planning.choices import lone
 from foretrain.planning.estimator import Estimator
-from foretrain.planning.planner import Ranked, SearchResult, simulate
+from foretrain.planning.partial_result import (
+    BestPerChoice,
+    EstimatedPlan,
+    PartialResult,
+    merged,
+    survey,
+)
+from foretrain.planning.planner import Ranked, RankedPlans, simulate
 from foretrain.planning.space import space
-from foretrain.planning.survey import Seen, Survey, Told, merged, survey
 from foretrain.planning.task import Task
 from foretrain.simulate import compile_scenario
 from foretrain.units import show_bytes, show_seconds
@@ -59,7 +65,7 @@ class Explanation:
         return asdict(self)
 
 
-def explanations(result: SearchResult) -> tuple[Explanation, ...]:
+def explanations(result: RankedPlans) -> tuple[Explanation, ...]:
     """Every value that the winner does not have, in the order of choices; those that fit least far first."""
     winner = winning(result)
     if winner is None:
@@ -84,7 +90,7 @@ def explanations(result: SearchResult) -> tuple[Explanation, ...]:
     return (*_alike(result, winner), *(one for rows in found.values() for one in rows))
 
 
-def _alike(result: SearchResult, uniform: Ranked) -> Iterator[Explanation]:
+def _alike(result: RankedPlans, uniform: Ranked) -> Iterator[Explanation]:
     """Where the layers of the best plan differ: what it costs that they are alike. Simulated, both of them."""
     best, other = result.best[0], uniform.prediction
     if best is uniform:
@@ -103,7 +109,7 @@ def _alike(result: SearchResult, uniform: Ranked) -> Iterator[Explanation]:
     )  # fmt: skip
 
 
-def _none(result: SearchResult) -> tuple[Explanation, ...]:
+def _none(result: RankedPlans) -> tuple[Explanation, ...]:
     """Nothing fits: how far every value of a choice is from it, the nearest first."""
     values = Counter(row.choice for row in result.told)
     rows = [row for row in result.told if not row.fitting and values[row.choice] > 1]
@@ -112,12 +118,12 @@ def _none(result: SearchResult) -> tuple[Explanation, ...]:
     return tuple(_missing(row) for row in rows)
 
 
-def winning(result: SearchResult) -> Ranked | None:
+def winning(result: RankedPlans) -> Ranked | None:
     """The best plan that has a short form: values of choices are those of all its layers."""
     return next((row for row in result.best if row.plan.text), None)
 
 
-def why(result: SearchResult, text: str, where: tuple[str, ...] = ()) -> Explanation:
+def why(result: RankedPlans, text: str, where: tuple[str, ...] = ()) -> Explanation:
     """Why not `tp=4`, `no zero` or `tp=4, pp=2`: the best plan with it, estimated and simulated."""
     asked = constraints.parse([text])
     if not asked:
@@ -137,7 +143,11 @@ def why(result: SearchResult, text: str, where: tuple[str, ...] = ()) -> Explana
 
 
 def against(
-    objective: str, winner: Seen, rival: Seen, row: Told, simulated: float | None = None
+    objective: str,
+    winner: EstimatedPlan,
+    rival: EstimatedPlan,
+    row: BestPerChoice,
+    simulated: float | None = None,
 ) -> Explanation:
     """A plan that fits, next to the winner; `simulated` are the rival's seconds where they are known."""
     slower, more = rival.seconds - winner.seconds, rival.memory - winner.memory
@@ -157,7 +167,7 @@ def against(
     )  # fmt: skip
 
 
-def _missing(row: Told) -> Explanation:
+def _missing(row: BestPerChoice) -> Explanation:
     """None of the plans fits."""
     count = f"none of {row.seen:,} plans fits" if row.seen > 1 else "its only plan does not fit"
     if row.best is None:
@@ -171,7 +181,7 @@ def _missing(row: Told) -> Explanation:
     )  # fmt: skip
 
 
-def _label(row: Told) -> str:
+def _label(row: BestPerChoice) -> str:
     if row.choice == "shard" and row.value == "0":
         return f"shard over {ALL_REPLICAS}"
     return f"{row.choice}={row.value}" if row.value else row.choice
@@ -223,7 +233,7 @@ def _distance(told: Explanation, objective: str) -> tuple[bool, float]:
 # --- the winner's estimate ------------------------------------------------------------------------
 
 
-def estimated(result: SearchResult, winner: Ranked) -> Seen:
+def estimated(result: RankedPlans, winner: Ranked) -> EstimatedPlan:
     """The winner as the estimator sees it: simulation decides who wins, parts are compared like with like."""
     known = (row.best for row in result.told if row.best is not None)
     for seen in (*known, *result.pareto):
@@ -232,12 +242,12 @@ def estimated(result: SearchResult, winner: Ranked) -> Seen:
     return estimate(result.task, result.task.words(winner.plan.text))
 
 
-def estimate(task: Task, words: Words) -> Seen:
+def estimate(task: Task, words: Words) -> EstimatedPlan:
     """One plan, estimated."""
     words = words.with_devices(task.devices)
     found = Estimator(task, only_fitting=False).estimate(lone(words))
     names = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
-    return Seen(task.text(words), *(float(getattr(found, name)[0]) for name in names))
+    return EstimatedPlan(task.text(words), *(float(getattr(found, name)[0]) for name in names))
 
 
 # --- values of choices ----------------------------------------------------------------------------
@@ -272,7 +282,7 @@ def _holds(one: constraints.Constraint, words: Words) -> bool:
     return value is not None and one.allows(value)
 
 
-def _told(result: SearchResult, asked: tuple[constraints.Constraint, ...]) -> Told | None:
+def _told(result: RankedPlans, asked: tuple[constraints.Constraint, ...]) -> BestPerChoice | None:
     """The row of the search that answers, if there is one."""
     if len(asked) != 1 or asked[0].sign != "=" or len(asked[0].values) != 1:
         return None
@@ -282,7 +292,9 @@ def _told(result: SearchResult, asked: tuple[constraints.Constraint, ...]) -> To
     return next(rows, None)
 
 
-def _surveyed(result: SearchResult, name: str, where: tuple[str, ...]) -> Told | Explanation:
+def _surveyed(
+    result: RankedPlans, name: str, where: tuple[str, ...]
+) -> BestPerChoice | Explanation:
     """What was not among the plans looked at, looked at now."""
     plans = space(result.task, where)
     objective = "time" if result.objective == "pareto" else result.objective
@@ -292,7 +304,7 @@ def _surveyed(result: SearchResult, name: str, where: tuple[str, ...]) -> Told |
         reasons = _refusal(result.task, constraints.parse([name])) or _reasons(found)
         return Explanation(name, "", None, f"{name}: no valid plan uses it{reasons}.")
     best = found.best[0] if found.best else found.nearest
-    return Told(name, "", found.seen, found.fitting, best)
+    return BestPerChoice(name, "", found.seen, found.fitting, best)
 
 
 def _refusal(task: Task, asked: tuple[constraints.Constraint, ...]) -> str:
@@ -313,13 +325,13 @@ def _refusal(task: Task, asked: tuple[constraints.Constraint, ...]) -> str:
     return ""
 
 
-def _reasons(found: Survey) -> str:
+def _reasons(found: PartialResult) -> str:
     told = sorted(found.pruned.items(), key=lambda item: (-item[1], item[0]))
     shown = "; ".join(f"{reason.rstrip(':')} ({count:,})" for reason, count in told[:3] if count)
     return f": {shown}" if shown else ""
 
 
-def _confirmed(task: Task, told: Explanation, rival: Seen, winner: Ranked) -> Explanation:
+def _confirmed(task: Task, told: Explanation, rival: EstimatedPlan, winner: Ranked) -> Explanation:
     """The same with the rival simulated in full."""
     one, best = simulate(task, rival).prediction, winner.prediction
     if not one.fits:

@@ -12,10 +12,10 @@ import numpy as np
 
 from foretrain.arrays import Bools, Floats
 from foretrain.cluster.headroom import fill
-from foretrain.planning.fleet import Fleet
+from foretrain.planning.plan_batch import PlanBatch
 
 
-def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
+def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     """(bytes that the allocator holds on the stage with the least room, bytes that are usable there)."""
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
@@ -36,7 +36,7 @@ def peak_bytes(fleet: Fleet) -> tuple[Floats, Floats]:
     return held[np.arange(len(held)), fullest], room[fullest]
 
 
-def static(fleet: Fleet) -> tuple[Floats, Floats, Floats]:
+def static(fleet: PlanBatch) -> tuple[Floats, Floats, Floats]:
     """[plans, stages] weights, optimizer states and buffers; gradients; those that are whole until they are reduced."""
     states, away, bucket = fleet.task.states, fleet.is_offloaded, _buckets(fleet)
     none = np.zeros((len(fleet.choices), fleet.stages))
@@ -47,7 +47,7 @@ def static(fleet: Fleet) -> tuple[Floats, Floats, Floats]:
     return np.asarray(total), np.asarray(gradients), states.unreduced(groups, bucket) + none
 
 
-def _gathered(fleet: Fleet) -> Floats:
+def _gathered(fleet: PlanBatch) -> Floats:
     """[plans, stages] blocks that are whole for a while."""
     states, none = fleet.task.states, np.zeros((len(fleet.choices), fleet.share.shape[1]))
     blocks = [fleet.block_weights(kind) for kind in fleet.kinds_held]
@@ -57,7 +57,7 @@ def _gathered(fleet: Fleet) -> Floats:
     return _largest(fleet, weights, states.blocks_gathered) + _largest(fleet, gradients, 1)
 
 
-def _largest(fleet: Fleet, blocks: Floats, count: int) -> Floats:
+def _largest(fleet: PlanBatch, blocks: Floats, count: int) -> Floats:
     """[plans, blocks] → [plans, stages] the largest so many blocks of a stage, together."""
     share = fleet.share.reshape(fleet.chunks, fleet.stages, -1).sum(axis=0)
     order = np.argsort(-blocks, axis=1)
@@ -68,7 +68,7 @@ def _largest(fleet: Fleet, blocks: Floats, count: int) -> Floats:
     return np.asarray((taken * sizes).sum(axis=2))
 
 
-def _buckets(fleet: Fleet) -> Floats:
+def _buckets(fleet: PlanBatch) -> Floats:
     """[plans, 1] bytes of a bucket."""
     limits = [fleet.task.states.bucket_limits(b)[1] for b in fleet.choices.palette.buckets]
     return np.array(limits)[fleet.choices.buckets][:, None]
@@ -83,7 +83,7 @@ class _Activations:
     refills: Bools  # whether others follow it
 
 
-def _activations(fleet: Fleet) -> _Activations:
+def _activations(fleet: PlanBatch) -> _Activations:
     layers, stages, chunks = fleet.layers, fleet.stages, fleet.chunks
     plain, inverse = fleet.distinct(fleet.rows)
     saved = plain.by_part(layers.saved).reshape(-1, chunks, stages)[inverse]
@@ -97,7 +97,7 @@ def _activations(fleet: Fleet) -> _Activations:
     return _Activations(alive, saved[:, -1], refills)
 
 
-def workspace(fleet: Fleet, column: Floats) -> Floats:
+def workspace(fleet: PlanBatch, column: Floats) -> Floats:
     """[plans, parts] the most that a block needs at work beside what all blocks of its part keep: while one is at
     work, those behind it keep nothing (yet, or any more)."""
     needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]
@@ -111,7 +111,7 @@ def workspace(fleet: Fleet, column: Floats) -> Floats:
     return worst
 
 
-def _in_flight(fleet: Fleet) -> Floats:
+def _in_flight(fleet: PlanBatch) -> Floats:
     """[plans, chunks, stages] micro-batches whose activations a stage holds at most."""
     out = np.zeros((len(fleet.choices), fleet.chunks, fleet.stages))
     for number in np.unique(fleet.choices.schedule).tolist():

@@ -6,16 +6,16 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Bools, Floats
-from foretrain.planning.fleet import Fleet
+from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.sends import Sends
 
 
-def waits(f: Fleet) -> bool:
+def waits(f: PlanBatch) -> bool:
     """Whether hosts wait for what their stage receives."""
     return f.task.runtime.host_blocks_on_pipeline and f.stages > 1
 
 
-def issue_seconds(f: Fleet, sends: Sends) -> list[Floats] | None:
+def issue_seconds(f: PlanBatch, sends: Sends) -> list[Floats] | None:
     """[plans, parts] seconds in which hosts issue forward, backward and weight-gradient kernels."""
     layers, runtime = f.layers, f.task.runtime
     if not layers.host_forward.any():
@@ -32,7 +32,7 @@ def issue_seconds(f: Fleet, sends: Sends) -> list[Floats] | None:
     return host
 
 
-def issued(parts: list[Floats], f: Fleet, sends: Sends, puts_off: Bools) -> list[Floats]:
+def issued(parts: list[Floats], f: PlanBatch, sends: Sends, puts_off: Bools) -> list[Floats]:
     """No faster than hosts issue kernels, step by step where a host waits for what a step receives."""
     host = issue_seconds(f, sends) if waits(f) else None
     if host is None:
@@ -52,7 +52,7 @@ def issued(parts: list[Floats], f: Fleet, sends: Sends, puts_off: Bools) -> list
     return [slow[0] + lead, slow[1] + lead, slow[2]]
 
 
-def _lead(f: Fleet) -> Floats:
+def _lead(f: PlanBatch) -> Floats:
     """[plans] seconds by which a host has to be ahead of its devices: what a block asks for less what it falls behind,
     which is counted with all that is issued."""
     layers, rows = f.layers, f.rows
@@ -60,7 +60,7 @@ def _lead(f: Fleet) -> Floats:
     return np.asarray((layers.lead[rows] - behind).max(axis=1).clip(min=0.0))
 
 
-def running_ahead(f: Fleet, sends: Sends) -> Floats:
+def running_ahead(f: PlanBatch, sends: Sends) -> Floats:
     """[plans, stages] seconds that hosts need for a micro-batch where they wait for nobody."""
     host = None if waits(f) else issue_seconds(f, sends)
     if host is None:

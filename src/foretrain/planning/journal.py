@@ -19,8 +19,8 @@ from typing import Any
 from foretrain.database import Database, Form
 from foretrain.errors import FileError
 from foretrain.planning.inputs import Key
+from foretrain.planning.partial_result import PartialResult
 from foretrain.planning.planner import Score
-from foretrain.planning.survey import Survey
 
 FORM = Form(
     what="search journal",
@@ -65,13 +65,13 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
-    def known(self) -> dict[int, Survey]:
+    def known(self) -> dict[int, PartialResult]:
         """Surveys of finished parts by number."""
         rows = self._rows(PARTS)
         with self._file.explained():
-            return {number: Survey.from_dict(found) for number, found in rows}
+            return {number: PartialResult.from_dict(found) for number, found in rows}
 
-    def add(self, number: int, found: Survey) -> None:
+    def add(self, number: int, found: PartialResult) -> None:
         """Keep a finished part. If another process was first, its row stays: it says the same."""
         self._insert("parts", number, json.dumps(found.to_dict()))
 

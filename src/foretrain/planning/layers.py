@@ -17,7 +17,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints, Objects
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Compute, Item
-from foretrain.compile.layout import Layout
+from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import touched
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold
@@ -209,7 +209,7 @@ class SharedBlocks:
 
 def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
     """The first repetition of each block, and another as it is among its like."""
-    layouts: tuple[Layout, ...] | None = None
+    layouts: tuple[TensorLayout, ...] | None = None
     found = []
     for number, is_first in places(blocks.model):
         one, layouts = blocks.block(number, 0 if is_first else 1, layouts, recompute)

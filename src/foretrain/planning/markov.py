@@ -18,14 +18,14 @@ import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.compile.blocks import Blocks
-from foretrain.compile.layout import Layout
+from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import weights_of
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.errors import InputError
 from foretrain.model.graph import Block
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
-from foretrain.plan.strategy import STATE_ROLES, Cut, Node, Schedule
+from foretrain.plan.strategy import STATE_ROLES, Cut, Schedule, StrategyNode
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.task import Task
 
@@ -37,7 +37,7 @@ TRANSFORMER = (("heads", "kv_heads"), ("ffn",), ("vocab",))
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class LayerwiseProblem:
     """What a walk does not choose: stages, ranks that are always tensor parallel, samples, ZeRO, recomputations."""
 
     stages: int
@@ -48,7 +48,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayerState:
     """The state of a layer."""
 
     tp: int
@@ -56,21 +56,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Walk:
+class LayerwisePlan:
     """A plan with a choice for every block repetition, and what its slowest stage takes for a micro-batch."""
 
     plan: Plan
-    choices: tuple[Choice, ...]
+    choices: tuple[LayerState, ...]
     slowest: float
 
 
-def walk(task: Task, ground: Ground) -> Walk | None:
+def walk(task: Task, ground: LayerwiseProblem) -> LayerwisePlan | None:
     """The best walk on a ground; None where no path fits in memory."""
     return _Walker(task, ground).walk()
 
 
 class _Walker:
-    def __init__(self, task: Task, ground: Ground) -> None:
+    def __init__(self, task: Task, ground: LayerwiseProblem) -> None:
         self.task, self.ground = task, ground
         self.model = task.workload.model
         ranks = task.devices // ground.stages
@@ -92,12 +92,12 @@ class _Walker:
             raise InputError(
                 f"no tensor parallelism of {ground.least_tp} to {most} divides the model."
             )
-        self.states = [Choice(t, r) for t, r in product(self.tps, ground.recomputes)]
+        self.states = [LayerState(t, r) for t, r in product(self.tps, ground.recomputes)]
 
     def _made(self, tp: int) -> Blocks | None:
         """All blocks with one degree; None where it does not divide one of them."""
         made = Blocks(self.task.workload, self.probe(tp), self.task.runtime)
-        layouts: tuple[Layout, ...] | None = None
+        layouts: tuple[TensorLayout, ...] | None = None
         try:
             for number in range(len(self.model.blocks)):
                 _, layouts = made.block(number, 0, layouts, "none")
@@ -120,9 +120,9 @@ class _Walker:
         fixed = self.inner(self.ground.least_tp)
         return tuple(name for name, _ in self.axes if name not in fixed)
 
-    def root(self, layers: tuple[int, ...] | None = None) -> Node:
+    def root(self, layers: tuple[int, ...] | None = None) -> StrategyNode:
         schedule = Schedule("1f1b", self.ground.micro, self.ground.stages, 1, layers)
-        node = Node(split=(Cut(("batch",), self.batch_axes),), schedule=schedule)
+        node = StrategyNode(split=(Cut(("batch",), self.batch_axes),), schedule=schedule)
         for role in STATE_ROLES[: self.ground.zero]:
             node = node.with_state(role, self.batch_axes)
         return node
@@ -143,7 +143,8 @@ class _Walker:
     def probe(self, tp: int) -> Plan:
         """All blocks in one state."""
         children = tuple(
-            Node(select=block.name, split=self.cuts(block, tp)) for block in self.model.blocks
+            StrategyNode(select=block.name, split=self.cuts(block, tp))
+            for block in self.model.blocks
         )
         return Plan(self.mesh, replace(self.root(), children=children))
 
@@ -153,22 +154,22 @@ class _Walker:
         kinds = np.asarray(self.task.cluster.device_kind)
         return [sorted(set(kinds[stage_of == s].tolist())) for s in range(self.ground.stages)]
 
-    def walk(self) -> Walk | None:
+    def walk(self) -> LayerwisePlan | None:
         table = self._table()
         paths = _Paths(self, table)
         counts = paths.shared_out()
         if counts is None:
             return None
         choices, slowest = paths.chosen(counts)
-        return Walk(self._plan(choices, counts), choices, slowest)
+        return LayerwisePlan(self._plan(choices, counts), choices, slowest)
 
     def _table(self) -> _Table:
         """Emissions and transitions of every block."""
         made = self.blocks
         chains, shapes = [], []
-        layouts: dict[int, tuple[Layout, ...] | None] = dict.fromkeys(self.tps)
+        layouts: dict[int, tuple[TensorLayout, ...] | None] = dict.fromkeys(self.tps)
         for number, block in enumerate(self.model.blocks):
-            outgoing: dict[int, tuple[Layout, ...] | None] = {}
+            outgoing: dict[int, tuple[TensorLayout, ...] | None] = {}
             for tp in self.tps:
                 _, outgoing[tp] = made[tp].block(number, 0, layouts[tp], "none")
             before = outgoing if block.repeat > 1 else layouts
@@ -198,7 +199,7 @@ class _Walker:
             sum(states.weights(w) + states.gradients(w) + states.optimizer(w) for w in groups)
         )
 
-    def _plan(self, choices: Sequence[Choice], counts: Sequence[int]) -> Plan:
+    def _plan(self, choices: Sequence[LayerState], counts: Sequence[int]) -> Plan:
         """The tree of a walk: one node per run of repetitions with one choice."""
         children, at = [], 0
         for block in self.model.blocks:
@@ -209,7 +210,9 @@ class _Walker:
                 length = len(list(run))
                 name = f"{block.name}[{place}:{place + length}]" if block.repeat > 1 else block.name
                 children.append(
-                    Node(name, split=self.cuts(block, choice.tp), recompute=choice.recompute)
+                    StrategyNode(
+                        name, split=self.cuts(block, choice.tp), recompute=choice.recompute
+                    )
                 )
                 place += length
         layers = tuple(counts) if self.ground.stages > 1 else None
@@ -363,7 +366,7 @@ class _Paths:
             reached = found
         return reached[self.layers][1] if self.layers in reached else None
 
-    def chosen(self, counts: Sequence[int]) -> tuple[tuple[Choice, ...], float]:
+    def chosen(self, counts: Sequence[int]) -> tuple[tuple[LayerState, ...], float]:
         found = [self.path(number, count) for number, count in enumerate(counts)]
         choices = tuple(self.w.states[s] for _, states in found for s in states)
         return choices, max(seconds for seconds, _ in found)

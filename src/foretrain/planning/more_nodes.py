@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import InputError
+from foretrain.planning.partial_result import EstimatedPlan, survey
 from foretrain.planning.planner import simulate
-from foretrain.planning.space import Part, space
-from foretrain.planning.survey import Seen, survey
+from foretrain.planning.space import SpacePart, space
 from foretrain.planning.task import Task
 
 FACTORS = (2, 4, 8, 16)
@@ -22,10 +22,10 @@ class Larger:
 
     factor: int
     nodes: int
-    best: Seen
+    best: EstimatedPlan
 
 
-def larger(task: Task, nearest: Seen, where: tuple[str, ...] = ()) -> Larger | None:
+def larger(task: Task, nearest: EstimatedPlan, where: tuple[str, ...] = ()) -> Larger | None:
     """The fewest times more nodes on which plans that split blocks as the nearest one does fit, when simulated."""
     words = task.words(nearest.plan)
     for factor in FACTORS:
@@ -33,13 +33,13 @@ def larger(task: Task, nearest: Seen, where: tuple[str, ...] = ()) -> Larger | N
         if cluster is None:
             return None
         grown = replace(task, cluster=cluster)
-        best = _best(grown, Part(words.tp, words.cp, words.ep), where)
+        best = _best(grown, SpacePart(words.tp, words.cp, words.ep), where)
         if best is not None:
             return Larger(factor, cluster.node_count, best)
     return None
 
 
-def _best(task: Task, part: Part, where: tuple[str, ...]) -> Seen | None:
+def _best(task: Task, part: SpacePart, where: tuple[str, ...]) -> EstimatedPlan | None:
     try:
         plans = space(task, where)
         found = survey(task, plans, part, "time", TRIED)

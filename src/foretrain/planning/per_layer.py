@@ -8,23 +8,23 @@ from itertools import groupby
 from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
-from foretrain.planning.markov import Ground, Walk, walk
-from foretrain.planning.survey import Seen
+from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem, walk
+from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.task import Task
 
 MOST_GROUNDS = 24
 
 
-def grounds(task: Task, rows: Sequence[Seen]) -> tuple[Ground, ...]:
+def grounds(task: Task, rows: Sequence[EstimatedPlan]) -> tuple[LayerwiseProblem, ...]:
     """The grounds that plans stand on, and those with fewer ranks tied to tensor parallelism."""
-    found: dict[Ground, None] = {}
+    found: dict[LayerwiseProblem, None] = {}
     for row in rows:
         for ground in _under(task, task.words(row.plan)):
             found[ground] = None
     return tuple(found)[:MOST_GROUNDS]
 
 
-def _under(task: Task, words: Words) -> Iterator[Ground]:
+def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
     if words.cp > 1 or words.ep > 1 or words.vpp > 1 or words.shard or words.offload:
         words = Words(tp=words.tp, pp=words.pp, zero=words.zero, micro=words.micro)
     tp, micro = words.tp, words.micro or 1
@@ -33,7 +33,7 @@ def _under(task: Task, words: Words) -> Iterator[Ground]:
         if task.devices % (words.pp * tp) == 0:
             for samples in _halves(micro):
                 if task.workload.global_batch % (ranks * samples) == 0:
-                    yield Ground(words.pp, tp, samples, words.zero)
+                    yield LayerwiseProblem(words.pp, tp, samples, words.zero)
         if tp % 2 or micro % 2:
             return
         tp, micro = tp // 2, micro // 2
@@ -48,7 +48,7 @@ def _halves(count: int) -> Iterator[int]:
         count //= 2
 
 
-def best_walk(task: Task, ground: Ground) -> Walk | None:
+def best_walk(task: Task, ground: LayerwiseProblem) -> LayerwisePlan | None:
     """A walk, or None where the ground carries none."""
     try:
         return walk(task, ground)

@@ -14,8 +14,15 @@ from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
 from foretrain.planning.executors import Executor, InOrder
 from foretrain.planning.inputs import Key, key
-from foretrain.planning.space import Part, Space, space
-from foretrain.planning.survey import OBJECTIVES, Seen, Survey, Told, merged, survey
+from foretrain.planning.partial_result import (
+    OBJECTIVES,
+    BestPerChoice,
+    EstimatedPlan,
+    PartialResult,
+    merged,
+    survey,
+)
+from foretrain.planning.space import Space, SpacePart, space
 from foretrain.planning.task import Task
 from foretrain.simulate import Simulation, simulate_scenario
 from foretrain.units import counted, rounded_seconds, show_bytes
@@ -28,13 +35,13 @@ LEAST_SIMULATED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SearchStatus:
     """How far a search has come."""
 
     parts_done: int
     parts: int
     plans_seen: int
-    best: Seen | None
+    best: EstimatedPlan | None
     seconds: float
     simulated: int = 0
     to_simulate: int = 0
@@ -91,7 +98,7 @@ REFUSED = Score(inf, inf, False)
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class RankedPlans:
     """`best` is empty where nothing fits; `nearest` then lacks least memory."""
 
     task: Task
@@ -100,9 +107,9 @@ class SearchResult:
     plans_fitting: int
     plans_pruned: Mapping[str, int]
     best: tuple[Ranked, ...]
-    pareto: tuple[Seen, ...]
-    told: tuple[Told, ...]
-    nearest: Seen | None
+    pareto: tuple[EstimatedPlan, ...]
+    told: tuple[BestPerChoice, ...]
+    nearest: EstimatedPlan | None
     seconds: float
     notes: tuple[str, ...] = field(default=())
 
@@ -127,8 +134,8 @@ def search(
     simulated: int | None = None,
     executor: Executor | None = None,
     journal: Journal | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> SearchResult:
+    progress: Callable[[SearchStatus], None] | None = None,
+) -> RankedPlans:
     """The best plans for a task. `simulated`: how many of the best by estimate are simulated, left out a multiple of
     `top`."""
     if objective not in OBJECTIVES:
@@ -142,7 +149,7 @@ def search(
     executor = executor or InOrder()
     whole = _surveyed(task, plans, objective, keep, executor, journal, progress, started)
     ranked = _simulated(task, whole, objective, top, journal, progress, started)
-    return SearchResult(
+    return RankedPlans(
         task=task,
         objective=objective,
         plans_valid=whole.seen,
@@ -174,12 +181,12 @@ def _surveyed(
     keep: int,
     executor: Executor,
     journal: Journal | None,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[SearchStatus], None] | None,
     started: float,
-) -> Survey:
+) -> PartialResult:
     """All parts, those a journal knows from it."""
     parts = plans.parts()
-    done: dict[int, Survey] = dict(journal.known()) if journal is not None else {}
+    done: dict[int, PartialResult] = dict(journal.known()) if journal is not None else {}
     left = [number for number in range(len(parts)) if number not in done]
     work = partial(_part, task, plans, objective, keep)
     for place, found in executor.run(work, [parts[number] for number in left]):
@@ -191,16 +198,16 @@ def _surveyed(
     return merged((done[number] for number in range(len(parts))), objective, keep)
 
 
-def _part(task: Task, plans: Space, objective: str, keep: int, part: Part) -> Survey:
+def _part(task: Task, plans: Space, objective: str, keep: int, part: SpacePart) -> PartialResult:
     return survey(task, plans, part, objective, keep)
 
 
 def _told_progress(
-    done: Mapping[int, Survey], parts: int, objective: str, started: float
-) -> Progress:
+    done: Mapping[int, PartialResult], parts: int, objective: str, started: float
+) -> SearchStatus:
     bests = [found.best[0] for found in done.values() if found.best]
     key = (lambda row: row.memory) if objective == "memory" else (lambda row: row.seconds)
-    return Progress(
+    return SearchStatus(
         parts_done=len(done),
         parts=parts,
         plans_seen=sum(found.seen for found in done.values()),
@@ -211,11 +218,11 @@ def _told_progress(
 
 def _simulated(
     task: Task,
-    whole: Survey,
+    whole: PartialResult,
     objective: str,
     top: int,
     journal: Journal | None,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[SearchStatus], None] | None,
     started: float,
 ) -> tuple[Ranked, ...]:
     """The best few in full; what then does not fit is left out.
@@ -228,7 +235,7 @@ def _simulated(
     number = {row.plan: place for place, row in enumerate(whole.best)}
     done = 0
 
-    def simulated(row: Seen, to_simulate: int) -> None:
+    def simulated(row: EstimatedPlan, to_simulate: int) -> None:
         nonlocal done
         try:
             found[row.plan] = simulate(task, row)
@@ -243,7 +250,7 @@ def _simulated(
             journal.add_simulated(row.plan, scores[row.plan])
         if progress is not None:
             seconds = perf_counter() - started
-            progress(Progress(0, 0, whole.seen, row, seconds, done, to_simulate))
+            progress(SearchStatus(0, 0, whole.seen, row, seconds, done, to_simulate))
 
     def place(plan: str) -> tuple[bool, tuple[float, float], int]:
         return not scores[plan].fits, scores[plan].rank(objective), number[plan]
@@ -259,6 +266,6 @@ def _simulated(
     return tuple(found[row.plan] for row in best)
 
 
-def simulate(task: Task, row: Seen) -> Ranked:
+def simulate(task: Task, row: EstimatedPlan) -> Ranked:
     plan = task.plan(task.words(row.plan))
     return Ranked(plan, simulate_scenario(task.scenario(plan)), row.seconds)

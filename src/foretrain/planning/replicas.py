@@ -16,8 +16,8 @@ from foretrain.compile.model_states import NORM_BYTES
 from foretrain.compile.passes.bucket import filled_at
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.planning.cycles import fused
-from foretrain.planning.fleet import Fleet
 from foretrain.planning.layers import DENSE, KINDS
+from foretrain.planning.plan_batch import PlanBatch
 
 WAYS = INSIDE, NETWORK = range(2)
 """Ways between ranks."""
@@ -34,7 +34,7 @@ class Buckets(NamedTuple):
 class Replicas:
     """Columns over the plans of a fleet. `alone`: while other stages keep quiet."""
 
-    def __init__(self, fleet: Fleet, work: Floats | None = None) -> None:
+    def __init__(self, fleet: PlanBatch, work: Floats | None = None) -> None:
         """`work`: [plans, parts] seconds of kernels that make gradients, asked for where those are fused by time."""
         self.f, self.work = fleet, work
         self.runtime = fleet.task.runtime

@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.passes.pipeline import boundary_slices
-from foretrain.planning.fleet import Fleet
+from foretrain.planning.plan_batch import PlanBatch
 
 Parts = tuple[Floats, Floats, Floats]
 """[plans, parts] forward, whole backward and weight-gradient seconds of a micro-batch."""
@@ -18,14 +18,14 @@ Parts = tuple[Floats, Floats, Floats]
 class Sends:
     """[plans, parts - 1] columns from each part to the next."""
 
-    f: Fleet
+    f: PlanBatch
     size: Floats  # bytes of a rank
     seconds: Floats
     flow: (
         Floats  # those in which links between nodes are busy; inside, sends have lanes of their own
     )
 
-    def take(self, f: Fleet, rows: Ints) -> Sends:
+    def take(self, f: PlanBatch, rows: Ints) -> Sends:
         """Some of the plans, which `f` holds."""
         columns = {name: getattr(self, name)[rows] for name in ("size", "seconds", "flow")}
         return replace(self, f=f, **columns)
@@ -108,14 +108,14 @@ class Sends:
         return np.asarray(f.counts * turns + through)
 
 
-def _slices(f: Fleet) -> Floats:
+def _slices(f: PlanBatch) -> Floats:
     """[plans, 1] slices that a boundary is sent in."""
     tp = int(f.choices.tp[0])
     whole, cut = (boundary_slices(f.task.runtime, tp, is_cut) for is_cut in (False, True))
     return np.where(f.choices.sp > 0, float(cut), float(whole))[:, None]
 
 
-def sends(f: Fleet) -> Sends:
+def sends(f: PlanBatch) -> Sends:
     """Of the plans of a fleet."""
     size = f.layers.boundary[f.rows][:, f.last_blocks()[:-1]] / _slices(f)
     seconds, flow = np.zeros_like(size), np.zeros_like(size)

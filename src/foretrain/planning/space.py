@@ -34,7 +34,7 @@ INTERLEAVED = "interleaved"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SpacePart:
     """Plans that split blocks alike: the unit of work."""
 
     tp: int
@@ -62,15 +62,15 @@ class Space:
     constraints: tuple[Constraint, ...] = ()
     refused_parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SpacePart, ...]:
         """Every way to split blocks that the number of devices allows."""
-        found = (Part(tp, cp, ep) for tp, cp, ep in product(self.tp, self.cp, self.ep))
+        found = (SpacePart(tp, cp, ep) for tp, cp, ep in product(self.tp, self.cp, self.ep))
         return tuple(
             p for p in found
             if self.devices % (p.tp * p.cp) == 0 and (self.devices // p.cp) % p.ep == 0
         )  # fmt: skip
 
-    def choices(self, part: Part) -> tuple[Choices, dict[str, int]]:
+    def choices(self, part: SpacePart) -> tuple[Choices, dict[str, int]]:
         """The plans of a part that can run, and how many cannot, by the reason."""
         blocks = [self._of_mesh(part, pp, vpp) for pp, vpp in self._pipelines(part)]
         table = np.concatenate(blocks) if blocks else np.zeros((0, len(COLUMNS)), np.int32)
@@ -83,12 +83,12 @@ class Space:
             table = table[ok]
         return Choices.of(self.palette, np.ascontiguousarray(table.T)), pruned
 
-    def _pipelines(self, part: Part) -> Iterator[tuple[int, int]]:
+    def _pipelines(self, part: SpacePart) -> Iterator[tuple[int, int]]:
         for pp, vpp in product(self.pp, self.vpp):
             if self.devices % (part.tp * part.cp * pp) == 0 and (vpp == 1 or pp > 1):
                 yield pp, vpp
 
-    def _of_mesh(self, part: Part, pp: int, vpp: int) -> Ints32:
+    def _of_mesh(self, part: SpacePart, pp: int, vpp: int) -> Ints32:
         """[plans, columns] all combinations of the other choices on one mesh."""
         dp = self.devices // (part.tp * part.cp * pp)
         p = self.palette

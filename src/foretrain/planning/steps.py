@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foretrain.arrays import Bools, Floats
-from foretrain.planning.company import Beside, Company, Timed, beside
+from foretrain.planning.contention import Contention, StepContention, TimedPlans, beside
 from foretrain.planning.hosts import issued
 from foretrain.planning.replicas import INSIDE, NETWORK, WAYS, Replicas
 from foretrain.planning.sends import Parts
@@ -24,12 +24,12 @@ class Fetched(NamedTuple):
     backward: tuple[Floats, Floats]
 
 
-def lone_steps(t: Timed) -> list[Floats]:
+def lone_steps(t: TimedPlans) -> list[Floats]:
     """[plans, parts] forward, backward and weight-gradient work of a stage alone, as while a pipeline fills."""
     return _run(t, _fetched(t, t.replicas.shares_links))
 
 
-def crowded_steps(t: Timed, lone: list[Floats]) -> list[Floats]:
+def crowded_steps(t: TimedPlans, lone: list[Floats]) -> list[Floats]:
     """… with all other stages and what is reduced meanwhile."""
     fetched = _fetched(t, False)
     if t.replicas.shares_links:
@@ -39,14 +39,14 @@ def crowded_steps(t: Timed, lone: list[Floats]) -> list[Floats]:
     return _run(t, fetched, beside(t, lone))
 
 
-def steps(t: Timed, work: list[Floats]) -> Parts:
+def steps(t: TimedPlans, work: list[Floats]) -> Parts:
     """… no faster than hosts issue it, and with what stages have to put together before."""
     parts = issued(work, t.f, t.sends, t.puts_off)
     ahead, back = t.sends.arrivals()
     return parts[0] + ahead, parts[1] + back, parts[2]
 
 
-def have_company(t: Timed, lone: list[Floats]) -> Bools:
+def have_company(t: TimedPlans, lone: list[Floats]) -> Bools:
     """[plans] gradients of other micro-batches, or sends on a network that collectives of blocks use too."""
     f, layers = t.f, t.f.layers
     found = np.asarray(f.choices.zero >= 2)
@@ -57,7 +57,7 @@ def have_company(t: Timed, lone: list[Floats]) -> Bools:
     return found
 
 
-def _fetched(t: Timed, is_lone: bool) -> Fetched | None:
+def _fetched(t: TimedPlans, is_lone: bool) -> Fetched | None:
     gather = t.of_replicas(t.replicas.gathers(is_lone))
     flow = t.of_replicas(t.replicas.gathers(is_lone, True))
     if gather is None or flow is None:
@@ -68,7 +68,7 @@ def _fetched(t: Timed, is_lone: bool) -> Fetched | None:
     return Fetched((gather, flow), (gather + rerun, flow + rerun))
 
 
-def _now_and_then(t: Timed, crowded: Fetched | None) -> Fetched | None:
+def _now_and_then(t: TimedPlans, crowded: Fetched | None) -> Fetched | None:
     """Where nothing is fetched ahead, stages that share links meet there as often as they are not at work: each finds
     the others there for the share of its turn that a gather takes (mean value analysis, Schweitzer 1979)."""
     lone, f = _fetched(t, True), t.f
@@ -88,7 +88,9 @@ def _now_and_then(t: Timed, crowded: Fetched | None) -> Fetched | None:
     return Fetched(ahead, back)
 
 
-def _run(t: Timed, fetched: Fetched | None, company: Beside | None = None) -> list[Floats]:
+def _run(
+    t: TimedPlans, fetched: Fetched | None, company: StepContention | None = None
+) -> list[Floats]:
     """[plans, parts] seconds of forward, backward and weight-gradient work."""
     f = t.f
     forward, backward, weight = _kernels(t)
@@ -119,13 +121,13 @@ def _run(t: Timed, fetched: Fetched | None, company: Beside | None = None) -> li
     return parts
 
 
-def _stretched(t: Timed, gather: tuple[Floats, Floats], beside: Company | None) -> Floats:
+def _stretched(t: TimedPlans, gather: tuple[Floats, Floats], beside: Contention | None) -> Floats:
     """[plans, blocks] gathers that share links with what is under way beside them."""
     moving, flow = gather
     return moving if beside is None else moving + flow * beside.on(t.replicas.gathers_by)[:, None]
 
 
-def _kernels(t: Timed) -> Parts:
+def _kernels(t: TimedPlans) -> Parts:
     """[plans, kinds of devices, blocks] forward, backward and weight-gradient seconds, with the copies that split
     weights need."""
     f, layers = t.f, t.f.layers
@@ -140,7 +142,7 @@ def _kernels(t: Timed) -> Parts:
 
 
 def _block(
-    t: Timed, kernels: Floats, moving: Floats | None, wire: Floats, beside: Company | None
+    t: TimedPlans, kernels: Floats, moving: Floats | None, wire: Floats, beside: Contention | None
 ) -> Floats:
     """[plans, kinds of devices, blocks] beside what is fetched for the next: the longer of the two, kernels slowed
     meanwhile. Collectives of a block and what is fetched share links where they go the same way, among themselves and
@@ -161,7 +163,7 @@ def _block(
     return np.asarray(_pair(t, free + ways[0], moving[:, None, :]) + same)
 
 
-def _pair(t: Timed, kernels: Floats, moving: Floats) -> Floats:
+def _pair(t: TimedPlans, kernels: Floats, moving: Floats) -> Floats:
     """Two that start together and slow each other, until both are done."""
     slow, slowed = t.slow[t.replicas.gathers_by], t.slowed[t.replicas.gathers_by]
     first = np.minimum(kernels * slow, moving * slowed)

@@ -14,19 +14,19 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.plan.schedules.closed_form import Pipelines
-from foretrain.planning.company import timed
-from foretrain.planning.fleet import Fleet
+from foretrain.planning.contention import timed
+from foretrain.planning.exposed_communication import exposed_reductions, parameters
 from foretrain.planning.hosts import running_ahead
+from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.sends import Parts
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
-from foretrain.planning.tails import parameters, tails
 from foretrain.planning.updates import update
 
 
 class Times:
     """The step time of one fleet."""
 
-    def __init__(self, ships: Fleet) -> None:
+    def __init__(self, ships: PlanBatch) -> None:
         self.all = ships
         c = ships.choices
         self.f, self.stands_for = ships.distinct(ships.rows, c.schedule, c.zero, c.buckets)
@@ -44,7 +44,7 @@ class Times:
         busy = f.counts * host.max(axis=1)
         seconds, work = np.maximum(seconds, busy), np.maximum(together, busy)
         starts, gathers = parameters(t, parts[0], wait)
-        data, end = self._ended(tails(t, parts, wait, seconds, host), gathers)
+        data, end = self._ended(exposed_reductions(t, parts, wait, seconds, host), gathers)
         data += starts[there]
         return {
             "seconds": seconds[there] + data + end,
@@ -121,6 +121,6 @@ class Times:
         return update(few)[inverse]
 
 
-def _work(f: Fleet, parts: Parts) -> Floats:
+def _work(f: PlanBatch, parts: Parts) -> Floats:
     """[plans] all micro-batches on the slowest stage."""
     return np.asarray((f.counts[:, None] * f.summed(parts[0] + parts[1])).max(axis=1))

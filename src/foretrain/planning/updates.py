@@ -11,10 +11,10 @@ from foretrain.arrays import Floats
 from foretrain.compile.model_states import Weights
 from foretrain.cost.items import copy_rate, kernel_costs
 from foretrain.model.ops.base import LAUNCHES, Kernel
-from foretrain.planning.fleet import Fleet
+from foretrain.planning.plan_batch import PlanBatch
 
 
-def update(f: Fleet) -> Floats:
+def update(f: PlanBatch) -> Floats:
     """[plans, stages] seconds of the optimizer."""
     states = f.task.states
     none = np.zeros((len(f.choices), f.stages))
@@ -29,7 +29,7 @@ def update(f: Fleet) -> Floats:
     return np.asarray(np.where(trained, seconds + _launches(f) + _copies(f), 0.0))
 
 
-def _kernels(f: Fleet, kind: str, amount: Floats, flops: Floats | None = None) -> Floats:
+def _kernels(f: PlanBatch, kind: str, amount: Floats, flops: Floats | None = None) -> Floats:
     """[plans, stages] seconds of a kernel of so many bytes, or for so many tensors, on the slowest device of a stage."""
     pairs = np.stack([amount, np.zeros_like(amount) if flops is None else flops], axis=-1)
     distinct, of = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
@@ -45,7 +45,7 @@ def _kernels(f: Fleet, kind: str, amount: Floats, flops: Floats | None = None) -
     return np.asarray(np.where(f.kinds[None], by_stage, 0.0).max(axis=2))
 
 
-def _offloaded(f: Fleet, groups: Sequence[Weights]) -> Floats:
+def _offloaded(f: PlanBatch, groups: Sequence[Weights]) -> Floats:
     """Gradients out, the update in host memory, weights back, on the first node of each stage."""
     cluster, stage_of = f.task.cluster, f.mesh.coordinate("pp")
     found = np.zeros((len(f.choices), f.stages))
@@ -58,7 +58,7 @@ def _offloaded(f: Fleet, groups: Sequence[Weights]) -> Floats:
     return found
 
 
-def _launches(f: Fleet) -> Floats:
+def _launches(f: PlanBatch) -> Floats:
     """Kernels per tensor that hosts issue while devices wait, and delays of the slowest host."""
     if not f.task.states.waits_for_hosts:
         return np.zeros((len(f.choices), f.stages))
@@ -66,7 +66,7 @@ def _launches(f: Fleet) -> Floats:
     return _kernels(f, LAUNCHES, np.asarray(f.task.states.tensors_issued(tensors)))
 
 
-def _copies(f: Fleet) -> Floats:
+def _copies(f: PlanBatch) -> Floats:
     """Copies of each owner's shard of each gathered weight to its place, all of the mean size."""
     each = f.task.states.copied_bytes
     count, moved = (np.zeros((len(f.choices), f.stages)) for _ in range(2))

@@ -9,11 +9,11 @@ from typing import Any
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.cluster.headroom import fill
-from foretrain.planning.survey import Seen
+from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.recommendation.figures import figure
 from foretrain.recommendation.job import Job
-from foretrain.recommendation.offers import Candidate, Offer, Terms, Timed, least_hours, offer
-from foretrain.recommendation.plans import Found
+from foretrain.recommendation.offers import Candidate, Offer, Terms, TimedOffer, least_hours, offer
+from foretrain.recommendation.plans import PlannedCluster
 from foretrain.recommendation.stacks import Stacks
 from foretrain.simulate import answer
 
@@ -28,7 +28,7 @@ class Miss:
     candidate: Candidate
     kind: str  # refused | memory | late | slow | dear
     offer: Offer | None = None
-    nearest: Seen | None = None
+    nearest: EstimatedPlan | None = None
     told: str = ""
     least_hours: float = 0.0
 
@@ -40,10 +40,10 @@ class Look:
     job: Job
     terms: Terms
     stacks: Stacks
-    _found: dict[tuple[Any, ...], Found] = field(default_factory=dict)
-    _near: dict[tuple[Any, ...], tuple[Seen, ...]] = field(default_factory=dict)
+    _found: dict[tuple[Any, ...], PlannedCluster] = field(default_factory=dict)
+    _near: dict[tuple[Any, ...], tuple[EstimatedPlan, ...]] = field(default_factory=dict)
     _whole: set[tuple[Any, ...]] = field(default_factory=set)
-    _simulated: dict[tuple[Any, ...], tuple[Timed | None, Seen | None]] = field(
+    _simulated: dict[tuple[Any, ...], tuple[TimedOffer | None, EstimatedPlan | None]] = field(
         default_factory=dict
     )
     factors: dict[tuple[str, bool], float] = field(default_factory=dict)
@@ -106,13 +106,13 @@ class Look:
         self.factors[kind] = max(self.factors.get(kind, 1.0), factor)
         return self.judged(offer(self.job, candidate, best, self.terms))
 
-    def _simulate(self, candidate: Candidate) -> tuple[Timed | None, Seen | None]:
+    def _simulate(self, candidate: Candidate) -> tuple[TimedOffer | None, EstimatedPlan | None]:
         """The fastest of the best plans in full; where none fits, the first of them."""
         planner = self.stacks.on(candidate.cluster)
         workload = planner.workload(self.job.batch_on(candidate.devices))
         task = planner.task(workload, candidate.cluster)
-        best: Timed | None = None
-        nearest: Seen | None = None
+        best: TimedOffer | None = None
+        nearest: EstimatedPlan | None = None
         for seen in self._plans(candidate, is_whole=True).best:
             if best is not None and seen.seconds > _AS_GOOD * best.step_seconds:
                 break
@@ -123,7 +123,7 @@ class Look:
                 nearest = nearest or told
             elif best is None or found.step_seconds < best.step_seconds:
                 used = (memory.peak_bytes, memory.usable_bytes)
-                best = Timed(
+                best = TimedOffer(
                     seen.plan, found.step_seconds, found.interval, found.stalls, *used, True
                 )
         return best, nearest
@@ -131,7 +131,7 @@ class Look:
     def again(self, one: Offer) -> Offer:
         """An estimated offer with the interval that simulations of its like have."""
         low, high = self._interval(one.candidate, _compute(one))
-        timed = Timed(
+        timed = TimedOffer(
             one.plan,
             _compute(one),
             (low, high),
@@ -144,7 +144,7 @@ class Look:
 
     # --- plans ----------------------------------------------------------------------------------
 
-    def _plans(self, candidate: Candidate, is_whole: bool = False) -> Found:
+    def _plans(self, candidate: Candidate, is_whole: bool = False) -> PlannedCluster:
         """Plans of equal hardware are looked at once; a larger cluster near those of a smaller one."""
         key = (*candidate.hardware, candidate.count)
         if key in self._found and (not is_whole or key in self._whole):
@@ -165,8 +165,8 @@ class Look:
         self._found[key] = found
         return found
 
-    def _timed(self, candidate: Candidate, seen: Seen) -> Timed:
-        return Timed(
+    def _timed(self, candidate: Candidate, seen: EstimatedPlan) -> TimedOffer:
+        return TimedOffer(
             seen.plan,
             seen.seconds,
             self._interval(candidate, seen.seconds),
@@ -195,7 +195,7 @@ def _own(one: Offer) -> Mapping[str, float]:
     return {n: 0.0 if n in ("prep", "fetch") else s for n, s in one.stalls.items()}
 
 
-def stalls_of(seen: Seen, has_network: bool) -> dict[str, float]:
+def stalls_of(seen: EstimatedPlan, has_network: bool) -> dict[str, float]:
     """What an estimate knows of causes: communication inside blocks counts as computing."""
     found = dict.fromkeys(STALLS, 0.0)
     found["compute"] = seen.work

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretrain.analysis.answer import Table
+from foretrain.analysis.answer import TableAnswer
 from foretrain.analysis.goodput import Risk
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, hint
@@ -49,7 +49,7 @@ class Infeasible:
 
 
 @dataclass(frozen=True, repr=False)
-class Recommendation(Table):
+class Recommendation(TableAnswer):
     """`offers` best first; `nearest` says in words what comes closest where there is none."""
 
     job: Job

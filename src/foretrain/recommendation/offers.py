@@ -148,7 +148,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedOffer:
     """A plan's step, without loading: estimated or simulated."""
 
     plan: str
@@ -160,7 +160,7 @@ class Timed:
     is_simulated: bool
 
 
-def offer(job: Job, candidate: Candidate, timed: Timed, terms: Terms) -> Offer:
+def offer(job: Job, candidate: Candidate, timed: TimedOffer, terms: Terms) -> Offer:
     """Steps, epochs, interruptions and rent of a plan."""
     devices, node, count = candidate.devices, candidate.node, candidate.count
     steps = job.steps_on(devices)

@@ -19,8 +19,8 @@ from foretrain.planning.choices import Choices, joined
 from foretrain.planning.constraints import parse
 from foretrain.planning.estimator import Estimates, Estimator, row_keys
 from foretrain.planning.layers import CompiledState, Layers, SharedBlocks, State, layer_table
+from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.space import space
-from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
 from foretrain.recommendation.figures import figures
 from foretrain.runtime import Runtime
@@ -46,11 +46,11 @@ _MANY = 3e10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlannedCluster:
     """What was seen on a cluster; `best` is empty where nothing fits, `nearest` then lacks least memory."""
 
-    best: tuple[Seen, ...]
-    nearest: Seen | None
+    best: tuple[EstimatedPlan, ...]
+    nearest: EstimatedPlan | None
     refusal: str = ""  # why no plan could be looked at
 
 
@@ -77,12 +77,14 @@ class Planner:
         free = headroom_share(self.headroom, cluster.devices, self.runtime.headroom)
         return Task(workload, cluster, self.runtime, headroom=free)
 
-    def best(self, workload: Workload, cluster: Cluster, near: Sequence[Seen] = ()) -> Found:
+    def best(
+        self, workload: Workload, cluster: Cluster, near: Sequence[EstimatedPlan] = ()
+    ) -> PlannedCluster:
         """The fastest plans that fit, estimated: of all, or of those that split blocks as plans `near` do."""
         try:
             task = self.task(workload, cluster)
         except InputError as error:  # so much free that such a device has nothing left
-            return Found((), None, str(error))
+            return PlannedCluster((), None, str(error))
         if not near or workload.seq_len is None:
             return self._best(task, {})
         words = [task.words(seen.plan) for seen in near]
@@ -94,15 +96,15 @@ class Planner:
             task, {n: _dividing(f"{n}={'|'.join(map(str, v))}", task) for n, v in values.items()}
         )
 
-    def _best(self, task: Task, fixed: Mapping[str, str]) -> Found:
+    def _best(self, task: Task, fixed: Mapping[str, str]) -> PlannedCluster:
         try:
             options = space(task, self._where(task, fixed))
         except PlanError as error:
-            return Found((), None, str(error).splitlines()[0])
+            return PlannedCluster((), None, str(error).splitlines()[0])
         parts = [options.choices(part) for part in options.parts()]
         choices = joined((found for found, _ in parts), options.palette)
         if not len(choices):
-            return Found((), None, _most([lost for _, lost in parts]))
+            return PlannedCluster((), None, _most([lost for _, lost in parts]))
         return _found(choices, _Sharing(task, self).estimate(choices), self.margin)
 
     def _where(self, task: Task, fixed: Mapping[str, str]) -> tuple[str, ...]:
@@ -194,20 +196,22 @@ def _dividing(word: str, task: Task) -> str:
     return f"{name}={'|'.join(fine or ['1'])}"
 
 
-def _found(choices: Choices, estimates: Estimates, margin: float) -> Found:
+def _found(choices: Choices, estimates: Estimates, margin: float) -> PlannedCluster:
     able = np.flatnonzero(estimates.refused < 0)
     if not len(able):
-        return Found((), None, estimates.refusal[0] if estimates.refusal else "")
+        return PlannedCluster((), None, estimates.refusal[0] if estimates.refusal else "")
     full = fill(estimates.memory[able], estimates.usable[able])
     fits = able[(full <= margin) & np.isfinite(estimates.seconds[able])]
     order = fits[np.argsort(estimates.seconds[fits], kind="stable")][:KEPT]
     nearest = None if len(fits) else _seen(choices, estimates, int(able[np.argmin(full)]))
-    return Found(tuple(_seen(choices, estimates, row) for row in order.tolist()), nearest)
+    return PlannedCluster(tuple(_seen(choices, estimates, row) for row in order.tolist()), nearest)
 
 
-def _seen(choices: Choices, found: Estimates, row: int) -> Seen:
+def _seen(choices: Choices, found: Estimates, row: int) -> EstimatedPlan:
     columns = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
-    return Seen(choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns})
+    return EstimatedPlan(
+        choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns}
+    )
 
 
 def _most(losses: Sequence[dict[str, int]]) -> str:

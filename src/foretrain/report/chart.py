@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from foretrain.report import words
-from foretrain.report.document import Axis, Chart, Guide, Point, Series
+from foretrain.report.document import Axis, Chart, ChartPoint, Guide, Series
 from foretrain.units import show_bytes
 
 WIDTH, HEIGHT = 1000, 480
@@ -64,7 +64,7 @@ def draw(chart: Chart) -> str:
     )
 
 
-def scales(chart: Chart, points: Sequence[Point]) -> tuple[Scale, Scale]:
+def scales(chart: Chart, points: Sequence[ChartPoint]) -> tuple[Scale, Scale]:
     xs, ys = [p.x for p in points], [p.y for p in points]
     if any(guide.factor is not None for guide in chart.guides):
         xs = ys = [*xs, *ys]  # what is compared has one scale
@@ -198,7 +198,7 @@ def _series(series: Series, x: Scale, y: Scale) -> Iterator[str]:
         yield f'<circle{ring} cx="{a}" cy="{b}" r="{point.size}">{tip}</circle>'
 
 
-def labels(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
+def labels(points: Sequence[ChartPoint], x: Scale, y: Scale) -> Iterator[str]:
     """Left out where they would lie on one before."""
     taken: list[tuple[float, float]] = []
     for point in points:

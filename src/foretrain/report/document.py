@@ -172,7 +172,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChartPoint:
     x: float
     y: float
     tip: str
@@ -186,7 +186,7 @@ class Series:
     """`line`: `stairs` or `dashed` joins the points, `only` shows no points."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[ChartPoint]
     line: str = ""
 
 
@@ -217,14 +217,14 @@ class Chart(Section):
 
 
 @dataclass(frozen=True)
-class Timeline(Section):
+class TimelineChart(Section):
     """One step, task by task."""
 
     prediction: Prediction
 
 
 @dataclass(frozen=True)
-class Network(Section):
+class NetworkDrawing(Section):
     """The cluster with the use of its links; `links` are the busiest."""
 
     prediction: Prediction

@@ -19,11 +19,11 @@ from foretrain.report.document import (
     Facts,
     Figures,
     Lines,
-    Network,
+    NetworkDrawing,
     Section,
     Table,
     Text,
-    Timeline,
+    TimelineChart,
 )
 from foretrain.report.json import dumps
 from foretrain.report.words import STALL_MEANING, clean, clean_lines, percent
@@ -65,7 +65,7 @@ _FRAME = """<!doctype html>
 def render(document: Document) -> str:
     asked = document.asked or document.title
     shown = sorted(document.sections, key=_place)
-    has_timeline = any(isinstance(section, Timeline) for section in shown)
+    has_timeline = any(isinstance(section, TimelineChart) for section in shown)
     scripts = ("gantt.js", "page.js") if has_timeline else ("page.js",)
     return _FRAME.format(
         title=_said(asked or document.headline, 120),
@@ -243,7 +243,7 @@ def _chart(section: Chart) -> Iterator[str]:
         yield "</details>"
 
 
-def _timeline(section: Timeline) -> Iterator[str]:
+def _timeline(section: TimelineChart) -> Iterator[str]:
     data = dumps(timeline.page_data(section.prediction), indent=None)
     for character in "<>&":  # none of which may end the element early
         data = data.replace(character, f"\\u{ord(character):04x}")
@@ -252,7 +252,7 @@ def _timeline(section: Timeline) -> Iterator[str]:
     yield f'<script type="application/json" id="timeline">{data}</script>'
 
 
-def _network(section: Network) -> Iterator[str]:
+def _network(section: NetworkDrawing) -> Iterator[str]:
     drawn = network.drawing(section.prediction)
     yield (
         '<p class="hint">Links are colored by utilization: the share of the step they are busy at the bandwidth of '
@@ -307,7 +307,7 @@ _DRAWN: dict[type[Section], tuple[Callable[[Any], Iterator[str]], str]] = {
     Table: (_table, ""),
     Bars: (_bars, ""),
     Chart: (_chart, "full"),
-    Timeline: (_timeline, "full"),
-    Network: (_network, "full network"),
+    TimelineChart: (_timeline, "full"),
+    NetworkDrawing: (_network, "full network"),
 }
 """How each kind of section is drawn, and the classes of its card."""

@@ -23,7 +23,7 @@ SENDS = " (sends)"  # marks the lane of sends beside the collectives on a link
 
 
 @dataclass(frozen=True, slots=True)
-class LinkRow:
+class LinkTableRow:
     """Kinds of links that differ by little, as one row: the busiest speaks for them."""
 
     link: LinkUse
@@ -37,7 +37,7 @@ class LinkRow:
         return clean(_kind(self.link), 80).replace("->", arrow)
 
 
-def rows(prediction: Prediction, limit: int) -> list[LinkRow]:
+def rows(prediction: Prediction, limit: int) -> list[LinkTableRow]:
     """The busiest links, busiest first; kinds of one pattern that are alike are one row."""
     groups: list[list[LinkUse]] = []
     for link in sorted(prediction.links, key=lambda link: -link.share):
@@ -91,11 +91,11 @@ def _are_alike(one: LinkUse, other: LinkUse) -> bool:
     return _pattern(one) == _pattern(other) and are_close(one.share, other.share)
 
 
-def _row(group: list[LinkUse]) -> LinkRow:
+def _row(group: list[LinkUse]) -> LinkTableRow:
     stages = sorted({stage for link in group for stage in home_stages(link)[:1]})
     known = all(link.count for link in group)
     count = sum(link.count for link in group) if known else 0
-    return LinkRow(group[0], tuple(stages), count, len({_kind(link) for link in group}) > 1)
+    return LinkTableRow(group[0], tuple(stages), count, len({_kind(link) for link in group}) > 1)
 
 
 def ends(link: LinkUse) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from foretrain.report import words
-from foretrain.report.document import Axis, Chart, Document, Point, Section, Series, Table
+from foretrain.report.document import Axis, Chart, ChartPoint, Document, Section, Series, Table
 from foretrain.units import show_bytes
 
 LAW_WORDS = {
@@ -62,11 +62,11 @@ def _chart(rows: Sequence[Mapping[str, Any]], key: str, title: str) -> Chart:
     )
 
 
-def _points(row: Mapping[str, Any], key: str) -> Iterator[Point]:
+def _points(row: Mapping[str, Any], key: str) -> Iterator[ChartPoint]:
     for name, what in (("stall_seconds", "measured"), ("predicted_stall_seconds", "simulated")):
         if row[name] > 0 and row[key] > 0:
             tip = f"{row['net']}, {row['devices']} devices: {words.seconds(row[name])} {what}"
-            yield Point(row[key], row[name], tip, is_filled=what == "measured")
+            yield ChartPoint(row[key], row[name], tip, is_filled=what == "measured")
 
 
 def headline(study: Mapping[str, Any]) -> str:

@@ -15,11 +15,11 @@ from foretrain.report.document import (
     Facts,
     Figure,
     Figures,
-    Network,
+    NetworkDrawing,
     Section,
     Table,
     Text,
-    Timeline,
+    TimelineChart,
     listed,
 )
 from foretrain.units import counted, show_bytes
@@ -60,11 +60,11 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
     by_stage = {str(stage): stalls for stage, stalls in enumerate(prediction.stalls_by_stage)}
     if len(by_stage) > 1:
         yield stall_bars("The step on each stage", "stage", by_stage, detail=1)
-    yield Timeline("Timeline of one step", prediction)
+    yield TimelineChart("Timeline of one step", prediction)
     if prediction.links:
         worth = links.worth_a_table(prediction)
         table = links.table(prediction, MAX_LINKS) if worth else None
-        yield Network("Links", prediction, table)
+        yield NetworkDrawing("Links", prediction, table)
     yield _remedies(prediction)
     yield _operators(prediction)
     yield _path(prediction)

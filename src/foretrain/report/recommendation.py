@@ -10,9 +10,9 @@ from foretrain.report import words
 from foretrain.report.document import (
     Axis,
     Chart,
+    ChartPoint,
     Document,
     Lines,
-    Point,
     Row,
     Section,
     Series,
@@ -81,12 +81,12 @@ def _cloud(one: Offer) -> str:
     return one.candidate.instance.partition(":")[0]
 
 
-def _point(one: Offer) -> Point:
+def _point(one: Offer) -> ChartPoint:
     tip = (
         f"{one.name}\n{one.plan}\n{hours(one.hours)}, {words.usd(one.usd)} (prices as of "
         f"{one.candidate.price_date})\n{one.why}"
     )
-    return Point(one.hours, one.usd, tip, "", one.is_simulated, 6 if one.is_best else 4)
+    return ChartPoint(one.hours, one.usd, tip, "", one.is_simulated, 6 if one.is_best else 4)
 
 
 def headline(found: Recommendation) -> str:

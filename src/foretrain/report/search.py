@@ -9,27 +9,27 @@ from typing import Any, TypeAlias
 
 from foretrain.planning.document import pruned, question
 from foretrain.planning.explain import Explanation
+from foretrain.planning.partial_result import TOO_LARGE
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
-from foretrain.planning.survey import TOO_LARGE
 from foretrain.report import words
 from foretrain.report.document import (
     Axis,
     Bar,
     Chart,
+    ChartPoint,
     Document,
     Figure,
     Figures,
     Guide,
     Lines,
-    Point,
     Section,
     Series,
     Table,
     listed,
 )
 from foretrain.report.prediction import stall_bars
-from foretrain.searching import Found, spread
+from foretrain.searching import SearchResult, spread
 from foretrain.units import counted, show_bytes
 
 FRONT_ROWS = 8
@@ -41,7 +41,7 @@ Launch: TypeAlias = Mapping[str, Any]
 
 
 def search_document(
-    found: Found, asked: Explanation | None = None, launch: Launch | None = None
+    found: SearchResult, asked: Explanation | None = None, launch: Launch | None = None
 ) -> Document:
     """`asked`: the answer to a why, put first."""
     return Document(
@@ -55,7 +55,9 @@ def search_document(
     )
 
 
-def _sections(found: Found, asked: Explanation | None, launch: Launch | None) -> Iterator[Section]:
+def _sections(
+    found: SearchResult, asked: Explanation | None, launch: Launch | None
+) -> Iterator[Section]:
     told, has_best = found.explanations, bool(found.best)
     first = [
         next(one for one in told if one.choice == choice)
@@ -81,7 +83,9 @@ def _sections(found: Found, asked: Explanation | None, launch: Launch | None) ->
     yield Lines("Notes", found.notes)
 
 
-def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tuple[str, ...]:
+def _names(
+    found: SearchResult, asked: Explanation | None, launch: Launch | None
+) -> tuple[str, ...]:
     """Plans and files that sentences speak of."""
     q, larger = question(found), found.with_more_nodes
     spoken_of = [
@@ -95,7 +99,9 @@ def _names(found: Found, asked: Explanation | None, launch: Launch | None) -> tu
     return tuple(dict.fromkeys(name for name in (*spoken_of, q["model"], q["cluster"]) if name))
 
 
-def _data(found: Found, asked: Explanation | None, launch: Launch | None) -> Mapping[str, Any]:
+def _data(
+    found: SearchResult, asked: Explanation | None, launch: Launch | None
+) -> Mapping[str, Any]:
     made = dict(found.to_dict())
     if asked is not None:
         made["why"] = asked.to_dict()
@@ -115,7 +121,7 @@ def _asked(asked: Explanation | None) -> str:
     return "" if asked is None else f"{asked.choice}={asked.value}" if asked.value else asked.choice
 
 
-def headline(found: Found) -> str:
+def headline(found: SearchResult) -> str:
     """The decision in one sentence."""
     count = counted(found.plans_valid, "plan")
     if found.best:
@@ -139,7 +145,7 @@ def headline(found: Found) -> str:
     return text
 
 
-def asked_line(found: Found) -> str:
+def asked_line(found: SearchResult) -> str:
     """`llama3-8b on 2 x dgx-h100 · batch 256 · seq 8,192 · bf16 · megatron`."""
     q = question(found)
     parts = [
@@ -154,7 +160,7 @@ def asked_line(found: Found) -> str:
     return " · ".join(parts)
 
 
-def _best(found: Found) -> Table:
+def _best(found: SearchResult) -> Table:
     unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in found.best), "")
     head = ("#", "plan", "step", unit.partition("/device")[0], "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
@@ -171,7 +177,7 @@ def _best(found: Found) -> Table:
     )
 
 
-def _steps(found: Found) -> tuple[str, ...]:
+def _steps(found: SearchResult) -> tuple[str, ...]:
     """Step times of the best plans."""
     return words.seconds_alike(row.prediction.step_seconds for row in found.best)
 
@@ -188,7 +194,7 @@ def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
     return (*cells, "" if usd is None else words.usd(usd))
 
 
-def _remedies(found: Found) -> Iterator[str]:
+def _remedies(found: SearchResult) -> Iterator[str]:
     """What is missing where nothing fits."""
     if found.best or found.nearest is None:
         return
@@ -212,7 +218,7 @@ def _remedies(found: Found) -> Iterator[str]:
         )
 
 
-def _tiles(found: Found) -> Iterator[Figure]:
+def _tiles(found: SearchResult) -> Iterator[Figure]:
     excluded = (n for reason, n in found.plans_pruned.items() if reason != TOO_LARGE)
     whole = found.plans_valid + sum(excluded)
     note = f"of {whole:,}, in {words.seconds(found.seconds)}"
@@ -231,7 +237,7 @@ def _tiles(found: Found) -> Iterator[Figure]:
         yield Figure("Cost per step", shown, money)
 
 
-def front(found: Found) -> Chart:
+def front(found: SearchResult) -> Chart:
     """Step time against memory: the front as estimated, and the best plans as simulated."""
     best = [
         (row.prediction.step_seconds, row.prediction.memory.peak_bytes, described(row.plan))
@@ -261,13 +267,13 @@ def front(found: Found) -> Chart:
     )
 
 
-def _point(seconds: float, size: float, plan: str, label: str = "") -> Point:
+def _point(seconds: float, size: float, plan: str, label: str = "") -> ChartPoint:
     kind = f"{label}. simulated" if label else "estimated"
     tip = f"{plan}\n{words.seconds(seconds)}, {show_bytes(size)} ({kind})"
-    return Point(seconds, size, tip, label, bool(label), 7 if label else 4)
+    return ChartPoint(seconds, size, tip, label, bool(label), 7 if label else 4)
 
 
-def _usable(found: Found, sizes: list[float]) -> tuple[Guide, ...]:
+def _usable(found: SearchResult, sizes: list[float]) -> tuple[Guide, ...]:
     """The limit, where plans come near it."""
     usable = min((row.usable for row in found.pareto), default=math.inf)
     if not sizes or usable > 2.16 * max(sizes):
@@ -275,7 +281,7 @@ def _usable(found: Found, sizes: list[float]) -> tuple[Guide, ...]:
     return (Guide(value=usable, text=f"{show_bytes(usable)} usable"),)
 
 
-def _front_table(found: Found) -> Table:
+def _front_table(found: SearchResult) -> Table:
     rows = spread(found.pareto, FRONT_ROWS)
     most = max((row.memory for row in rows), default=1.0)
     steps = words.seconds_alike(row.seconds for row in rows)

@@ -11,10 +11,10 @@ from foretrain.report import words
 from foretrain.report.document import (
     Axis,
     Chart,
+    ChartPoint,
     Document,
     Guide,
     Lines,
-    Point,
     Section,
     Series,
     Table,
@@ -79,7 +79,7 @@ def _sections(report: ValidationReport) -> Iterator[Section]:
 
 def chart(report: ValidationReport) -> Chart:
     """Predicted over measured step time of every case that has both."""
-    points: dict[str, list[Point]] = {}
+    points: dict[str, list[ChartPoint]] = {}
     for case in report.cases:
         if _is_drawn(case.get("measured")) and _is_drawn(case.get("predicted")):
             points.setdefault(str(case.get("group", "")), []).append(_point(case))
@@ -95,7 +95,7 @@ def chart(report: ValidationReport) -> Chart:
     )
 
 
-def _point(case: Mapping[str, Any]) -> Point:
+def _point(case: Mapping[str, Any]) -> ChartPoint:
     low, high = case.get("interval") or (None, None)
     error = case.get("error")
     off = "" if error is None else f" ({share(error, signed=True)})"
@@ -107,7 +107,7 @@ def _point(case: Mapping[str, Any]) -> Point:
         str(case.get("reason", "")),
     ]
     text = "\n".join(line for line in tip if line)
-    return Point(case["measured"], case["predicted"], text, size=4)
+    return ChartPoint(case["measured"], case["predicted"], text, size=4)
 
 
 def _is_drawn(value: Any) -> bool:

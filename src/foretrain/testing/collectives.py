@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.collectives import Algorithm, Flows, Program
+from foretrain.cost.collectives import Algorithm, CollectiveProgram, Flows
 from foretrain.cost.network import Network
 
 SIZE = 1e9
@@ -119,7 +119,7 @@ def _check_program(algorithm: Algorithm, collective: str, n: int) -> None:
     assert algorithm.fan_in(n) >= 1, where
 
 
-def _check_heard(program: Program, collective: str, where: str) -> None:
+def _check_heard(program: CollectiveProgram, collective: str, where: str) -> None:
     heard = program.heard()
     if collective == "broadcast":
         assert heard[:, 0].all(), f"{where}: the root's data do not reach everybody"
@@ -130,7 +130,7 @@ def _check_heard(program: Program, collective: str, where: str) -> None:
 
 
 def _check_same_bytes(
-    algorithm: Algorithm, collective: str, layout: Ints, program: Program, where: str
+    algorithm: Algorithm, collective: str, layout: Ints, program: CollectiveProgram, where: str
 ) -> None:
     """In proportion on every pair of ranks; more only where phases of the program do not overlap."""
     n = len(layout)

@@ -13,7 +13,7 @@ from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.planning.executors import MOST_LOSSES, Executor, Work
-from foretrain.planning.space import Part
+from foretrain.planning.space import SpacePart
 
 
 def check_executor(make: Callable[[], Executor], *, loses_workers: bool) -> None:
@@ -101,7 +101,7 @@ def die_at_three(folder: str, deaths: int, item: int) -> int:
     return item**2
 
 
-def dying_at(folder: str, tp: int, work: Work, part: Part) -> Any:
+def dying_at(folder: str, tp: int, work: Work, part: SpacePart) -> Any:
     """The first worker that has done a part with this degree is killed before it can say so."""
     result = work(part)
     mark = Path(folder, "died")

@@ -15,8 +15,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
 )
 from foretrain.model.precision import Precision, precision
 from foretrain.model.verify import model_faults
@@ -28,7 +28,8 @@ SHAPE_LENGTH = {
 }  # fmt: skip
 CONTRACTIONS = ("gemm", "grouped_gemm", "conv", "attention")
 EVERY_CHOICE = tuple(
-    Choices(attention, fuses) for attention, fuses in product(("flash", "unfused"), (True, False))
+    KernelChoices(attention, fuses)
+    for attention, fuses in product(("flash", "unfused"), (True, False))
 )
 PRECISIONS = ("fp32", "bf16", "fp8")
 # Backward makes two products for each of forward's; flash attention recomputes and is apart.
@@ -60,7 +61,7 @@ def check_model(model: Model) -> None:
         check_op(op)
 
 
-def _check_kernels(op: Op, number: Precision, choices: Choices) -> None:
+def _check_kernels(op: Op, number: Precision, choices: KernelChoices) -> None:
     formula = family(op)
     forward = formula.forward(op, number, choices)
     backward = formula.backward(op, number, choices)
@@ -83,7 +84,7 @@ def _check_kernel(op: Op, kernel: Kernel) -> None:
 
 
 def _check_flops(
-    op: Op, forward: Iterable[Kernel], backward: Iterable[Kernel], choices: Choices
+    op: Op, forward: Iterable[Kernel], backward: Iterable[Kernel], choices: KernelChoices
 ) -> None:
     nominal = family(op).flops(op)
     run = sum(k.flops for k in forward if k.kind in CONTRACTIONS)
@@ -97,7 +98,7 @@ def _check_flops(
         assert isclose(back, products * run, rel_tol=1e-9), f"{op.name}: backward {back} of {run}"
 
 
-def _check_saved(op: Op, number: Precision, choices: Choices) -> None:
+def _check_saved(op: Op, number: Precision, choices: KernelChoices) -> None:
     own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
     kept = family(op).saved(op, number, choices)
     names = [tensor.name for tensor in kept]

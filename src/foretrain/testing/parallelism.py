@@ -25,7 +25,7 @@ from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, Factoring, Parallelism
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
-from foretrain.plan.strategy import Cut, Node, Schedule
+from foretrain.plan.strategy import Cut, Schedule, StrategyNode
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
@@ -55,14 +55,16 @@ class Sent:
 
 def check_parallelism(parallelism: Parallelism) -> None:
     """Raise `AssertionError` unless the row adds to the tree, on axes of the mesh, and nothing at degree 1."""
-    start = Node(schedule=Schedule())
+    start = StrategyNode(schedule=Schedule())
     alone = parallelism(Words(dp=1), _mesh(Words(dp=1)), start)
     for cut in alone.split:
         assert cut == Cut(cut.dims, ()), f"degree 1 cuts {cut}"
     for words in EXAMPLES:
         mesh = _mesh(words)
         axes = {name for name, _ in mesh.axes}
-        before = Node(split=(Cut(("marker",), ("tp",)),), schedule=Schedule(stages=words.pp))
+        before = StrategyNode(
+            split=(Cut(("marker",), ("tp",)),), schedule=Schedule(stages=words.pp)
+        )
         after = parallelism(words, mesh, before)
         assert after.split[:1] == before.split, "cuts of others must stay in front"
         assert after.schedule == before.schedule, "the schedule is not a parallelism's to change"

@@ -11,7 +11,7 @@ from foretrain.plan.schedules import (
     BACKWARD,
     BACKWARD_WEIGHT,
     FORWARD,
-    Schedule,
+    PipelineSchedule,
     Steps,
     schedule,
 )
@@ -41,7 +41,7 @@ def check_schedule(
     return ran
 
 
-def _refusal(subject: Schedule, stages: int, micro_batches: int, chunks: int) -> str:
+def _refusal(subject: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> str:
     try:
         subject.check(stages, micro_batches, chunks)
     except PlanError as error:
@@ -49,7 +49,7 @@ def _refusal(subject: Schedule, stages: int, micro_batches: int, chunks: int) ->
     return ""
 
 
-def check_orders(subject: Schedule, stages: int, micro_batches: int, chunks: int) -> None:
+def check_orders(subject: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> None:
     """Completeness, order inside a stage, in-flight activations, and no deadlock between stages."""
     orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
     for stage, steps in enumerate(orders):
@@ -81,13 +81,13 @@ def peak_in_flight(steps: Steps, splits_backward: bool) -> int:
     return int(change.cumsum().max())
 
 
-def durations(subject: Schedule, chunks: int) -> dict[int, float]:
+def durations(subject: PipelineSchedule, chunks: int) -> dict[int, float]:
     """Seconds of a step: a whole stage takes 1 forward and 2 backward (1 + 1 where split)."""
     times = SPLIT if subject.splits_backward else UNIFORM
     return {phase: seconds / chunks for phase, seconds in times.items()}
 
 
-def check_bubble(subject: Schedule, stages: int, micro_batches: int, chunks: int) -> None:
+def check_bubble(subject: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> None:
     """Idle time as published, in units of one micro-batch's forward + backward through a stage."""
     orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
     span = makespan(orders, durations(subject, chunks))

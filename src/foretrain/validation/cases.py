@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from foretrain.analysis.answer import Table
+from foretrain.analysis.answer import TableAnswer
 from foretrain.case_schema import case_faults
 from foretrain.cases import predict_case
 from foretrain.errors import CaseError, FileError, InputError, did_you_mean
@@ -22,7 +22,7 @@ from foretrain.validation.steps import blind
 
 
 @dataclass(frozen=True, repr=False)
-class ValidationReport(Table):
+class ValidationReport(TableAnswer):
     """Figures per group and over all, the cases behind them, and which of them were asked for."""
 
     groups: Mapping[str, Mapping[str, Any]]

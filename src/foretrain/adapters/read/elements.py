@@ -35,7 +35,7 @@ _STEP = np.array([0, 1, -1, 0, 0, 0], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ReaderState:
     """Where a scan stands between two pieces."""
 
     depth: int = 0
@@ -51,10 +51,10 @@ class Marks:
     kind: NDArray[np.uint8]
     depth: Ints
     strings: Ints  # where strings begin
-    after: State
+    after: ReaderState
 
 
-def scan(raw: bytes, state: State) -> Marks:
+def scan(raw: bytes, state: ReaderState) -> Marks:
     """Everything that gives JSON its structure, in one pass over a piece."""
     letters = np.frombuffer(raw, dtype=np.uint8)
     classes = _CLASS[letters]
@@ -74,7 +74,7 @@ def scan(raw: bytes, state: State) -> Marks:
     at, kind = at[keep], kind[keep]
     depth = np.cumsum(_STEP[kind], dtype=np.int64) + state.depth
     last = int(depth[-1]) if len(depth) else state.depth
-    return Marks(at, kind, depth, strings, State(last, is_string, is_escaped))
+    return Marks(at, kind, depth, strings, ReaderState(last, is_string, is_escaped))
 
 
 def _odd_runs(letters: NDArray[np.uint8], carry: bool) -> tuple[Bools, bool]:
@@ -89,7 +89,7 @@ def _odd_runs(letters: NDArray[np.uint8], carry: bool) -> tuple[Bools, bool]:
 
 def cut(block: bytes) -> list[bytes]:
     """The elements of a block, one by one."""
-    marks = scan(block, State())
+    marks = scan(block, ReaderState())
     commas = marks.at[(marks.kind == _COMMA) & (marks.depth == 0)]
     edges = [-1, *commas.tolist(), len(block)]
     return [block[a + 1 : b] for a, b in pairwise(edges)]
@@ -113,7 +113,7 @@ class Elements:
     def __iter__(self) -> Iterator[bytes]:
         piece, level = self._opening()
         pending: list[bytes] = []
-        state, kept = State(depth=level), 0
+        state, kept = ReaderState(depth=level), 0
         while True:
             marks = scan(piece, state)
             self._expect_shallow(marks)
@@ -168,7 +168,7 @@ class Elements:
 
     def _found(self, pattern: re.Pattern[bytes], text: bytes) -> tuple[int, int] | None:
         """(start, end) of the key at the top of the document, not in a string or deeper."""
-        marks = scan(text, State())
+        marks = scan(text, ReaderState())
         self._expect_shallow(marks)
         for match in pattern.finditer(text):
             before = int(np.searchsorted(marks.at, match.start()))
@@ -198,7 +198,7 @@ class Elements:
             return
         if b'"' + self._key.encode() + b'"' in text:
             self.warnings.append(f"it has {self._key} more than once; the first was read")
-        self._expect_shallow(scan(text, State(depth=1)))
+        self._expect_shallow(scan(text, ReaderState(depth=1)))
         rest = text.strip().removeprefix(b",").strip()
         if rest not in (b"", b"}"):
             self.frame = (*self.frame, b"{" + rest)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from foretrain.adapters.write.exported import Exported
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import SCRIPT, remarked
 from foretrain.errors import InputError, ModelError, hint
 from foretrain.scenario import Scenario
@@ -48,7 +48,7 @@ def export(question: Scenario, target: str) -> Exported:
     compile_scenario(
         question
     )  # a plan that this model cannot follow is refused here, not by a cluster
-    job = Job.of(question)
+    job = ExportJob.of(question)
     account = Account(job)
     files: dict[str, str] = module.write(job, account)
     own, name = module.runtimes(job), question.runtime.name

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import uneven_nodes
 from foretrain.adapters.write.text import yaml_text
 
 TITLE = "Accelerate"
 
 
-def runtimes(job: Job) -> tuple[str, ...]:
+def runtimes(job: ExportJob) -> tuple[str, ...]:
     return ("fsdp2", "fsdp") if job.words.zero else ("ddp", "hf-eager")
 
 
-def write(job: Job, account: Account) -> dict[str, str]:
+def write(job: ExportJob, account: Account) -> dict[str, str]:
     is_sharded = job.words.zero > 0
     document: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -50,7 +50,7 @@ def write(job: Job, account: Account) -> dict[str, str]:
     return {"accelerate.yaml": config, "launch.sh": _launch(job, account, steps)}
 
 
-def _precision(job: Job, account: Account) -> str:
+def _precision(job: ExportJob, account: Account) -> str:
     precision = job.question.workload.precision
     if precision.name in ("bf16", "fp16", "fp8"):
         return precision.name
@@ -62,7 +62,7 @@ def _precision(job: Job, account: Account) -> str:
     return "no"
 
 
-def _fsdp(job: Job, account: Account) -> dict[str, Any]:
+def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
     words = job.words
     if words.zero > 1:
         account.says("zero")
@@ -90,7 +90,7 @@ def _fsdp(job: Job, account: Account) -> dict[str, Any]:
     }
 
 
-def _sizes(job: Job, account: Account) -> dict[str, Any]:
+def _sizes(job: ExportJob, account: Account) -> dict[str, Any]:
     """The mesh, where it is more than one group of shards."""
     words = job.words
     replicas = job.dp * words.pp  # ranks of lost stages train samples of their own
@@ -121,7 +121,7 @@ def _sizes(job: Job, account: Account) -> dict[str, Any]:
     return found
 
 
-def _replicated(job: Job, account: Account) -> None:
+def _replicated(job: ExportJob, account: Account) -> None:
     for name in ("tp", "cp", "exchange"):
         account.cannot(name, "Accelerate supports it only with FSDP (zero2, zero3)")
     account.cannot("recompute", "without FSDP, recomputation is set in the script")
@@ -129,7 +129,7 @@ def _replicated(job: Job, account: Account) -> None:
     account.says("zero", "shard")
 
 
-def _never(job: Job, account: Account) -> None:
+def _never(job: ExportJob, account: Account) -> None:
     account.says("dp")
     account.cannot(
         "pp", "Accelerate does not support pipeline parallelism; all ranks become replicas"
@@ -152,7 +152,7 @@ def _never(job: Job, account: Account) -> None:
     )
 
 
-def _steps(job: Job, account: Account) -> int:
+def _steps(job: ExportJob, account: Account) -> int:
     """Micro-batches a rank adds up, when lost degrees have become replicas."""
     words = job.words
     kept = words.tp * words.cp if words.zero else 1
@@ -168,7 +168,7 @@ def _steps(job: Job, account: Account) -> int:
     return max(1, round(job.batch / each))
 
 
-def _launch(job: Job, account: Account, steps: int) -> str:
+def _launch(job: ExportJob, account: Account, steps: int) -> str:
     uneven_nodes(job, account)
     lines = [
         "#!/bin/sh",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import uneven_nodes
 
 TITLE = "DeepSpeed"
@@ -26,11 +26,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 UNTESTED = ("sgd", "plain-sgd")  # torch's own, which ZeRO takes when told to
 
 
-def runtimes(job: Job) -> tuple[str, ...]:
+def runtimes(job: ExportJob) -> tuple[str, ...]:
     return ("deepspeed", "deepspeed-2021", "megatron-deepspeed")
 
 
-def write(job: Job, account: Account) -> dict[str, str]:
+def write(job: ExportJob, account: Account) -> dict[str, str]:
     document: dict[str, Any] = {
         "train_batch_size": job.batch,
         "train_micro_batch_size_per_gpu": job.micro,
@@ -46,7 +46,7 @@ def write(job: Job, account: Account) -> dict[str, str]:
     return {"ds_config.json": text, "launch.sh": _launch(job, account)}
 
 
-def _numbers(job: Job, account: Account) -> dict[str, Any]:
+def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
     workload = job.question.workload
     found: dict[str, Any] = {}
     optimizer, precision = workload.optimizer.name, workload.precision
@@ -72,7 +72,7 @@ def _numbers(job: Job, account: Account) -> dict[str, Any]:
     return found
 
 
-def _zero(job: Job, account: Account) -> dict[str, Any]:
+def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
     found: dict[str, Any] = {"stage": words.zero, "overlap_comm": runtime.overlaps_gradients}
     size = words.buckets if words.buckets is not None else runtime.bucket_bytes
@@ -95,7 +95,7 @@ def _zero(job: Job, account: Account) -> dict[str, Any]:
     return found
 
 
-def _tensor(job: Job, account: Account) -> dict[str, Any]:
+def _tensor(job: ExportJob, account: Account) -> dict[str, Any]:
     words = job.words
     if words.tp > 1 and words.zero > 2:
         account.cannot("tp", "DeepSpeed's AutoTP supports ZeRO only up to stage 2")
@@ -106,7 +106,7 @@ def _tensor(job: Job, account: Account) -> dict[str, Any]:
     return {"tensor_parallel": {"autotp_size": words.tp}} if words.tp > 1 else {}
 
 
-def _activations(job: Job, account: Account) -> dict[str, Any]:
+def _activations(job: ExportJob, account: Account) -> dict[str, Any]:
     words = job.words
     wants = "activations" in words.offload
     account.cannot(
@@ -122,7 +122,7 @@ def _activations(job: Job, account: Account) -> dict[str, Any]:
     return {"activation_checkpointing": {"cpu_checkpointing": True}}
 
 
-def _script_only(job: Job, account: Account) -> None:
+def _script_only(job: ExportJob, account: Account) -> None:
     stages = f"PipelineModule(num_stages={job.words.pp})"
     account.cannot("pp", f"pipelines are not set in the JSON; use {stages} in the script")
     account.cannot("vpp", "DeepSpeed pipelines have one chunk per stage")
@@ -149,7 +149,7 @@ def _script_only(job: Job, account: Account) -> None:
         )
 
 
-def _launch(job: Job, account: Account) -> str:
+def _launch(job: ExportJob, account: Account) -> str:
     uneven_nodes(job, account)
     nodes = f"--num_nodes {job.nodes} " if job.nodes > 1 else ""
     host = '--hostfile "${HOSTFILE:-hostfile}" ' if job.nodes > 1 else ""

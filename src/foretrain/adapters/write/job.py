@@ -22,7 +22,7 @@ from foretrain.scenario import Scenario
 
 
 @dataclass(frozen=True)
-class Job:
+class ExportJob:
     """A question in the terms of launch files."""
 
     question: Scenario
@@ -32,7 +32,7 @@ class Job:
     micro_batches: int
 
     @classmethod
-    def of(cls, question: Scenario) -> Job:
+    def of(cls, question: Scenario) -> ExportJob:
         told = said(question.plan, question.runtime)
         count = micro_batches(question.workload, question.plan)
         return cls(question, told.words, told.order, told.rest, count)
@@ -98,7 +98,7 @@ class Job:
 class Account:
     """Which words of a plan a target says. A word that is neither said nor refused is our bug."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ExportJob) -> None:
         self._words, self._order = job.words, job.order
         self._open = dict.fromkeys(_spoken(job.words, job.order))
         self._cannot: list[str] = [
@@ -187,7 +187,7 @@ def spelled(words: Words, order: tuple[str, ...], name: str) -> str:
     return f"{name}{value}"
 
 
-def parts_of(job: Job) -> tuple[str, ...] | None:
+def parts_of(job: ExportJob) -> tuple[str, ...] | None:
     """A word per part (chunk c of stage s is part c·stages + s) of E embedding, t layer, m module of multi-token
     prediction, L head; None where a part holds less than a layer."""
     model, schedule = job.question.workload.model, job.question.plan.schedule
@@ -214,7 +214,7 @@ def is_even(parts: tuple[str, ...]) -> bool:
     return len(set(bare)) == 1 and parts[0].startswith("Et") and is_last
 
 
-def recomputed(job: Job) -> tuple[tuple[str, ...], ...]:
+def recomputed(job: ExportJob) -> tuple[tuple[str, ...], ...]:
     """What every layer of every part runs again: none, selective, full or names of ops."""
     model, plan = job.question.workload.model, job.question.plan
     placed = place(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.text import one_line
 
 SCRIPT = "launch.sh"  # every target has one
@@ -21,7 +21,7 @@ def remarked(script: str, cannot: Iterable[str], warnings: Iterable[str]) -> str
 
 
 def torchrun_script(
-    job: Job,
+    job: ExportJob,
     account: Account,
     command: Iterable[str],
     *,
@@ -48,7 +48,7 @@ def torchrun_script(
     return "\n".join(lines) + "\n"
 
 
-def uneven_nodes(job: Job, account: Account) -> None:
+def uneven_nodes(job: ExportJob, account: Account) -> None:
     """Launchers start as many processes on every node."""
     if len(set(job.per_node)) > 1:
         counts = ", ".join(str(count) for count in job.per_node)
@@ -58,7 +58,7 @@ def uneven_nodes(job: Job, account: Account) -> None:
         )
 
 
-def _nodes_note(job: Job, account: Account) -> list[str]:
+def _nodes_note(job: ExportJob, account: Account) -> list[str]:
     uneven_nodes(job, account)
     if job.nodes == 1:
         return []

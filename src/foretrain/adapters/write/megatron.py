@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from foretrain.adapters.write.job import Account, Job, is_even, parts_of, recomputed
+from foretrain.adapters.write.job import Account, ExportJob, is_even, parts_of, recomputed
 from foretrain.adapters.write.launching import torchrun_script
 from foretrain.adapters.write.megatron_model import Arguments, model_arguments
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
@@ -30,11 +30,11 @@ MODULES = {
 }  # fmt: skip
 
 
-def runtimes(job: Job) -> tuple[str, ...]:
+def runtimes(job: ExportJob) -> tuple[str, ...]:
     return ("megatron", "nemo", "megatron-bridge", "nemo-1", "megatron-2021", "accelerate-megatron")
 
 
-def write(job: Job, account: Account) -> dict[str, str]:
+def write(job: ExportJob, account: Account) -> dict[str, str]:
     arguments = Arguments()
     script = model_arguments(job, account, arguments)
     _batch(job, account, arguments)
@@ -48,7 +48,7 @@ def write(job: Job, account: Account) -> dict[str, str]:
     return {"megatron_args.txt": arguments.text(), "launch.sh": _launch(job, account, script)}
 
 
-def _launch(job: Job, account: Account, script: str) -> str:
+def _launch(job: ExportJob, account: Account, script: str) -> str:
     # Megatron asks for one connection where tensors or sequences are split, and against it where weights are
     connections = [] if job.words.zero > 1 else ["export CUDA_DEVICE_MAX_CONNECTIONS=1"]
     before = [
@@ -62,13 +62,13 @@ def _launch(job: Job, account: Account, script: str) -> str:
     return torchrun_script(job, account, command, before=before)
 
 
-def _batch(job: Job, account: Account, arguments: Arguments) -> None:
+def _batch(job: ExportJob, account: Account, arguments: Arguments) -> None:
     arguments.add("micro-batch-size", job.micro)
     arguments.add("global-batch-size", job.batch)
     account.says("micro", "dp")  # replicas are the ranks that the other degrees leave
 
 
-def _degrees(job: Job, account: Account, arguments: Arguments) -> None:
+def _degrees(job: ExportJob, account: Account, arguments: Arguments) -> None:
     words = job.words
     arguments.add("tensor-model-parallel-size", words.tp)
     arguments.add("pipeline-model-parallel-size", words.pp)
@@ -91,7 +91,7 @@ def _degrees(job: Job, account: Account, arguments: Arguments) -> None:
         arguments.add("use-tp-pp-dp-mapping")
 
 
-def _sequences(job: Job, account: Account, arguments: Arguments) -> None:
+def _sequences(job: ExportJob, account: Account, arguments: Arguments) -> None:
     words = job.words
     if words.tp == 1:
         return
@@ -105,14 +105,14 @@ def _sequences(job: Job, account: Account, arguments: Arguments) -> None:
         )
 
 
-def _expert_tensor_degree(job: Job) -> int:
+def _expert_tensor_degree(job: ExportJob) -> int:
     plan, words = job.question.plan, job.words
     over = {axis for cut in plan.root.split if "expert" in cut.dims for axis in cut.axes}
     tensor = {axis for cut in plan.root.split if "ffn" in cut.dims for axis in cut.axes}
     return 1 if over & tensor else words.tp
 
 
-def _pipeline(job: Job, account: Account, arguments: Arguments) -> None:
+def _pipeline(job: ExportJob, account: Account, arguments: Arguments) -> None:
     words = job.words
     if words.schedule in ("1f1b", "interleaved"):
         account.says("schedule")
@@ -151,7 +151,7 @@ def _counted(part: str) -> str:
     return f"{'E' if 'E' in part else ''}{run}{'m' * part.count('m')}{'L' if 'L' in part else ''}"
 
 
-def _state(job: Job, account: Account, arguments: Arguments) -> None:
+def _state(job: ExportJob, account: Account, arguments: Arguments) -> None:
     """ZeRO-1 is the distributed optimizer; what goes further is Megatron FSDP."""
     words = job.words
     if words.zero:
@@ -168,7 +168,7 @@ def _state(job: Job, account: Account, arguments: Arguments) -> None:
     account.says("zero", "shard", "buckets")
 
 
-def _recompute(job: Job, account: Account, arguments: Arguments) -> None:
+def _recompute(job: ExportJob, account: Account, arguments: Arguments) -> None:
     word = job.words.recompute
     if word in (None, "none"):
         return
@@ -195,7 +195,7 @@ def _full(arguments: Arguments, method: str, layers: int) -> None:
     arguments.add("recompute-num-layers", layers)
 
 
-def _some_layers(job: Job, account: Account, arguments: Arguments) -> None:
+def _some_layers(job: ExportJob, account: Account, arguments: Arguments) -> None:
     """Megatron-LM recomputes the first n layers of every stage (and chunk)."""
     again = recomputed(job)
     counts = [sum(word == "full" for word in part) for part in again]
@@ -214,7 +214,7 @@ def _some_layers(job: Job, account: Account, arguments: Arguments) -> None:
         _full(arguments, "block", max(counts))
 
 
-def _modules(job: Job, account: Account, arguments: Arguments, names: list[str]) -> None:
+def _modules(job: ExportJob, account: Account, arguments: Arguments, names: list[str]) -> None:
     """The modules whose ops are all named; ops that make up no module are told."""
     model = job.question.workload.model
     inner = [op for block in model.blocks[1:-1] for op in block.ops]
@@ -246,7 +246,7 @@ def _modules(job: Job, account: Account, arguments: Arguments, names: list[str])
         )
 
 
-def _offload(job: Job, account: Account, arguments: Arguments) -> None:
+def _offload(job: ExportJob, account: Account, arguments: Arguments) -> None:
     words = job.words
     if "optimizer" in words.offload:
         if words.zero and job.question.workload.optimizer.name in ("adam", "adamw"):
@@ -273,7 +273,7 @@ def _offload(job: Job, account: Account, arguments: Arguments) -> None:
     account.says("offload")
 
 
-def _habits(job: Job, arguments: Arguments) -> None:
+def _habits(job: ExportJob, arguments: Arguments) -> None:
     """What the runtime was predicted to do, where Megatron-LM has a switch for it."""
     runtime, words = job.question.runtime, job.words
     replicas = job.dp * words.cp
@@ -311,7 +311,7 @@ OPTIMIZERS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def _numbers(job: Job, account: Account, arguments: Arguments) -> None:
+def _numbers(job: ExportJob, account: Account, arguments: Arguments) -> None:
     workload = job.question.workload
     if workload.precision.name not in PRECISIONS:
         account.note(

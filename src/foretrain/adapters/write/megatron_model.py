@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.model.shape import TransformerShape
 
 _TITLE = "Megatron-LM"
@@ -23,7 +23,7 @@ class Arguments:
         return "".join(f"{' '.join((name, *values))}\n" for name, values in self._rows.items())
 
 
-def model_arguments(job: Job, account: Account, arguments: Arguments) -> str:
+def model_arguments(job: ExportJob, account: Account, arguments: Arguments) -> str:
     """Add what describes the model; the script that trains it."""
     shape = job.transformer(_TITLE)
     seq = job.question.workload.seq_len or 1
@@ -95,7 +95,9 @@ def _layers(shape: TransformerShape, account: Account, arguments: Arguments) -> 
         arguments.add("add-qkv-bias")
 
 
-def _experts(shape: TransformerShape, job: Job, account: Account, arguments: Arguments) -> None:
+def _experts(
+    shape: TransformerShape, job: ExportJob, account: Account, arguments: Arguments
+) -> None:
     if not shape.num_experts:
         return
     runtime = job.question.runtime
@@ -125,7 +127,7 @@ def _experts(shape: TransformerShape, job: Job, account: Account, arguments: Arg
         )
 
 
-def _vocabulary(shape: TransformerShape, job: Job, arguments: Arguments) -> None:
+def _vocabulary(shape: TransformerShape, job: ExportJob, arguments: Arguments) -> None:
     """Made-up tokens; the tokenizer without words adds one for the end of a text."""
     if not shape.tie_word_embeddings:
         arguments.add("untie-embeddings-and-output-weights")

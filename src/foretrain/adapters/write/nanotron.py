@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretrain.adapters.write.job import Account, Job
+from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import torchrun_script
 from foretrain.adapters.write.text import yaml_text
 from foretrain.model.shape import TransformerShape
@@ -19,11 +19,11 @@ STEPS = 100  # a place to put a number: plans say nothing of it
 LEARNING_RATE = 1e-4
 
 
-def runtimes(job: Job) -> tuple[str, ...]:
+def runtimes(job: ExportJob) -> tuple[str, ...]:
     return ("nanotron",)
 
 
-def write(job: Job, account: Account) -> dict[str, str]:
+def write(job: ExportJob, account: Account) -> dict[str, str]:
     shape = job.transformer(TITLE)
     seq = job.question.workload.seq_len
     document: dict[str, Any] = {
@@ -61,7 +61,7 @@ def write(job: Job, account: Account) -> dict[str, str]:
     return {"nanotron.yaml": config, "launch.sh": _launch(job, account)}
 
 
-def _parallelism(job: Job, account: Account) -> dict[str, Any]:
+def _parallelism(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
     if words.schedule in ENGINES:
         account.says("schedule")
@@ -88,7 +88,7 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
     }
 
 
-def _model(job: Job, account: Account, shape: TransformerShape) -> dict[str, Any]:
+def _model(job: ExportJob, account: Account, shape: TransformerShape) -> dict[str, Any]:
     precision, words = job.question.workload.precision, job.words
     if precision.name not in DTYPES:
         account.note(
@@ -106,7 +106,7 @@ def _model(job: Job, account: Account, shape: TransformerShape) -> dict[str, Any
     }
 
 
-def _model_config(job: Job, account: Account, shape: TransformerShape) -> dict[str, Any]:
+def _model_config(job: ExportJob, account: Account, shape: TransformerShape) -> dict[str, Any]:
     """A Llama; with experts or biases of attention a Qwen2, which has both."""
     is_qwen = bool(shape.num_experts) or shape.biases == "qkv" or bool(shape.sliding_window)
     seq = job.question.workload.seq_len or 1
@@ -169,7 +169,7 @@ def _unlike(shape: TransformerShape) -> list[str]:
     return [line for holds, line in rows if holds]
 
 
-def _optimizer(job: Job, account: Account) -> dict[str, Any]:
+def _optimizer(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime, name = job.words, job.question.runtime, job.question.workload.optimizer.name
     if words.zero <= 1:
         account.says("zero")
@@ -213,7 +213,7 @@ def _never(account: Account) -> None:
     account.cannot("tables", "nanotron does not shard recommender embedding tables")
 
 
-def _launch(job: Job, account: Account) -> str:
+def _launch(job: ExportJob, account: Account) -> str:
     before = [
         "export CUDA_DEVICE_MAX_CONNECTIONS=1",
         'NANOTRON="${NANOTRON:?set NANOTRON to a checkout of nanotron}"',

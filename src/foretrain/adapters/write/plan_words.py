@@ -10,7 +10,7 @@ from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, build, parse
-from foretrain.plan.strategy import STATE_ROLES, Node
+from foretrain.plan.strategy import STATE_ROLES, StrategyNode
 from foretrain.runtime import Runtime
 
 
@@ -90,7 +90,7 @@ def _read(plan: Plan) -> Words:
     )
 
 
-def _cut_over(root: Node, *dims: str) -> tuple[str, ...]:
+def _cut_over(root: StrategyNode, *dims: str) -> tuple[str, ...]:
     """The axes of the first cut of one of these dims."""
     for cut in root.split:
         if any(dim in cut.dims for dim in dims):
@@ -98,7 +98,7 @@ def _cut_over(root: Node, *dims: str) -> tuple[str, ...]:
     return ()
 
 
-def _is_rows(node: Node) -> bool:
+def _is_rows(node: StrategyNode) -> bool:
     return node.select == LARGE and any("rows" in cut.dims for cut in node.split)
 
 
@@ -107,7 +107,7 @@ def _unsaid(plan: Plan, words: Words, runtime: Runtime) -> Iterator[str]:
     try:
         mesh, root = build(words, runtime)
     except InputError:
-        mesh, root = Mesh(()), Node()
+        mesh, root = Mesh(()), StrategyNode()
     known = _cuts(mesh, root)
     for cut in plan.root.split:
         if (cut.dims, plan.mesh.size(*cut.axes)) not in known:
@@ -121,11 +121,11 @@ def _unsaid(plan: Plan, words: Words, runtime: Runtime) -> Iterator[str]:
             yield from _below(child)
 
 
-def _cuts(mesh: Mesh, node: Node) -> set[tuple[tuple[str, ...], int]]:
+def _cuts(mesh: Mesh, node: StrategyNode) -> set[tuple[tuple[str, ...], int]]:
     return {(cut.dims, mesh.size(*cut.axes)) for cut in node.split}
 
 
-def _below(node: Node) -> Iterator[str]:
+def _below(node: StrategyNode) -> Iterator[str]:
     """What a node says of its part of the model, and those under it."""
     says = [f"{', '.join(cut.dims)} over {', '.join(cut.axes)}" for cut in node.split]
     says += [f"{role} over {', '.join(axes)}" for role, axes in node.state]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretrain.adapters.write.job import Account, Job, recomputed
+from foretrain.adapters.write.job import Account, ExportJob, recomputed
 from foretrain.adapters.write.launching import quoted, torchrun_script
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
@@ -18,11 +18,11 @@ SCRIPT = Path(__file__).with_name("train.py.txt")
 MIB = 2**20
 
 
-def runtimes(job: Job) -> tuple[str, ...]:
+def runtimes(job: ExportJob) -> tuple[str, ...]:
     return ("fsdp2", "fsdp") if job.words.zero > 1 else ("ddp", "hf-eager")
 
 
-def write(job: Job, account: Account) -> dict[str, str]:
+def write(job: ExportJob, account: Account) -> dict[str, str]:
     options = [
         *_model(job, account),
         *_batch(job, account),
@@ -38,7 +38,7 @@ def write(job: Job, account: Account) -> dict[str, str]:
     }
 
 
-def _model(job: Job, account: Account) -> list[tuple[object, ...]]:
+def _model(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     shape, name = job.shape, job.question.workload.model.name
     if shape is None:
         account.note(
@@ -88,7 +88,7 @@ def _unlike(shape: TransformerShape) -> list[str]:
     return [what for holds, what in rows if holds]
 
 
-def _batch(job: Job, account: Account) -> list[tuple[object, ...]]:
+def _batch(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     account.says("dp", "micro")
     batch, each = job.batch, job.micro * job.devices
     if batch % each:
@@ -101,7 +101,7 @@ def _batch(job: Job, account: Account) -> list[tuple[object, ...]]:
     return [("--global-batch", batch, "--micro-batch", job.micro)]
 
 
-def _state(job: Job, account: Account) -> list[tuple[object, ...]]:
+def _state(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     words = job.words
     options: list[tuple[object, ...]] = [("--zero", words.zero)]
     if words.shard:
@@ -115,7 +115,7 @@ def _state(job: Job, account: Account) -> list[tuple[object, ...]]:
     return options
 
 
-def _activations(job: Job, account: Account) -> list[tuple[object, ...]]:
+def _activations(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     words = job.words
     options: list[tuple[object, ...]] = []
     again = _recompute(job, account)
@@ -135,7 +135,7 @@ def _activations(job: Job, account: Account) -> list[tuple[object, ...]]:
     return options
 
 
-def _recompute(job: Job, account: Account) -> str:
+def _recompute(job: ExportJob, account: Account) -> str:
     word = job.words.recompute or "none"
     if word == "full" or word == "none":
         account.says("recompute")
@@ -155,7 +155,7 @@ def _recompute(job: Job, account: Account) -> str:
     return "none"
 
 
-def _numbers(job: Job, account: Account) -> list[tuple[object, ...]]:
+def _numbers(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     workload = job.question.workload
     precision, optimizer = workload.precision, workload.optimizer.name
     if precision.quantises:

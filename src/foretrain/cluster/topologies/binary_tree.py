@@ -10,7 +10,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, left_packed
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 
 __all__ = ["Parameters", "build"]
@@ -24,7 +24,7 @@ class Parameters:
     link_latency: Seconds | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     """Link i - 1 leads from node i up to its parent, link n - 1 + i - 1 from the parent down to it."""
     hosts = hosts_of(site)
     child = np.arange(1, hosts.count, dtype=np.int64)

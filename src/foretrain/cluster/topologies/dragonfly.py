@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
 
@@ -48,7 +48,7 @@ class _Shape:
         return self.routers * self.cables // max(self.groups - 1, 1)
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     _, host = np.unique(site.host, return_inverse=True)
     shape = _shape(int(host.max()) + 1, given)
     ways = _Ways(site, host // shape.nodes, shape)

@@ -13,7 +13,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, expect_links
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
 
@@ -30,7 +30,7 @@ class Parameters:
     link_latency: Seconds | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     if given.base < 2:
         raise ClusterError("Invalid network:", faults=[f"base: {given.base} must be 2 or more."])
     hosts = hosts_of(site)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Count, Number, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 from foretrain.errors import ClusterError
@@ -39,7 +39,7 @@ class Parameters:
     """Added by each switch above the leaf."""
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     pods = given.pod_leaves or ()
     sizes = [given.leaf_nodes, *(pods if isinstance(pods, tuple) else (pods,))]
     ratios = per_tier("oversubscription", given.oversubscription, len(sizes))

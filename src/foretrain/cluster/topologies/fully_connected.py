@@ -10,7 +10,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, expect_links
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Seconds
 
 __all__ = ["Parameters", "build"]
@@ -23,7 +23,7 @@ class Parameters:
     link_latency: Seconds | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     """Link a * (n - 1) + k leads from node a to the k-th of the others."""
     hosts = hosts_of(site)
     others = hosts.count - 1

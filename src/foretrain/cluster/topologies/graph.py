@@ -14,7 +14,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cluster.connectivity import expect_joined
 from foretrain.cluster.fabric import Fabric, Site, no_route
-from foretrain.cluster.link import Network, NetworkEdge, self_loop
+from foretrain.cluster.link import ClusterNetwork, NetworkEdge, self_loop
 from foretrain.cluster.quantities import STRICT
 from foretrain.cluster.routing import shortest_routed
 from foretrain.cluster.schema import MOST_VERTICES, too_many
@@ -32,7 +32,7 @@ class Parameters:
     """The names that cables may lead to besides nodes; without it any name is a switch."""
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     hosts, first, place = np.unique(site.host, return_index=True, return_inverse=True)
     known: dict[int | str, int] = {host: number for number, host in enumerate(hosts.tolist())}
     faults = _faults(network.edges, known, given.switches)

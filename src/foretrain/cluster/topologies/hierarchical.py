@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 from foretrain.errors import ClusterError
@@ -30,7 +30,7 @@ class Parameters:
     uplink_latencies: tuple[Seconds, ...] | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     _require_lengths(given)
     _, host = np.unique(site.host, return_inverse=True)
     delays = given.uplink_latencies or (0.0,) * len(given.sizes)

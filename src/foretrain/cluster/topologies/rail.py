@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Count, Number, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 
@@ -31,7 +31,7 @@ class Parameters:
     hop_latency: Seconds = 0.0
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     _, first, host = np.unique(site.host, return_index=True, return_inverse=True)
     rail = np.arange(site.ports) - first[host]
     unit = host // given.leaf_nodes

@@ -10,7 +10,7 @@ import numpy as np
 from foretrain.cluster.connectivity import expect_joined
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, expect_links, no_route
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Number, Seconds
 from foretrain.cluster.routing import shortest_routed
 from foretrain.errors import ClusterError
@@ -32,7 +32,7 @@ class Parameters:
     link_latency: Seconds | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     hosts = hosts_of(site)
     faults = []
     if given.p > 1:

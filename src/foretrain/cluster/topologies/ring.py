@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.grid import grid_fabric
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Seconds
 
 __all__ = ["Parameters", "build"]
@@ -22,5 +22,5 @@ class Parameters:
     link_latency: Seconds | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     return grid_fabric(site, (len(np.unique(site.host)),), True, given)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 
@@ -35,7 +35,7 @@ class NetworkShape:
     own: tuple[str, ...] = ()
     """Routings that the builder brings itself; the others are found on the graph."""
 
-    def __call__(self, site: Site, network: Network) -> Fabric:
+    def __call__(self, site: Site, network: ClusterNetwork) -> Fabric:
         given = self._checked(dict(network.parameters))
         routing = network.routing or self.routings[0]
         self.expect_routing(routing, network.topology)
@@ -47,8 +47,8 @@ class NetworkShape:
         return fabric if routing == "ecmp" else replace(fabric, spread=None)
 
     @property
-    def build(self) -> Callable[[Site, Network, Any], Fabric]:
-        made: Callable[[Site, Network, Any], Fabric] = self._module.build
+    def build(self) -> Callable[[Site, ClusterNetwork, Any], Fabric]:
+        made: Callable[[Site, ClusterNetwork, Any], Fabric] = self._module.build
         return made
 
     @property

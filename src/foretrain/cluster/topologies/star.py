@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from foretrain.cluster.fabric import Fabric, Site
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT
 from foretrain.cluster.topologies.nvswitch import hub
 
@@ -18,5 +18,5 @@ class Parameters:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     return hub(site, "nic", "fabric")

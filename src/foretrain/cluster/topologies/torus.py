@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.grid import grid_fabric, grid_sizes
-from foretrain.cluster.link import Network
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 
 __all__ = ["Parameters", "build"]
@@ -25,6 +25,6 @@ class Parameters:
     link_latency: Seconds | None = None
 
 
-def build(site: Site, network: Network, given: Parameters) -> Fabric:
+def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     nodes = len(np.unique(site.host))
     return grid_fabric(site, grid_sizes(nodes, given.dims, given.sizes), True, given)

@@ -20,12 +20,12 @@ from foretrain.compile.execution import (
     Tokens,
     Vectors,
 )
-from foretrain.compile.layout import Layout, overlap_bytes, transition
+from foretrain.compile.layout import TensorLayout, overlap_bytes, transition
 from foretrain.compile.passes import differentiate
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Block, Op, Tensor
 from foretrain.model.ops import family
-from foretrain.model.ops.base import Choices, saved_bytes
+from foretrain.model.ops.base import KernelChoices, saved_bytes
 from foretrain.model.ops.embedding import is_hybrid, listed, parts, popular, rows_met
 from foretrain.model.ops.linear import is_quantised, stored_bytes
 from foretrain.model.precision import Precision
@@ -71,7 +71,7 @@ class BlockProgram:
 
     name: str
     ops: tuple[OpProgram, ...]
-    outgoing: tuple[Layout, ...]
+    outgoing: tuple[TensorLayout, ...]
     boundary_bytes: float  # carried tensors as one rank holds them
 
 
@@ -82,12 +82,12 @@ class Setting:
     sizes: Mapping[str, int]  # atomic axis → size
     spoken: Mapping[str, str]  # atomic axis → purpose
     precision: Precision
-    choices: Choices
+    choices: KernelChoices
     runtime: Runtime
 
 
 def communicate(
-    block: Block, ops: tuple[LocalOp, ...], incoming: tuple[Layout, ...], setting: Setting
+    block: Block, ops: tuple[LocalOp, ...], incoming: tuple[TensorLayout, ...], setting: Setting
 ) -> BlockProgram:
     walk = _Walk(setting, _read(block, ops))
     for tensor, layout in zip(block.inputs, incoming, strict=True):
@@ -109,9 +109,9 @@ class _Walk:
 
     def __init__(self, setting: Setting, read: frozenset[str]) -> None:
         self.setting, self.read = setting, read
-        self.layouts: dict[str, Layout] = {}
-        self.copies: set[tuple[str, Layout]] = set()
-        self.returned: set[tuple[str, Layout]] = set()
+        self.layouts: dict[str, TensorLayout] = {}
+        self.copies: set[tuple[str, TensorLayout]] = set()
+        self.returned: set[tuple[str, TensorLayout]] = set()
         self.makers: dict[str, Op] = {}
 
     def visit(self, local: LocalOp) -> OpProgram:
@@ -125,7 +125,7 @@ class _Walk:
             have = self.layouts.get(tensor.name)
             if have is None or tensor.element == "index":
                 continue
-            want = Layout(tuple(local.leaf.axes_of(dim) for dim in tensor.dims))
+            want = TensorLayout(tuple(local.leaf.axes_of(dim) for dim in tensor.dims))
             steps = self.incoming(local, tensor, have, want)
             ring = local.leaf.exchange == "ring" and local.op.kind == "attention"
             (beside if ring else before).extend(steps)
@@ -144,7 +144,7 @@ class _Walk:
     def _ranks(self, communication: Communication) -> int:
         return prod(self.setting.sizes[axis] for axis in communication.group.axes)
 
-    def _full_bytes(self, local: LocalOp, tensor: Tensor, want: Layout) -> float:
+    def _full_bytes(self, local: LocalOp, tensor: Tensor, want: TensorLayout) -> float:
         """The whole tensor, copies of heads that are fewer than ranks and rounding of uneven parts included."""
         return self.input_bytes(local.op, tensor) * prod(
             self.setting.sizes[a] for a in want.cutting
@@ -158,7 +158,7 @@ class _Walk:
         return "reshard"
 
     def incoming(
-        self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
+        self, local: LocalOp, tensor: Tensor, have: TensorLayout, want: TensorLayout
     ) -> list[Communication]:
         steps: list[Communication] = []
         if (tensor.name, want) not in self.copies:
@@ -169,7 +169,7 @@ class _Walk:
         return steps + self.halo(local, tensor, want)
 
     def returning(
-        self, local: LocalOp, tensor: Tensor, have: Layout, want: Layout
+        self, local: LocalOp, tensor: Tensor, have: TensorLayout, want: TensorLayout
     ) -> list[Communication]:
         """Collectives of the input's gradient on its way back to the producer.
 
@@ -181,7 +181,7 @@ class _Walk:
             if local.op.reduces
             else ()
         )
-        got = Layout(want.axes, partial)
+        got = TensorLayout(want.axes, partial)
         steps: list[Communication] = []
         if (tensor.name, got) not in self.returned:
             self.returned.add((tensor.name, got))
@@ -240,7 +240,7 @@ class _Walk:
             self.purpose(communication.group.axes),
         )
 
-    def halo(self, local: LocalOp, tensor: Tensor, want: Layout) -> list[Communication]:
+    def halo(self, local: LocalOp, tensor: Tensor, want: TensorLayout) -> list[Communication]:
         """Rows of neighbours that a spatially split convolution or pooling needs."""
         sends = []
         for position, dim in enumerate(tensor.dims):
@@ -264,7 +264,7 @@ class _Walk:
             axes = tuple(local.leaf.axes_of(dim) for dim in out.dims)
             cutting = {axis for cut in axes for axis in cut}
             partial = tuple(a for a in local.used if a not in cutting) if local.op.reduces else ()
-            self.layouts[out.name] = Layout(axes, partial, self.is_constant(local.op))
+            self.layouts[out.name] = TensorLayout(axes, partial, self.is_constant(local.op))
             self.makers[out.name] = local.op
             self.copies = {c for c in self.copies if c[0] != out.name}
             self.copies.add((out.name, self.layouts[out.name]))

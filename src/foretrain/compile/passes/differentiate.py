@@ -12,15 +12,15 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     memory,
 )
 from foretrain.model.ops.linear import casts, stored_bytes
 from foretrain.model.precision import Precision
 
 
-def forward(local: LocalOp, precision: Precision, choices: Choices) -> tuple[Compute, ...]:
+def forward(local: LocalOp, precision: Precision, choices: KernelChoices) -> tuple[Compute, ...]:
     kernels = family(local.op).forward(local.op, precision, choices)
     return tuple(
         Compute(local.path, k) for k in (*_unpacked(local.op, precision, FORWARD), *kernels)
@@ -28,7 +28,7 @@ def forward(local: LocalOp, precision: Precision, choices: Choices) -> tuple[Com
 
 
 def backward(
-    local: LocalOp, precision: Precision, choices: Choices
+    local: LocalOp, precision: Precision, choices: KernelChoices
 ) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
     """Kernels of the input gradient, and those of the weight gradient that may run later; frozen weights have none."""
     kernels = family(local.op).backward(local.op, precision, choices)

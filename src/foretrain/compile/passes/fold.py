@@ -41,7 +41,7 @@ class Loads:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Parties:
+class Subgroups:
     """Parts of groups that send by themselves: party `dst[i]` needs what party `src[i]` sends."""
 
     of: Ints  # rank → its party
@@ -67,12 +67,12 @@ class Traffic(Protocol):
     def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
         """Link loads of every algorithm that may carry this collective out on these groups."""
 
-    def parties(self, collective: str, groups: Ints) -> Parties | None:
+    def parties(self, collective: str, groups: Ints) -> Subgroups | None:
         """Who loads links and is waited for by itself; None where a group moves as one."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Movers:
+class SubgroupSources:
     """What moves as one, groups or parties of them, and their classes."""
 
     group_of: Ints  # rank → its group (as the sender, where groups are pairs), -1 if none
@@ -84,14 +84,14 @@ class Movers:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GroupFold(Movers):
+class GroupFold(SubgroupSources):
     """The groups of one communicator and their classes."""
 
     groups: Ints  # one row of ranks per group
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PartyFold(Movers):
+class PartyFold(SubgroupSources):
     """The parties of a communicator's groups under one collective and their classes."""
 
     heard: tuple[tuple[int, ...], ...]  # party class → other classes whose sends it waits for
@@ -122,7 +122,7 @@ class Fold:
         """The group class a rank class belongs to (as the sender, for pairs)."""
         return self.groups[communicator].class_of[rank_class]
 
-    def movers(self, communicator: Communicator, collective: str) -> Movers:
+    def movers(self, communicator: Communicator, collective: str) -> SubgroupSources:
         """What moves as one when a collective runs: the groups, or parties of them."""
         return self.parties.get((communicator, collective)) or self.groups[communicator]
 
@@ -209,7 +209,7 @@ def _refine(
     traffic: Traffic,
     colors: Colors,
     groups: Mapping[Communicator, Ints],
-    parties: Mapping[Use, Parties],
+    parties: Mapping[Use, Subgroups],
     loads: Mapping[Use, tuple[Loads, ...]],
 ) -> tuple[Colors, dict[Mover, Colors]]:
     told_apart = count_distinct(colors)
@@ -241,13 +241,13 @@ def _of_members(communicator: Communicator, rows: Ints, colors: Colors) -> Color
     return mix(colors[rows[:, 0]] + mix(colors[rows[:, 1]]))  # … sender and receiver are not
 
 
-def _of_parts(parties: Parties, colors: Colors) -> Colors:
+def _of_parts(parties: Subgroups, colors: Colors) -> Colors:
     total = np.zeros(parties.count, dtype=np.uint64)
     np.add.at(total, parties.of, mix(colors))
     return mix(total)
 
 
-def _of_heard(parties: Parties, colors: Colors) -> Colors:
+def _of_heard(parties: Subgroups, colors: Colors) -> Colors:
     total = colors.copy()
     np.add.at(total, parties.dst, mix(colors)[parties.src])
     return mix(total)
@@ -344,7 +344,7 @@ def _classes_of(groups: Ints, group_class: Ints) -> tuple[int, ...]:
     return tuple(np.where(groups < 0, -1, group_class[groups]).tolist())
 
 
-def _party_fold(parties: Parties, colors: Colors, rank_class: Ints, ranks: Ints) -> PartyFold:
+def _party_fold(parties: Subgroups, colors: Colors, rank_class: Ints, ranks: Ints) -> PartyFold:
     party_class, examples, _ = _numbered(colors)
     first = np.unique(parties.of, return_index=True)[1][examples]
     members = tuple(tuple(np.unique(rank_class[parties.of == p]).tolist()) for p in examples)

@@ -9,7 +9,7 @@ from math import ceil, prod
 from foretrain.errors import PlanError
 from foretrain.model.graph import Block, Op
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.strategy import Leaf, Node, leaf
+from foretrain.plan.strategy import Leaf, StrategyNode, leaf
 
 # Dims that may have fewer parts than ranks: the rest hold copies (grouped-query attention beyond its heads).
 _REPLICABLE = ("kv_heads",)
@@ -51,7 +51,7 @@ def padded(op: Op, multiple: int) -> Op:
 
 
 def partition(
-    block: Block, index: int, root: Node, mesh: Mesh, samples: int, pad: int
+    block: Block, index: int, root: StrategyNode, mesh: Mesh, samples: int, pad: int
 ) -> tuple[LocalOp, ...]:
     """Local ops of one repetition of a block; `samples` are those of all replicas together."""
     sizes = dict(mesh.axes)

@@ -8,12 +8,12 @@ from foretrain.compile.passes.recompute import is_named
 from foretrain.errors import PlanError, did_you_mean
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.strategy import Node, listed_recomputed, matches, share_recomputed
+from foretrain.plan.strategy import StrategyNode, listed_recomputed, matches, share_recomputed
 
 MODES = ("none", "selective", "full")
 
 
-def check_names(root: Node, model: Model) -> None:
+def check_names(root: StrategyNode, model: Model) -> None:
     """Every select, dim and recompute list of the tree must mean something in the model."""
     faults: list[str] = []
     for node in _below(root):
@@ -38,7 +38,7 @@ def check_axes(mesh: Mesh, used: Iterable[str], model: Model) -> None:
         )
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _below(node: StrategyNode) -> Iterator[StrategyNode]:
     for child in node.children:
         yield child
         yield from _below(child)
@@ -51,7 +51,7 @@ def _blocks(select: str, model: Model) -> Iterator[str]:
             yield block.name
 
 
-def _selected(node: Node, model: Model) -> list[str]:
+def _selected(node: StrategyNode, model: Model) -> list[str]:
     if any(_blocks(node.select, model)):
         return []
     names = [f"{b.name}.{op.name}" for b, op in model.ops()]
@@ -73,7 +73,7 @@ def _selected(node: Node, model: Model) -> list[str]:
     return []
 
 
-def _recomputed(node: Node, model: Model) -> list[str]:
+def _recomputed(node: StrategyNode, model: Model) -> list[str]:
     if node.recompute is None or node.recompute in MODES:
         return []
     if share_recomputed(node.recompute) is not None or listed_recomputed(node.recompute):
@@ -91,7 +91,7 @@ def _recomputed(node: Node, model: Model) -> list[str]:
     return faults
 
 
-def _cut(node: Node, model: Model) -> list[str]:
+def _cut(node: StrategyNode, model: Model) -> list[str]:
     known = tuple(dict.fromkeys(dim for _, op in model.ops() for dim in op.dims))
     return [
         f"{node.select}: no op has a dim {' or '.join(cut.dims)}.{did_you_mean(cut.dims[0], known)}"

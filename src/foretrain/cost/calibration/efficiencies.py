@@ -65,7 +65,7 @@ class SpecialConvolutions:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EfficiencyTable:
     """All entries and the constants they share."""
 
     devices: Mapping[str, Efficiencies]
@@ -88,18 +88,18 @@ class Table:
 
 
 @cache
-def table() -> Table:
+def table() -> EfficiencyTable:
     """The table that ships with the package."""
     return read_table(load_own_yaml(Path(__file__).with_name("efficiencies.yaml")))
 
 
-def read_table(data: Mapping[str, Any]) -> Table:
+def read_table(data: Mapping[str, Any]) -> EfficiencyTable:
     rows: dict[str, dict[str, Any]] = {}
     for name, given in data["devices"].items():
         base = rows[given["like"]] if "like" in given else {}
         rows[name] = base | {key: value for key, value in given.items() if key != "like"}
     special = data["special_convolutions"]
-    return Table(
+    return EfficiencyTable(
         devices={name: _entry(name, row) for name, row in rows.items()},
         substitutes={dtype: tuple(others) for dtype, others in data["substitutes"].items()},
         tiles=tuple(Tile(*row) for row in data["tiles"]),

@@ -12,7 +12,7 @@ from functools import cache
 from foretrain.cost.collectives.base import Algorithm, Flows, Steps
 from foretrain.cost.collectives.binomial import Binomial
 from foretrain.cost.collectives.bruck import Bruck, Pat
-from foretrain.cost.collectives.chain import Chain
+from foretrain.cost.collectives.chain import ChainAlgorithm
 from foretrain.cost.collectives.constants import constants
 from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise
 from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
@@ -25,7 +25,7 @@ from foretrain.cost.collectives.hierarchical import Hierarchical
 from foretrain.cost.collectives.neighbours import Neighbours
 from foretrain.cost.collectives.nvls import Nvls, NvlsTree
 from foretrain.cost.collectives.parameter_server import ParameterServer
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import Ring
 from foretrain.cost.collectives.scatter_gather import ScatterGather
 from foretrain.cost.collectives.send import Send
@@ -47,8 +47,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     Nvls(),
     NvlsTree(),
     Pat(),
-    Chain("broadcast"),
-    Chain("reduce"),
+    ChainAlgorithm("broadcast"),
+    ChainAlgorithm("reduce"),
     Binomial("broadcast"),
     Binomial("reduce"),
     Binomial("all_reduce"),
@@ -78,9 +78,9 @@ __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Chosen",
+    "CollectiveProgram",
     "Flows",
     "Matrix",
-    "Program",
     "Round",
     "Steps",
     "algorithms_for",

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
-from foretrain.cost.collectives.program import Program
+from foretrain.cost.collectives.program import CollectiveProgram
 
 Edges = tuple[Ints, Ints, Floats]  # places in a group: from, to, weight
 
@@ -56,7 +56,9 @@ class Algorithm(Protocol):
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps: ...
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         """Round by round for ranks 0 … n-1, rank i in domain `layout[i]`; pipelined ones cut into chunks."""
 
     def fan_in(self, ranks: int) -> float:
@@ -100,7 +102,9 @@ class FromProgram(Plain):
     def volume(self, collective: str, size: float, ranks: int) -> float:
         return size
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         raise NotImplementedError
 
 

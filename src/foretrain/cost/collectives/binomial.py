@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps, levels, log_steps
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class Binomial(FromProgram):
         phases = 2 if collective == "all_reduce" else 1
         return log_steps(phases * levels(ranks), ranks, domains, phases)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         down = [_doubling(ranks, 1 << k, size) for k in range(levels(ranks))]
         up = [Round(r.dst, r.src, r.bytes) for r in reversed(down)]
         parts = {"broadcast": down, "reduce": up, "all_reduce": [*up, *down]}
-        return Program(ranks, tuple(parts[collective]))
+        return CollectiveProgram(ranks, tuple(parts[collective]))
 
 
 def _doubling(ranks: int, holders: int, size: float) -> Round:

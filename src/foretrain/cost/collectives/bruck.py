@@ -10,7 +10,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps, levels, log_steps
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 
 class Bruck(FromProgram):
@@ -23,13 +23,15 @@ class Bruck(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return log_steps(levels(ranks), ranks, domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         rank, rounds = np.arange(ranks), []
         for k in range(levels(ranks)):
             blocks = int(((rank >> k) & 1).sum())  # those whose way to go has this distance in it
             rounds.append(Round.of(rank, (rank + (1 << k)) % ranks, blocks * size / ranks))
-        return Program(ranks, tuple(rounds))
+        return CollectiveProgram(ranks, tuple(rounds))
 
 
 class Pat(FromProgram):
@@ -42,11 +44,13 @@ class Pat(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return log_steps(levels(ranks), ranks, domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         rounds = gather_rounds(len(layout), size)
         if collective == "reduce_scatter":
             rounds.reverse()
-        return Program(len(layout), tuple(rounds))
+        return CollectiveProgram(len(layout), tuple(rounds))
 
 
 def gather_rounds(ranks: int, size: float) -> list[Round]:

@@ -12,11 +12,11 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps, in_order
 from foretrain.cost.collectives.channels import channel_rings
-from foretrain.cost.collectives.program import Program, Round, pipelined
+from foretrain.cost.collectives.program import CollectiveProgram, Round, pipelined
 
 
 @dataclass(frozen=True)
-class Chain(FromProgram):
+class ChainAlgorithm(FromProgram):
     """`collective` is broadcast or reduce; the root is the group's first rank."""
 
     collective: str = "broadcast"
@@ -33,7 +33,9 @@ class Chain(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(ranks - domains, domains - 1)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         rings = channel_rings(in_order(layout))
         paths = [np.roll(ring, -int(np.flatnonzero(ring == 0)[0])) for ring in rings]
         if collective == "reduce":
@@ -43,4 +45,4 @@ class Chain(FromProgram):
             Round.joined([Round.of(p[hop : hop + 1], p[hop + 1 : hop + 2], each) for p in paths])
             for hop in range(len(layout) - 1)
         ]
-        return Program(len(layout), pipelined(stages, chunks))
+        return CollectiveProgram(len(layout), pipelined(stages, chunks))

@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, everywhere, one_exchange
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import halves
 
 
@@ -26,10 +26,12 @@ class Direct(Plain):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return one_exchange(domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         src, dst, _ = _all_pairs(ranks)
-        return Program(ranks, (Round.of(src, dst, size / ranks),) * halves(collective))
+        return CollectiveProgram(ranks, (Round.of(src, dst, size / ranks),) * halves(collective))
 
 
 class AllPairs(Direct):
@@ -56,10 +58,12 @@ class Pairwise(Direct):
         inside = -(-ranks // domains) - 1
         return Steps(inside, ranks - 1 - inside)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         rank = np.arange(ranks)
-        return Program(
+        return CollectiveProgram(
             ranks,
             tuple(Round.of(rank, (rank + k) % ranks, size / ranks) for k in range(1, ranks)),
         )

@@ -22,7 +22,7 @@ from foretrain.cost.collectives.base import (
     one_exchange,
 )
 from foretrain.cost.collectives.graphs import ONE_PEER, graph
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import Ring
 
 
@@ -49,9 +49,11 @@ class Gossip(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return one_exchange(domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         src, dst, share = self._pairs(len(layout))
-        return Program(len(layout), (Round.of(src, dst, share * size),))
+        return CollectiveProgram(len(layout), (Round.of(src, dst, share * size),))
 
     def fan_in(self, ranks: int) -> float:
         if self.graph.startswith(ONE_PEER):
@@ -89,12 +91,14 @@ class InnerOuter(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return one_exchange(domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         domains = members(in_order(layout))
         src = np.arange(len(layout))
         dst = np.array([self._partner(domains, int(rank), in_order(layout)) for rank in src])
         moves = src != dst
-        return Program(len(layout), (Round.of(src[moves], dst[moves], size),))
+        return CollectiveProgram(len(layout), (Round.of(src[moves], dst[moves], size),))
 
     def _partner(self, domains: list[Ints], rank: int, layout: Ints) -> int:
         own = domains[layout[rank]]
@@ -133,7 +137,9 @@ class HierarchicalGossip(FromProgram):
         inside = -(-ranks // domains) - 1
         return Steps(3 * inside, 1) if domains > 1 else Steps(2 * inside, 0)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         domains = members(in_order(layout))
         rounds = _all_at_once([_ring(own, size) for own in domains if len(own) > 1])
         if len(domains) > 1:
@@ -145,7 +151,7 @@ class HierarchicalGossip(FromProgram):
             rounds += _all_at_once(
                 [_chain(own, size * n) for own, n in zip(domains, heard.tolist(), strict=True) if n]
             )
-        return Program(len(layout), tuple(rounds))
+        return CollectiveProgram(len(layout), tuple(rounds))
 
 
 def holds_domain(collective: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps, levels, log_steps
 from foretrain.cost.collectives.bruck import gather_rounds
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 
 class HalvingDoubling(FromProgram):
@@ -32,7 +32,9 @@ class HalvingDoubling(FromProgram):
         core, surplus = core_of(ranks)
         return log_steps(2 * levels(core) + 2 * bool(surplus), ranks, domains, 2)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         core, _ = core_of(len(layout))
         doubling = [(1 << k, size * (1 << k) / core) for k in range(levels(core))]
         return _over_pairs(len(layout), size, [*reversed(doubling), *doubling])
@@ -53,7 +55,9 @@ class RecursiveDoubling(FromProgram):
         core, surplus = core_of(ranks)
         return log_steps(levels(core) + 2 * bool(surplus), ranks, domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         core, _ = core_of(len(layout))
         return _over_pairs(len(layout), size, [(1 << k, size) for k in range(levels(core))])
 
@@ -71,7 +75,9 @@ class RecursiveHalves(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return log_steps(levels(ranks), ranks, domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         core, surplus = core_of(ranks)
         if surplus:
@@ -79,7 +85,9 @@ class RecursiveHalves(FromProgram):
         else:
             pairs = [(1 << k, size * (1 << k) / ranks) for k in range(levels(core))]
             rounds = list(_over_pairs(ranks, size, pairs).rounds)
-        return Program(ranks, tuple(reversed(rounds) if collective == "reduce_scatter" else rounds))
+        return CollectiveProgram(
+            ranks, tuple(reversed(rounds) if collective == "reduce_scatter" else rounds)
+        )
 
 
 def core_of(ranks: int) -> tuple[int, int]:
@@ -88,7 +96,7 @@ def core_of(ranks: int) -> tuple[int, int]:
     return core, ranks - core
 
 
-def _over_pairs(ranks: int, size: float, exchanges: list[tuple[int, float]]) -> Program:
+def _over_pairs(ranks: int, size: float, exchanges: list[tuple[int, float]]) -> CollectiveProgram:
     core, surplus = core_of(ranks)
     # Of the first 2·surplus ranks the odd ones take part, for themselves and the even one before.
     active = np.concatenate([np.arange(1, 2 * surplus, 2), np.arange(2 * surplus, ranks)])
@@ -97,4 +105,4 @@ def _over_pairs(ranks: int, size: float, exchanges: list[tuple[int, float]]) -> 
     if surplus:
         even = np.arange(0, 2 * surplus, 2)
         rounds = [Round.of(even, even + 1, size), *rounds, Round.of(even + 1, even, size)]
-    return Program(ranks, tuple(rounds))
+    return CollectiveProgram(ranks, tuple(rounds))

@@ -13,7 +13,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps, in_order
 from foretrain.cost.collectives.channels import local_paths
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import halves
 
 
@@ -36,7 +36,9 @@ class Hierarchical(FromProgram):
         times = halves(collective)
         return Steps(times * (-(-ranks // domains) - 1), times * (domains - 1))
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         paths = local_paths(in_order(layout))
         gather = _inside(paths, size)
         scatter = [Round(r.dst, r.src, r.bytes) for r in reversed(gather)]
@@ -46,7 +48,7 @@ class Hierarchical(FromProgram):
             "reduce_scatter": [*scatter, *between],
             "all_gather": [*between, *gather],
         }
-        return Program(len(layout), tuple(parts[collective]))
+        return CollectiveProgram(len(layout), tuple(parts[collective]))
 
 
 def _inside(paths: list[list[Ints]], size: float) -> list[Round]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, everywhere, one_exchange
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 
 class Neighbours(Plain):
@@ -25,9 +25,11 @@ class Neighbours(Plain):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return one_exchange(domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         src, dst, share = _edges(len(layout))
-        return Program(len(layout), (Round.of(src, dst, share * size),))
+        return CollectiveProgram(len(layout), (Round.of(src, dst, share * size),))
 
 
 def _edges(ranks: int) -> Edges:

@@ -12,7 +12,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Flows, Plain, Steps, in_order, levels
 from foretrain.cost.collectives.channels import local_paths
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import ring_flows
 from foretrain.cost.collectives.tree import Tree, reverse, rising
 
@@ -33,13 +33,15 @@ class Nvls(Plain):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(1, 0)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         rank, switch = np.arange(ranks), np.full(ranks, ranks)
         reduce = [Round.of(rank, switch, size), Round.of(switch, rank, size / ranks)]
         spread = [Round.of(rank, switch, size / ranks), Round.of(switch, rank, size)]
         parts = {"all_reduce": [*reduce, *spread], "reduce_scatter": reduce, "all_gather": spread}
-        return Program(ranks, tuple(parts[collective]))
+        return CollectiveProgram(ranks, tuple(parts[collective]))
 
 
 class NvlsTree(Tree):
@@ -50,7 +52,9 @@ class NvlsTree(Tree):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(1, 2 * levels(domains))
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks, layout = len(layout), in_order(layout)
         rank, switch = np.arange(ranks), ranks + layout
         owners = [np.array([path[0] for path in rail]) for rail in local_paths(layout)]
@@ -58,4 +62,4 @@ class NvlsTree(Tree):
         heads = np.concatenate(owners)
         up = [Round.of(rank, switch, size), Round.of(ranks + layout[heads], heads, each)]
         up += rising(owners, each)
-        return Program(ranks, (*up, *reverse(up)))
+        return CollectiveProgram(ranks, (*up, *reverse(up)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.errors import InputError
 
 
@@ -54,7 +54,9 @@ class ParameterServer(FromProgram):
         hops = 2 * max(1, len(servers) - (len(servers) == ranks))
         return Steps(0, hops) if domains > 1 else Steps(hops, 0)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         workers, servers = self.places(len(layout))
         count = len(servers)
         home = np.searchsorted(servers, workers, side="right") - 1
@@ -69,7 +71,7 @@ class ParameterServer(FromProgram):
             if away.any():
                 push.append(Round.of(workers[away], server[away], size / count))
         pull = [Round(r.dst, r.src, r.bytes) for r in push]
-        return Program(len(layout), (*push, *pull))
+        return CollectiveProgram(len(layout), (*push, *pull))
 
     def fan_in(self, ranks: int) -> float:
         workers, servers = self.places(ranks)

@@ -40,7 +40,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Program:
+class CollectiveProgram:
     """Rounds of a group of `ranks`. Numbers from `ranks` on are switches that reduce and multicast."""
 
     ranks: int

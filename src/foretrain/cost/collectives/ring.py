@@ -10,7 +10,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, by_layout, in_order
 from foretrain.cost.collectives.channels import channel_rings
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 
 class Ring(Plain):
@@ -31,12 +31,14 @@ class Ring(Plain):
         between = halves(collective) * (domains - 1) if domains > 1 else 0
         return Steps(halves(collective) * (ranks - 1) - between, between)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         rings = channel_rings(in_order(layout))
         each = size / (ranks * len(rings))
         one = Round.joined([Round.of(ring, np.roll(ring, -1), each) for ring in rings])
-        return Program(ranks, (one,) * (halves(collective) * (ranks - 1)))
+        return CollectiveProgram(ranks, (one,) * (halves(collective) * (ranks - 1)))
 
 
 def halves(collective: str) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import FromProgram, Steps, levels, log_steps
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import Ring
 
 
@@ -23,7 +23,9 @@ class ScatterGather(FromProgram):
         gather = Ring().steps("all_gather", ranks, domains)
         return Steps(scatter.inside + gather.inside, scatter.between + gather.between)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         ranks = len(layout)
         rounds = []
         for level in reversed(range(levels(ranks))):
@@ -32,4 +34,4 @@ class ScatterGather(FromProgram):
             blocks = np.minimum(stride, ranks - dst)
             rounds.append(Round.of(dst - stride, dst, blocks * (size / ranks)))
         gather = Ring().program("all_gather", size, layout)
-        return Program(ranks, (*rounds, *gather.rounds))
+        return CollectiveProgram(ranks, (*rounds, *gather.rounds))

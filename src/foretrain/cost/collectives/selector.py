@@ -35,7 +35,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AlgorithmChoice:
     """The winner: pay `latency`, then move `volume` at the rate the links give, `max_rate` at most.
 
     `volume` counts what keeps links busy, so that it is more than the `moved` bytes where a protocol, a ramp or a
@@ -57,7 +57,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class GroupTopology:
     """A group as the selector sees it. What is not known is left at its default."""
 
     ranks: int
@@ -117,15 +117,15 @@ def spread() -> float:
 
 @lru_cache(maxsize=4096)
 def select(
-    collective: str, size: float, wiring: Wiring, library: str, choose: Chosen = ()
-) -> Choice:
+    collective: str, size: float, wiring: GroupTopology, library: str, choose: Chosen = ()
+) -> AlgorithmChoice:
     """The pair of algorithm and protocol that the user chose, the library's rule says, or that is fastest."""
     wish = dict(choose).get(name_of(collective), "")
     expect_able(choose, [(collective, wiring)])
     able = [a for a in _routed(collective, wiring, library, choose) if _can(a.name, wiring)]
     rule = _rule(collective, size, wiring.ranks, library)
     able = [a for a in able if a.name == rule] or able
-    best: Choice | None = None
+    best: AlgorithmChoice | None = None
     best_seconds = float("inf")
     for algorithm in able:
         rate = dict(wiring.rates).get(algorithm.pattern, wiring.rate)
@@ -139,7 +139,7 @@ def select(
     return best
 
 
-def expect_able(choose: Chosen, uses: Sequence[tuple[str, Wiring]]) -> None:
+def expect_able(choose: Chosen, uses: Sequence[tuple[str, GroupTopology]]) -> None:
     """Refuse choices of the user that cannot run on the groups they are for, all at once."""
     faults: dict[str, None] = {}
     for collective, wiring in uses:
@@ -157,7 +157,9 @@ def expect_able(choose: Chosen, uses: Sequence[tuple[str, Wiring]]) -> None:
         raise InputError("The chosen algorithms are invalid:", faults=faults)
 
 
-def _routed(collective: str, wiring: Wiring, library: str, choose: Chosen) -> list[Algorithm]:
+def _routed(
+    collective: str, wiring: GroupTopology, library: str, choose: Chosen
+) -> list[Algorithm]:
     """Candidates whose links are known: those of `rates`, or else those of the default patterns."""
     able = algorithms_for(collective, library, choose)
     if wiring.rates:
@@ -171,11 +173,11 @@ def _routed(collective: str, wiring: Wiring, library: str, choose: Chosen) -> li
     return [a for a in able if a.pattern in patterns] or list(default)
 
 
-def _can(algorithm: str, wiring: Wiring) -> bool:
+def _can(algorithm: str, wiring: GroupTopology) -> bool:
     return why_not(algorithm, wiring) is None
 
 
-def why_not(algorithm: str, wiring: Wiring) -> str | None:
+def why_not(algorithm: str, wiring: GroupTopology) -> str | None:
     """Why an algorithm cannot run on a group, None if it can. Only reduction inside switches asks for something."""
     if algorithm not in ("nvls", "nvls_tree"):
         return None
@@ -207,7 +209,12 @@ def _rule(collective: str, size: float, ranks: int, library: str) -> str | None:
 
 
 def _protocols(
-    algorithm: Algorithm, collective: str, size: float, wiring: Wiring, library: str, wish: str
+    algorithm: Algorithm,
+    collective: str,
+    size: float,
+    wiring: GroupTopology,
+    library: str,
+    wish: str,
 ) -> tuple[Protocol, ...]:
     every = protocols(library, _row(algorithm.name))
     wanted = wish.partition("/")[2]
@@ -237,9 +244,9 @@ def _choice(
     protocol: Protocol,
     collective: str,
     size: float,
-    wiring: Wiring,
+    wiring: GroupTopology,
     library: str,
-) -> Choice:
+) -> AlgorithmChoice:
     count = wiring.channels or tuner.channels(wiring.architecture, wiring.domains)
     share, ceiling = _bandwidth(algorithm, protocol, size, wiring, library, count)
     reached = protocol.efficiency * share
@@ -247,7 +254,7 @@ def _choice(
     if wiring.domains == 1:
         volume = ramped(volume, size, protocol.half_bytes.get(wiring.link_family, 0.0))
     latency = _latency(algorithm, protocol, collective, size, wiring, library, count)
-    return Choice(
+    return AlgorithmChoice(
         algorithm=algorithm.name,
         protocol=protocol.name,
         pattern=algorithm.pattern,
@@ -264,7 +271,7 @@ def _latency(
     protocol: Protocol,
     collective: str,
     size: float,
-    wiring: Wiring,
+    wiring: GroupTopology,
     library: str,
     count: int,
 ) -> float:
@@ -281,7 +288,12 @@ def _latency(
 
 
 def _bandwidth(
-    algorithm: Algorithm, protocol: Protocol, size: float, wiring: Wiring, library: str, count: int
+    algorithm: Algorithm,
+    protocol: Protocol,
+    size: float,
+    wiring: GroupTopology,
+    library: str,
+    count: int,
 ) -> tuple[float, float | None]:
     if _is_nccl(library):
         share, ceiling = tuner.bandwidth_terms(
@@ -296,7 +308,7 @@ def _bandwidth(
     return 1.0, per_sender * 1e9 * _streams(algorithm.pattern, wiring)
 
 
-def _tcp_ceiling(wiring: Wiring, library: str, count: int) -> float | None:
+def _tcp_ceiling(wiring: GroupTopology, library: str, count: int) -> float | None:
     """Bytes/s that the TCP connections between two neighbours carry, each of them limited by the network."""
     if wiring.transport != "tcp" or wiring.domains < 2:
         return None
@@ -310,14 +322,14 @@ def _tcp_ceiling(wiring: Wiring, library: str, count: int) -> float | None:
     return rate * float((wiring.domains / 3.0) ** -row["falls"])
 
 
-def _streams(pattern: str, wiring: Wiring) -> int:
+def _streams(pattern: str, wiring: GroupTopology) -> int:
     """Connections that carry one unit of a pattern side by side: the k of the max-rate model."""
     if pattern == "direct":
         return wiring.ranks - 1
     return max(1, wiring.ranks // wiring.domains) if wiring.domains > 1 else 1
 
 
-def _incast(algorithm: Algorithm, wiring: Wiring, library: str) -> float:
+def _incast(algorithm: Algorithm, wiring: GroupTopology, library: str) -> float:
     transport = wiring.transport or _library(library)["transport"]
     row = constants()["incast"][transport if wiring.domains > 1 else "rdma"]
     return incast_factor(algorithm.fan_in(wiring.ranks), row["per_sender"], row["most"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Flows, Plain, Steps
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 
 class Send(Plain):
@@ -26,5 +26,7 @@ class Send(Plain):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(0, 1) if domains > 1 else Steps(1, 0)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
-        return Program(len(layout), (Round.of(np.array([0]), np.array([1]), size),))
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
+        return CollectiveProgram(len(layout), (Round.of(np.array([0]), np.array([1]), size),))

@@ -14,7 +14,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Flows, FromProgram, Steps, in_order, levels
 from foretrain.cost.collectives.channels import local_paths
-from foretrain.cost.collectives.program import Program, Round, pipelined
+from foretrain.cost.collectives.program import CollectiveProgram, Round, pipelined
 from foretrain.cost.collectives.ring import ring_flows
 
 
@@ -28,8 +28,12 @@ class DoubleTree(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(2 * (ceil(ranks / domains) - 1), 2 * levels(domains))
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
-        return Program(len(layout), pipelined(tree_stages(in_order(layout), size), chunks))
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
+        return CollectiveProgram(
+            len(layout), pipelined(tree_stages(in_order(layout), size), chunks)
+        )
 
 
 class Tree(DoubleTree):

@@ -20,7 +20,7 @@ from foretrain.cost.collectives.base import (
     everywhere,
     one_exchange,
 )
-from foretrain.cost.collectives.program import Program, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.errors import InputError
 
 Shares = Floats
@@ -58,9 +58,11 @@ class Variable(FromProgram):
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return one_exchange(domains)
 
-    def program(self, collective: str, size: float, layout: Ints, chunks: int = 1) -> Program:
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
         src, dst, share = _edges(self.shares(len(layout)))
-        return Program(len(layout), (Round.of(src, dst, share * size),))
+        return CollectiveProgram(len(layout), (Round.of(src, dst, share * size),))
 
     def fan_in(self, ranks: int) -> float:
         shares = self.shares(ranks) * (1.0 - np.eye(ranks))

@@ -79,7 +79,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ConvTable:
     """One device and number format."""
 
     constants: Constants
@@ -94,7 +94,7 @@ class Table:
 
 
 @cache
-def read(name: str, form: str) -> Table | None:
+def read(name: str, form: str) -> ConvTable | None:
     """The table of a device for fp32, tf32 or `tensor` (matrix units, 16 bits and less); None without one."""
     row: Mapping[str, Any] | None = stored(FAMILY, name).get(form)
     if row is None:
@@ -102,7 +102,7 @@ def read(name: str, form: str) -> Table | None:
     given = row["constants"]
     window = row.get("window")
     columns = ("low", "high", "hinges", "weights")
-    return Table(
+    return ConvTable(
         constants=Constants(
             **{
                 **given,
@@ -202,7 +202,7 @@ def _nominal(shape: Floats) -> Floats:
     return found
 
 
-def _correction(shape: Floats, flops: Floats, phase: str, kind: Any, known: Table) -> Floats:
+def _correction(shape: Floats, flops: Floats, phase: str, kind: Any, known: ConvTable) -> Floats:
     """log of measured time over the timed ways."""
     factor = np.log([known.factors.get(k, known.factors["other"])[phase] for k in kind])
     small = np.interp(np.log2(np.maximum(flops, 1.0)), known.log2_flops, known.small)

@@ -26,11 +26,11 @@ INDEX_BYTES = 8.0
 WIDEST_VALUE = 4.0  # bytes of a table's value; what a look-up moves beyond that is output
 ELSEWHERE_SPREAD = 1.5
 
-__all__ = ["Table", "estimate", "hits", "met", "read"]
+__all__ = ["EmbeddingTable", "estimate", "hits", "met", "read"]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EmbeddingTable:
     """Shares of bandwidth; `wide_*` for rows of framework embeddings rather than of recommendation tables."""
 
     start_seconds: float
@@ -45,9 +45,9 @@ class Table:
 
 
 @cache
-def read(name: str) -> Table:
+def read(name: str) -> EmbeddingTable:
     row = stored(FAMILY, name)
-    return Table(**{field: row[field] for field in Table.__slots__})
+    return EmbeddingTable(**{field: row[field] for field in EmbeddingTable.__slots__})
 
 
 def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate | None:
@@ -81,7 +81,9 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     )
 
 
-def hits(shape: Floats, moved: Floats, is_forward: bool, device: Device, known: Table) -> Floats:
+def hits(
+    shape: Floats, moved: Floats, is_forward: bool, device: Device, known: EmbeddingTable
+) -> Floats:
     """Bytes that come from the cache rather than from memory; rows of `shape` are as `met` says."""
     _, width, lookups, distinct, returning = (np.maximum(column, 1.0) for column in shape.T)
     passes = 1.0 if is_forward else 2.0  # rows are read, or read and written

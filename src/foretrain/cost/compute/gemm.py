@@ -31,7 +31,7 @@ from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import Kernel
 
-__all__ = ["Table", "estimate", "table_of"]
+__all__ = ["GemmTable", "estimate", "table_of"]
 
 
 FAMILY = "gemm"
@@ -52,7 +52,7 @@ DEEPER = {"tf32": 2.0}
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class GemmTable:
     """Measured products of one device in one format."""
 
     name: str
@@ -70,7 +70,7 @@ class Table:
     start: float = 0.0  # seconds of the smallest product
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Table:
+    def read(cls, data: Mapping[str, Any]) -> GemmTable:
         dims = [data[dim] for dim in ("batch", "m", "n", "k") if dim in data]
         knots = tuple(np.log(np.array(dim, dtype=np.float64)) for dim in dims)
         grid = data["low"] + data["step"] * risen(data["grid"], tuple(len(dim) for dim in dims))
@@ -178,7 +178,7 @@ def streamed(moved: Floats, device: Device) -> Floats:
     return moved / (float(constants()["streaming"]) * device.memory_bandwidth)
 
 
-def _note(device: Device, table: Table) -> str:
+def _note(device: Device, table: GemmTable) -> str:
     return (
         f"No GEMM measurements for {device.title}; using those of {table.name}, scaled by peak "
         "FLOP/s."
@@ -245,8 +245,8 @@ def constants() -> Mapping[str, Any]:
 
 
 @cache
-def _read(name: str) -> Table:
-    return Table.read(stored(FAMILY, name))
+def _read(name: str) -> GemmTable:
+    return GemmTable.read(stored(FAMILY, name))
 
 
 @cache
@@ -259,7 +259,7 @@ def _measured() -> Mapping[str, tuple[str, ...]]:
     return {form: tuple(devices) for form, devices in found.items()}
 
 
-def table_of(device: Device, dtype: str) -> tuple[Table, Kin] | None:
+def table_of(device: Device, dtype: str) -> tuple[GemmTable, Kin] | None:
     """The nearest table: a near relative's in another form goes before a far one's in the best form."""
     best: tuple[int, str, Kin] | None = None
     order = ("own", "chip", "generation")

@@ -27,11 +27,11 @@ NORM_SPREAD = (
 )
 PASSES = {True: 2.0, False: 3.0}  # tensors a norm's kernel counts, forward and backward
 
-__all__ = ["Table", "estimate", "read", "shares"]
+__all__ = ["StreamingTable", "estimate", "read", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StreamingTable:
     """Shares of bandwidth of one device."""
 
     start_seconds: float
@@ -44,10 +44,10 @@ class Table:
 
 
 @cache
-def read(name: str) -> Table:
+def read(name: str) -> StreamingTable:
     row = stored(FAMILY, name)
     columns = ("log2_bytes", "stream", "log2_row_bytes", "norm_forward", "norm_backward")
-    return Table(
+    return StreamingTable(
         start_seconds=row["start_seconds"],
         spread=row["spread"],
         **{column: np.array(row[column], dtype=np.float64) for column in columns},
@@ -77,7 +77,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     )
 
 
-def shares(known: Table, moved: Floats, rows: Floats, is_forward: bool) -> Floats:
+def shares(known: StreamingTable, moved: Floats, rows: Floats, is_forward: bool) -> Floats:
     """Share of the data-sheet bandwidth; `rows` are bytes of a reduced row, 0 where none is."""
     share = np.interp(np.log2(np.maximum(moved, 1.0)), known.log2_bytes, known.stream)
     if rows.any():

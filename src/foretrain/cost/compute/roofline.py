@@ -14,7 +14,7 @@ import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
-from foretrain.cost.calibration.efficiencies import Efficiencies, Table, table
+from foretrain.cost.calibration.efficiencies import Efficiencies, EfficiencyTable, table
 from foretrain.cost.compute.base import KernelCosts
 from foretrain.cost.compute.tiles import Units, gemm_seconds
 from foretrain.errors import ClusterError
@@ -30,7 +30,7 @@ Dims = Callable[[Kernel], tuple[int, ...]]
 class Roofline:
     """The default model: needs a data sheet only."""
 
-    efficiencies: Table | None = None  # None: the table that ships with the package
+    efficiencies: EfficiencyTable | None = None  # None: the table that ships with the package
 
     def seconds(self, kernels: Sequence[Kernel], device: Device) -> KernelCosts:
         known = self.efficiencies or table()
@@ -71,7 +71,7 @@ def _family(kind: str) -> str:
     return "attention" if kind.startswith("attention") else kind
 
 
-def dtype_on(wanted: str, device: Device, known: Table, notes: dict[str, None]) -> str:
+def dtype_on(wanted: str, device: Device, known: EfficiencyTable, notes: dict[str, None]) -> str:
     """`wanted`, or what the software runs in where the device has no such units."""
     if device.peak(wanted) is not None:
         return wanted
@@ -96,7 +96,7 @@ class _Case:
 
     device: Device
     reached: Efficiencies
-    known: Table
+    known: EfficiencyTable
     kind: str
     phase: str
     dtype: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops.attention import Attention
-from foretrain.model.ops.base import Choices, OpFamily
+from foretrain.model.ops.base import KernelChoices, OpFamily
 from foretrain.model.ops.conv import Conv, Pooling
 from foretrain.model.ops.cross_entropy import CrossEntropy
 from foretrain.model.ops.elementwise import Elementwise
@@ -55,7 +55,7 @@ def family(op: Op) -> OpFamily:
         ) from None
 
 
-def workspace(op: Op, precision: Precision, choices: Choices) -> float:
+def workspace(op: Op, precision: Precision, choices: KernelChoices) -> float:
     """Bytes an op needs only while it runs, beside its inputs and outputs."""
     formula = family(op)
     return formula.workspace(op, precision, choices) if isinstance(formula, CrossEntropy) else 0.0

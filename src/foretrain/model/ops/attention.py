@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Op, Tensor
-from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, memory
+from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices, memory
 from foretrain.model.ops.matmul import activation_gemm
 from foretrain.model.precision import Precision
 
@@ -41,17 +41,17 @@ class Attention:
         window = int(op.attr.get("window", 0))
         return _dense_flops(op) * (min(1.0, window / _kv_total(op)) if window else 1.0)
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         if kind := _fused(choices):
             return (_flash(op, precision, FORWARD, kind),)
         return _unfused_forward(op, precision, choices)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         if kind := _fused(choices):
             return (_flash(op, precision, INPUT_GRADIENT, kind),)
         return _unfused_backward(op, precision, choices)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         if _fused(choices):
             logsumexp = Tensor(f"{op.name}.logsumexp", ("batch", "seq", "heads"), "fp32")
             return (*op.inputs, *op.outputs, logsumexp)
@@ -63,7 +63,7 @@ class Attention:
         return (*kept, mask, Tensor(f"{op.name}.dropped", scores))
 
 
-def _fused(choices: Choices) -> str | None:
+def _fused(choices: KernelChoices) -> str | None:
     """The kind of kernel of a fused implementation."""
     if choices.attention not in IMPLEMENTATIONS:
         raise ModelError(
@@ -121,7 +121,7 @@ def _gemm_dims(op: Op) -> tuple[int, int, int, int, int]:
     return batch, size["seq"], size["kv_seq"], size["head_dim"], _value_width(op)
 
 
-def _softmax_kernels(op: Op, precision: Precision, choices: Choices) -> int:
+def _softmax_kernels(op: Op, precision: Precision, choices: KernelChoices) -> int:
     """Scale, mask and softmax are a kernel each unless fused into one. Kernels fused with a causal mask are for 16-bit
     numbers (Megatron-LM, fused_softmax.py); wider ones have the scale alone in the product before."""
     if not choices.fuses_elementwise:
@@ -130,7 +130,7 @@ def _softmax_kernels(op: Op, precision: Precision, choices: Choices) -> int:
 
 
 def _layout_copies(
-    op: Op, precision: Precision, choices: Choices, phase: str
+    op: Op, precision: Precision, choices: KernelChoices, phase: str
 ) -> tuple[Kernel, ...]:
     """q, k, v and the output, or their gradients, between tokens and heads one behind another. Eager frameworks copy
     them: `torch.matmul` folds the batch dims of what was permuted (PyTorch, native/LinearAlgebra.cpp); fused stacks
@@ -141,7 +141,7 @@ def _layout_copies(
     return tuple(memory(phase, 2 * n * precision.activation_bytes, n) for n in elements)
 
 
-def _unfused_forward(op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+def _unfused_forward(op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
     batch, m, n, width, value = _gemm_dims(op)
     scores = batch * m * n
     one_pass = scores * precision.activation_bytes
@@ -157,7 +157,7 @@ def _unfused_forward(op: Op, precision: Precision, choices: Choices) -> tuple[Ke
     return (*kernels, activation_gemm(FORWARD, batch, m, value, n, precision))
 
 
-def _unfused_backward(op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+def _unfused_backward(op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
     batch, m, n, width, value = _gemm_dims(op)
     scores = batch * m * n
     one_pass = scores * precision.activation_bytes

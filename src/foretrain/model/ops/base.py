@@ -17,7 +17,7 @@ LAUNCHES = "launches"  # a kind that is none: for each of so many tensors kernel
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class KernelChoices:
     """How the software stack implements ops; the compiler reads it off the Runtime."""
 
     attention: str = "flash"  # flash | flash3 | cudnn | unfused
@@ -72,11 +72,15 @@ class OpFamily(Protocol):
 
     def flops(self, op: Op) -> float: ...
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]: ...
+    def forward(
+        self, op: Op, precision: Precision, choices: KernelChoices
+    ) -> tuple[Kernel, ...]: ...
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]: ...
+    def backward(
+        self, op: Op, precision: Precision, choices: KernelChoices
+    ) -> tuple[Kernel, ...]: ...
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]: ...
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]: ...
 
 
 def memory(

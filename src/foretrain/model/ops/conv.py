@@ -11,8 +11,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     input_bytes,
     largest,
     memory,
@@ -58,12 +58,12 @@ class Conv:
             ),
         )  # fmt: skip
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         product = self._kernel(op, precision, FORWARD, output_bytes(op, precision))
         return (product, *self._transposes(op, precision, FORWARD, choices))
 
     def _transposes(
-        self, op: Op, precision: Precision, phase: str, choices: Choices
+        self, op: Op, precision: Precision, phase: str, choices: KernelChoices
     ) -> tuple[Kernel, ...]:
         """Matrix units read channels innermost (cuDNN developer guide, tensor core operations): maps that lie
         otherwise are copied before and after, in strides that reach four fifths of a stream's rate."""
@@ -72,7 +72,7 @@ class Conv:
         maps = (input_bytes(op, precision), output_bytes(op, precision))
         return tuple(memory(phase, TRANSPOSE * size, largest(op), 0.0) for size in maps)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         weight = self._kernel(
             op, precision, WEIGHT_GRADIENT, op.parameters * precision.gradient_bytes
         )
@@ -86,7 +86,7 @@ class Conv:
             *copies,
         )
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return op.inputs
 
 
@@ -104,18 +104,18 @@ class Pooling:
     def _moved(self, op: Op, precision: Precision) -> float:
         return input_bytes(op, precision) + output_bytes(op, precision)
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         elements = int(op.input_elements(op.inputs[0]))
         return (memory(FORWARD, self._moved(op, precision), elements),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         elements = int(op.input_elements(op.inputs[0]))
         moved = self._moved(op, precision)
         if op.attr.get("pool") == "max":
             moved += op.elements(op.outputs[0]) * precision.element_bytes("index")
         return (memory(INPUT_GRADIENT, moved, elements),)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         if op.attr.get("pool") != "max":
             return ()
         return (*op.inputs, Tensor(f"{op.name}.indices", op.outputs[0].dims, "index"))

@@ -7,7 +7,7 @@ token (Megatron-LM, Shoeybi et al. 2019, section 3).
 from __future__ import annotations
 
 from foretrain.model.graph import Op, Tensor
-from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel, memory
+from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices, memory
 from foretrain.model.precision import Precision
 
 FP32 = 4.0
@@ -21,7 +21,7 @@ class CrossEntropy:
     def flops(self, op: Op) -> float:
         return 0.0  # model FLOPs count contractions only
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         n = op.elements(op.inputs[0])
         kernels = []
         if precision.activation_bytes != FP32:
@@ -32,20 +32,20 @@ class CrossEntropy:
         passes = (1, 4, 1, 2)
         return (*kernels, *(memory(FORWARD, p * n * FP32, n) for p in passes))
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         n = op.elements(op.inputs[0])
         if _is_fused(choices) or precision.activation_bytes == FP32:
             return (memory(INPUT_GRADIENT, n * (FP32 + precision.activation_bytes), n, 2.0),)
         cast = memory(INPUT_GRADIENT, n * (FP32 + precision.activation_bytes), n)
         return memory(INPUT_GRADIENT, 2 * n * FP32, n, 2.0), cast
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return (Tensor(f"{op.name}.probabilities", op.inputs[0].dims, "fp32"),)
 
-    def workspace(self, op: Op, precision: Precision, choices: Choices) -> float:
+    def workspace(self, op: Op, precision: Precision, choices: KernelChoices) -> float:
         """Bytes alive only while the op runs: the fp32 copy of the logits, or their fp32 gradient."""
         return op.elements(op.inputs[0]) * FP32
 
 
-def _is_fused(choices: Choices) -> bool:
+def _is_fused(choices: KernelChoices) -> bool:
     return choices.fuses_elementwise and choices.fuses_loss

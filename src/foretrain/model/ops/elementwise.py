@@ -13,8 +13,8 @@ from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     input_bytes,
     largest,
     memory,
@@ -93,7 +93,7 @@ class Elementwise:
     def flops(self, op: Op) -> float:
         return 0.0  # model FLOPs count contractions only
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         row = _row(op, choices)
         if _is_in_the_product(op, choices):
             return ()
@@ -107,7 +107,7 @@ class Elementwise:
         share = (moved + row.extra * outputs) / row.kernels
         return (memory(FORWARD, share, largest(op), row.flops / row.kernels),) * row.kernels
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         row = _row(op, choices)
         if _is_in_the_product(op, choices):
             return ()
@@ -127,7 +127,7 @@ class Elementwise:
             kernels += [memory(INPUT_GRADIENT, share, largest(op))] * row.kernels_backward
         return tuple(kernels)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         row = _row(op, choices)
         match row.saves:
             case "inputs" if row.keeps_product and not _is_fused(op, choices):
@@ -146,17 +146,17 @@ def _bits(op: Op) -> float:
     return sum(op.elements(tensor) for tensor in op.outputs) / 8.0
 
 
-def _is_fused(op: Op, choices: Choices) -> bool:
+def _is_fused(op: Op, choices: KernelChoices) -> bool:
     """One pass; between products of experts that run one by one frameworks have no fused activation."""
     return choices.fuses_elementwise and (choices.groups_experts or op.name != "experts_act")
 
 
-def _is_in_the_product(op: Op, choices: Choices) -> bool:
+def _is_in_the_product(op: Op, choices: KernelChoices) -> bool:
     """GEMM epilogues add the bias and activate, or multiply by the activation's derivative going back."""
     return choices.fuses_epilogues and bool(op.attr.get("follows_product"))
 
 
-def _is_in_the_norm(op: Op, choices: Choices) -> bool:
+def _is_in_the_norm(op: Op, choices: KernelChoices) -> bool:
     fuses = choices.fuses_elementwise or choices.fuses_behind_norms
     return fuses and bool(op.attr.get("follows_norm"))
 
@@ -167,7 +167,7 @@ def _mask(op: Op, row: Row) -> tuple[Tensor, ...]:
     return (Tensor(f"{op.name}.mask", op.outputs[0].dims, "mask"),)
 
 
-def _row(op: Op, choices: Choices) -> Row:
+def _row(op: Op, choices: KernelChoices) -> Row:
     name = str(op.attr.get("op", ""))
     if name == "rope":
         return ROTARY[choices.rotary]

@@ -9,8 +9,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     largest,
     memory,
     output_bytes,
@@ -38,19 +38,19 @@ class Embedding:
     def _counts(self, op: Op) -> tuple[int, int]:
         return op.elements(op.inputs[0]), op.size[op.weights[0].dims[1]]
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         lookups, width = self._counts(op)
         moved = lookups * (8.0 + width * precision.weight_bytes) + output_bytes(op, precision)
         return (_lookup(op, FORWARD, moved, lookups, width),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         # the gradient rows are read and written back by a scatter-add
         lookups, width = self._counts(op)
         moved = lookups * (8.0 + 2 * width * precision.gradient_bytes)
         moved += output_bytes(op, precision)
         return (_lookup(op, WEIGHT_GRADIENT, moved, lookups, width),)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return () if op.is_frozen else op.inputs
 
 
@@ -78,10 +78,10 @@ class EmbeddingBag(Embedding):
         met = tuple(max(1, round(number)) for number in rows_met(op))
         return Kernel("embedding", phase, 0.0, moved, "fp32", (rows, width, lookups, *met))
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         return (self._kernel(op, FORWARD, 1, precision.activation_bytes),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         # rows are read and written back, as often as they were looked up; most of that meets the cache
         return (self._kernel(op, WEIGHT_GRADIENT, 2, precision.activation_bytes),)
 
@@ -165,15 +165,15 @@ class Position:
     def flops(self, op: Op) -> float:
         return 0.0
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         moved = tensor_bytes(op, (*op.inputs, *op.outputs), precision)
         return (memory(FORWARD, moved + _rows(op) * precision.weight_bytes, largest(op)),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         moved = output_bytes(op, precision) + _rows(op) * precision.gradient_bytes
         return (memory(WEIGHT_GRADIENT, moved, largest(op)),)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return ()
 
 
@@ -211,12 +211,12 @@ class Interaction:
         joined = passes * vector_bytes + 2 * output_bytes(op, precision)
         return (*(product,) * n, memory(phase, joined, largest(op)))
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         if choices.fuses_epilogues:
             return (memory(FORWARD, self._read(op, precision, 1), largest(op)),)
         return self._kernels(op, precision, FORWARD, 1)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         if choices.fuses_epilogues:
             return (memory(INPUT_GRADIENT, self._read(op, precision, 2), largest(op)),)
         return self._kernels(op, precision, INPUT_GRADIENT, 2)
@@ -226,5 +226,5 @@ class Interaction:
         vectors = tensor_bytes(op, op.inputs, precision)
         return times * vectors + output_bytes(op, precision)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return op.inputs

@@ -13,8 +13,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     memory,
 )
 from foretrain.model.precision import Precision
@@ -114,13 +114,13 @@ class Linear:
         m, n, k = self._mnk(op)
         return 2.0 * m * n * k
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         m, n, k = self._mnk(op)
         precision = product_precision(op, precision)
         product = gemm(FORWARD, 1, m, n, k, precision, precision.activation_bytes)
         return (_where_it_runs(product, choices),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         m, n, k = self._mnk(op)
         precision = product_precision(op, precision)
         kernels = [gemm(WEIGHT_GRADIENT, 1, k, n, m, precision, precision.gradient_bytes)]
@@ -133,11 +133,11 @@ class Linear:
             kernels.append(memory(WEIGHT_GRADIENT, m * n * precision.activation_bytes, m * n))
         return tuple(kernels)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return () if op.is_frozen else (kept_input(op, choices),)
 
 
-def _where_it_runs(product: Kernel, choices: Choices) -> Kernel:
+def _where_it_runs(product: Kernel, choices: KernelChoices) -> Kernel:
     """Matrix units, or, where dims do not suit them, vector units that multiply 16-bit operands as fp32."""
     is_narrow = product.dtype in ("fp16", "bf16")
     if is_narrow and any(dim % choices.aligned_to for dim in product.shape[1:]):
@@ -145,7 +145,7 @@ def _where_it_runs(product: Kernel, choices: Choices) -> Kernel:
     return product
 
 
-def kept_input(op: Op, choices: Choices) -> Tensor:
+def kept_input(op: Op, choices: KernelChoices) -> Tensor:
     """The input for the weight gradient: as it came, or as the GEMM read it (Transformer Engine)."""
     source = op.inputs[0]
     if not choices.keeps_quantised or source.element != "activation" or is_wide(op):

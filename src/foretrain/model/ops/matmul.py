@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrain.model.graph import Op, Tensor
-from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Choices, Kernel
+from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices
 from foretrain.model.precision import Precision
 
 
@@ -39,15 +39,15 @@ class Matmul:
         batch, m, n, k = self._bmnk(op)
         return 2.0 * batch * m * n * k
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         return (activation_gemm(FORWARD, *self._bmnk(op), precision),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         batch, m, n, k = self._bmnk(op)
         return (
             activation_gemm(INPUT_GRADIENT, batch, m, k, n, precision),
             activation_gemm(INPUT_GRADIENT, batch, k, n, m, precision),
         )
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return op.inputs[:2]

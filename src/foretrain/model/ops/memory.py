@@ -7,8 +7,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     largest,
     memory,
     tensor_bytes,
@@ -25,12 +25,12 @@ class Memory:
     def _moved(self, op: Op, precision: Precision) -> float:
         return tensor_bytes(op, (*op.inputs, *op.weights, *op.outputs), precision)
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         return (memory(FORWARD, self._moved(op, precision), largest(op), 0.0),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         phase = WEIGHT_GRADIENT if op.weights and not op.inputs else INPUT_GRADIENT
         return (memory(phase, self._moved(op, precision), largest(op), 0.0),)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return ()

@@ -11,8 +11,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     memory,
     tensor_bytes,
 )
@@ -36,17 +36,17 @@ class Dispatch:
     def _copies(self, op: Op) -> Tensor:
         return op.outputs[0]
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         copies = self._copies(op)
         moved = self.passes * tensor_bytes(op, (copies,), precision)
         return (memory(FORWARD, moved, op.elements(copies), 0.0),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         copies = self._copies(op)
         moved = self.passes * tensor_bytes(op, (copies,), precision)
         return (memory(INPUT_GRADIENT, moved, op.elements(copies)),)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return ()
 
 
@@ -62,7 +62,7 @@ class Combine(Dispatch):
     def _copies(self, op: Op) -> Tensor:
         return op.inputs[0]
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return () if choices.fuses_elementwise else op.inputs[:1]
 
 
@@ -82,12 +82,12 @@ class GroupedGemm:
         experts, m, n, k = self._bmnk(op)
         return 2.0 * experts * m * n * k
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         e, m, n, k = self._bmnk(op)
         out = precision.activation_bytes
         return _products(choices, e, (FORWARD, m, n, k), precision, out)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         e, m, n, k = self._bmnk(op)
         out, grad = precision.activation_bytes, precision.gradient_bytes
         return (
@@ -95,12 +95,16 @@ class GroupedGemm:
             *_products(choices, e, (WEIGHT_GRADIENT, k, n, m), precision, grad),
         )
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return () if op.is_frozen else (kept_input(op, choices), *op.inputs[1:])
 
 
 def _products(
-    choices: Choices, experts: int, one: tuple[str, int, int, int], precision: Precision, out: float
+    choices: KernelChoices,
+    experts: int,
+    one: tuple[str, int, int, int],
+    precision: Precision,
+    out: float,
 ) -> tuple[Kernel, ...]:
     """The experts' products in one launch, or one after the other."""
     phase, m, n, k = one

@@ -7,8 +7,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     largest,
     memory,
     tensor_bytes,
@@ -43,14 +43,14 @@ class Norm:
     def flops(self, op: Op) -> float:
         return 0.0  # model FLOPs count contractions only
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         if self._is_composed(op, choices):
             return self._composed(op, precision, FORWARD, _PIECES)
         moved = self.reads * tensor_bytes(op, op.inputs, precision)
         moved += tensor_bytes(op, op.outputs, precision)
         return (memory(FORWARD, moved, largest(op), self._arithmetic(op), self._row(op)),)
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         inputs = tensor_bytes(op, op.inputs, precision)
         outputs = tensor_bytes(op, op.outputs, precision)
         moved = self.reads * (inputs + outputs) + inputs
@@ -62,7 +62,7 @@ class Norm:
         written = op.parameters * precision.gradient_bytes
         return data, memory(WEIGHT_GRADIENT, written, op.parameters)
 
-    def _is_composed(self, op: Op, choices: Choices) -> bool:
+    def _is_composed(self, op: Op, choices: KernelChoices) -> bool:
         return not choices.fuses_norms and op.attr.get("norm") == "rmsnorm"
 
     def _composed(
@@ -71,7 +71,7 @@ class Norm:
         n, own = largest(op), precision.activation_bytes
         return tuple(memory(phase, n * (wide * _FP32 + plain * own), n) for wide, plain in pieces)
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         return op.inputs
 
     def _arithmetic(self, op: Op) -> float:

@@ -11,8 +11,8 @@ from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Choices,
     Kernel,
+    KernelChoices,
     memory,
 )
 from foretrain.model.ops.linear import gemm
@@ -40,7 +40,7 @@ class Recurrent:
         cells = op.extent(("batch", "seq", "cell"))
         return memory(phase, 7 * cells * precision.activation_bytes, cells, _CELL_FLOPS)
 
-    def forward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         batch, seq, columns, hidden, state = self._dims(op)
         out = precision.activation_bytes
         return (
@@ -49,7 +49,7 @@ class Recurrent:
             self._pointwise(op, precision, FORWARD),
         )
 
-    def backward(self, op: Op, precision: Precision, choices: Choices) -> tuple[Kernel, ...]:
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         batch, seq, columns, hidden, state = self._dims(op)
         out, grad = precision.activation_bytes, precision.gradient_bytes
         return (
@@ -60,7 +60,7 @@ class Recurrent:
             gemm(WEIGHT_GRADIENT, 1, state, columns, batch * seq, precision, grad),
         )
 
-    def saved(self, op: Op, precision: Precision, choices: Choices) -> tuple[Tensor, ...]:
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
         gates = Tensor(f"{op.name}.gates", ("batch", "seq", "gate", "cell"))
         state = Tensor(f"{op.name}.state", ("batch", "seq", "cell"))
         return (*op.inputs, *op.outputs, gates, state)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from foretrain.errors import PlanError, hint
-from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD, Schedule, Steps
+from foretrain.plan.schedules.base import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    PipelineSchedule,
+    Steps,
+)
 from foretrain.plan.schedules.gpipe import GPipe
 from foretrain.plan.schedules.interleaved import Interleaved
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
@@ -14,12 +20,12 @@ __all__ = [
     "BACKWARD_WEIGHT",
     "FORWARD",
     "SCHEDULES",
-    "Schedule",
+    "PipelineSchedule",
     "Steps",
     "schedule",
 ]
 
-SCHEDULES: dict[str, Schedule] = {
+SCHEDULES: dict[str, PipelineSchedule] = {
     "gpipe": GPipe(),
     "1f1b": OneForwardOneBackward(),
     "interleaved": Interleaved(),
@@ -27,7 +33,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def schedule(name: str) -> Schedule:
+def schedule(name: str) -> PipelineSchedule:
     """A schedule by name."""
     if name not in SCHEDULES:
         raise PlanError(f"unknown schedule {name!r}.{hint(name, SCHEDULES)}")

@@ -23,7 +23,7 @@ Steps = Ints32
 """Shape (n, 3): phase, chunk, micro-batch, in the order run. Read-only."""
 
 
-class Schedule(Protocol):
+class PipelineSchedule(Protocol):
     """The order of one pipeline's steps.
 
     - `splits_backward` – whether weight gradients are steps of their own;

@@ -19,8 +19,7 @@ from foretrain.compile.model_states import Shards, Weights
 from foretrain.compile.passes.place import place, stored_before
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.schedules import SCHEDULES
-from foretrain.plan.schedules import Schedule as Schedules
+from foretrain.plan.schedules import SCHEDULES, PipelineSchedule
 from foretrain.plan.short_form import Words, build
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import Choices
@@ -49,7 +48,7 @@ class Ties:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Fleet:
+class PlanBatch:
     """`rows`: the plans' states in `layers`. `share[part, block]`: repetitions of a block in a part. `ties`: of every
     weight that shares another's storage, see `Ties`."""
 
@@ -73,7 +72,7 @@ class Fleet:
     def chunks(self) -> int:
         return int(self.choices.vpp[0])
 
-    def schedule(self, number: int) -> Schedules:
+    def schedule(self, number: int) -> PipelineSchedule:
         """By its number in the palette; one stage runs forward and backward in turn, whatever it is called."""
         return SCHEDULES[self.choices.palette.schedule[number] if self.stages > 1 else "1f1b"]
 
@@ -83,9 +82,9 @@ class Fleet:
         batch = self.task.workload.global_batch
         return np.asarray(batch / (self.choices.dp * self.choices.micro), dtype=np.float64)
 
-    def take(self, rows: Ints) -> Fleet:
+    def take(self, rows: Ints) -> PlanBatch:
         """Some of the plans."""
-        return Fleet(
+        return PlanBatch(
             self.task,
             self.choices.take(rows),
             self.layers,
@@ -99,7 +98,7 @@ class Fleet:
             self._asked,
         )
 
-    def distinct(self, *columns: NDArray[Any]) -> tuple[Fleet, Ints]:
+    def distinct(self, *columns: NDArray[Any]) -> tuple[PlanBatch, Ints]:
         """One plan for every combination of what columns hold, and which of them stands for each plan."""
         key = np.zeros(len(self.rows), dtype=np.int64)
         for column in columns:
@@ -281,9 +280,9 @@ def _ties(model: Model, doubled: frozenset[str]) -> Ties:
     )
 
 
-def fleet(
+def plan_batch(
     shares: Shares, choices: Choices, layers: Layers, rows: Ints, exchanges: Exchanges
-) -> Fleet:
+) -> PlanBatch:
     """All of `choices` have the degrees, the order and the sharding of the first."""
     task = shares.task
     words = choices.words(0)
@@ -293,7 +292,7 @@ def fleet(
         kinds[:] = False
         kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
     share, ties = shares.of(words.pp, words.vpp)
-    return Fleet(task, choices, layers, rows, mesh, exchanges, share, ties, kinds)
+    return PlanBatch(task, choices, layers, rows, mesh, exchanges, share, ties, kinds)
 
 
 def mesh_of(task: Task, words: Words) -> Mesh:

@@ -14,7 +14,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
-from foretrain.planning.space import Part, Space
+from foretrain.planning.space import Space, SpacePart
 from foretrain.planning.task import Task
 from foretrain.units import counted, rounded_seconds, show_bytes
 
@@ -26,7 +26,7 @@ TOO_LARGE = "does not fit in memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EstimatedPlan:
     """A plan as estimated: `memory` is what the allocator holds on the fullest device, `usable` what it may take."""
 
     plan: str
@@ -40,7 +40,7 @@ class Seen:
 
     def __repr__(self) -> str:
         figures = f"{rounded_seconds(self.seconds)}, peak {show_bytes(self.memory)}"
-        return f"<Seen {self.plan}: {figures}, estimated>"
+        return f"<EstimatedPlan {self.plan}: {figures}, estimated>"
 
     @property
     def lacks(self) -> float:
@@ -49,47 +49,47 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BestPerChoice:
     """The plans with one value of a choice."""
 
     choice: str
     value: str
     seen: int
     fitting: int
-    best: Seen | None  # … or, where none fits, the one that lacks least
+    best: EstimatedPlan | None  # … or, where none fits, the one that lacks least
 
     def __repr__(self) -> str:
         counts = f"{self.fitting:,} of {counted(self.seen, 'plan')} fit"
-        return f"<Told {self.choice}={self.value}: {counts}, best {self.best!r}>"
+        return f"<BestPerChoice {self.choice}={self.value}: {counts}, best {self.best!r}>"
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class PartialResult:
     """What was found in some parts of a space."""
 
     seen: int = 0
     fitting: int = 0
     pruned: Mapping[str, int] = None  # type: ignore[assignment]
-    best: tuple[Seen, ...] = ()
-    pareto: tuple[Seen, ...] = ()  # step time against memory
-    told: tuple[Told, ...] = ()
-    nearest: Seen | None = None  # of the plans that do not fit, the one that lacks least
+    best: tuple[EstimatedPlan, ...] = ()
+    pareto: tuple[EstimatedPlan, ...] = ()  # step time against memory
+    told: tuple[BestPerChoice, ...] = ()
+    nearest: EstimatedPlan | None = None  # of the plans that do not fit, the one that lacks least
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Survey:
-        def seen(row: Mapping[str, Any] | None) -> Seen | None:
-            return None if row is None else Seen(**row)
+    def from_dict(cls, data: Mapping[str, Any]) -> PartialResult:
+        def seen(row: Mapping[str, Any] | None) -> EstimatedPlan | None:
+            return None if row is None else EstimatedPlan(**row)
 
         return cls(
             seen=data["seen"],
             fitting=data["fitting"],
             pruned=dict(data["pruned"]),
-            best=tuple(Seen(**row) for row in data["best"]),
-            pareto=tuple(Seen(**row) for row in data["pareto"]),
-            told=tuple(Told(**{**row, "best": seen(row["best"])}) for row in data["told"]),
+            best=tuple(EstimatedPlan(**row) for row in data["best"]),
+            pareto=tuple(EstimatedPlan(**row) for row in data["pareto"]),
+            told=tuple(BestPerChoice(**{**row, "best": seen(row["best"])}) for row in data["told"]),
             nearest=seen(data["nearest"]),
         )
 
@@ -97,11 +97,11 @@ class Survey:
 def survey(
     task: Task,
     space: Space,
-    part: Part,
+    part: SpacePart,
     objective: str,
     keep: int,
     estimator: Estimator | None = None,
-) -> Survey:
+) -> PartialResult:
     """Estimate every plan of a part; keep the best few."""
     choices, pruned = space.choices(part)
     found = (estimator or Estimator(task)).estimate(choices)
@@ -115,7 +115,7 @@ def survey(
     value = score(found, objective)
     rows = np.flatnonzero(fits)
     order = rows[np.lexsort((rows, found.seconds[rows], value[rows]))]
-    return Survey(
+    return PartialResult(
         seen=int(able.sum()),
         fitting=len(rows),
         pruned=pruned,
@@ -131,9 +131,11 @@ def score(found: Estimates, objective: str) -> Floats:
     return found.memory if objective == "memory" else found.seconds
 
 
-def _seen(choices: Choices, found: Estimates, row: int) -> Seen:
+def _seen(choices: Choices, found: Estimates, row: int) -> EstimatedPlan:
     columns = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
-    return Seen(choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns})
+    return EstimatedPlan(
+        choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns}
+    )
 
 
 def _front(found: Estimates, rows: Ints) -> Ints:
@@ -145,7 +147,7 @@ def _front(found: Estimates, rows: Ints) -> Ints:
     return np.asarray(order[is_new], dtype=np.int64)
 
 
-def _told(choices: Choices, found: Estimates, able: Bools, order: Ints) -> Iterable[Told]:
+def _told(choices: Choices, found: Estimates, able: Bools, order: Ints) -> Iterable[BestPerChoice]:
     rank = np.full(len(choices), len(choices), dtype=np.int64)
     rank[order] = np.arange(len(order))
     for name in TOLD:
@@ -158,7 +160,7 @@ def _told(choices: Choices, found: Estimates, able: Bools, order: Ints) -> Itera
                 if len(fitting)
                 else _nearest(choices, found, mine)
             )
-            yield Told(name, _word(choices, name, value), len(mine), len(fitting), best)
+            yield BestPerChoice(name, _word(choices, name, value), len(mine), len(fitting), best)
 
 
 def _word(choices: Choices, name: str, value: int) -> str:
@@ -178,27 +180,27 @@ def _word(choices: Choices, name: str, value: int) -> str:
     return "-".join(word) if word else ("default" if name == "order" else "none")
 
 
-def _nearest(choices: Choices, found: Estimates, rows: Ints) -> Seen | None:
+def _nearest(choices: Choices, found: Estimates, rows: Ints) -> EstimatedPlan | None:
     if not len(rows):
         return None
     lack = found.memory[rows] - found.usable[rows]
     return _seen(choices, found, int(rows[np.argmin(lack)]))
 
 
-def merged(parts: Iterable[Survey], objective: str, keep: int) -> Survey:
+def merged(parts: Iterable[PartialResult], objective: str, keep: int) -> PartialResult:
     """Several surveys as one; parts come in the order of the space, so that ties fall the same way always."""
-    whole = Survey(pruned={})
+    whole = PartialResult(pruned={})
     for one in parts:
         whole = _joined(whole, one, objective, keep)
     return whole
 
 
-def _joined(a: Survey, b: Survey, objective: str, keep: int) -> Survey:
+def _joined(a: PartialResult, b: PartialResult, objective: str, keep: int) -> PartialResult:
     pruned = dict(a.pruned)
     for reason, count in b.pruned.items():
         pruned[reason] = pruned.get(reason, 0) + count
     best = sorted((*a.best, *b.best), key=lambda row: _order(row, objective))[:keep]
-    return Survey(
+    return PartialResult(
         seen=a.seen + b.seen,
         fitting=a.fitting + b.fitting,
         pruned=pruned,
@@ -209,20 +211,20 @@ def _joined(a: Survey, b: Survey, objective: str, keep: int) -> Survey:
     )
 
 
-def _order(row: Seen, objective: str) -> tuple[float, float]:
+def _order(row: EstimatedPlan, objective: str) -> tuple[float, float]:
     return (row.memory, row.seconds) if objective == "memory" else (row.seconds, row.memory)
 
 
-def _joined_front(rows: Iterable[Seen]) -> tuple[Seen, ...]:
-    front: list[Seen] = []
+def _joined_front(rows: Iterable[EstimatedPlan]) -> tuple[EstimatedPlan, ...]:
+    front: list[EstimatedPlan] = []
     for row in sorted(rows, key=lambda r: (r.seconds, r.memory)):
         if not front or row.memory < front[-1].memory:
             front.append(row)
     return tuple(front)
 
 
-def _joined_told(rows: Iterable[Told], objective: str) -> tuple[Told, ...]:
-    found: dict[tuple[str, str], Told] = {}
+def _joined_told(rows: Iterable[BestPerChoice], objective: str) -> tuple[BestPerChoice, ...]:
+    found: dict[tuple[str, str], BestPerChoice] = {}
     for row in rows:
         known = found.setdefault((row.choice, row.value), row)
         if known is row:
@@ -237,7 +239,7 @@ def _joined_told(rows: Iterable[Told], objective: str) -> tuple[Told, ...]:
     return tuple(sorted(found.values(), key=lambda row: names[row.choice]))
 
 
-def _better(a: Told, b: Told, objective: str) -> Seen | None:
+def _better(a: BestPerChoice, b: BestPerChoice, objective: str) -> EstimatedPlan | None:
     if a.fitting and b.fitting and a.best and b.best:
         return min(a.best, b.best, key=lambda row: _order(row, objective))
     if a.fitting or b.fitting:
@@ -245,6 +247,6 @@ def _better(a: Told, b: Told, objective: str) -> Seen | None:
     return _least_lacking(a.best, b.best)
 
 
-def _least_lacking(a: Seen | None, b: Seen | None) -> Seen | None:
+def _least_lacking(a: EstimatedPlan | None, b: EstimatedPlan | None) -> EstimatedPlan | None:
     rows = [row for row in (a, b) if row is not None]
     return min(rows, key=lambda row: row.lacks) if rows else None

@@ -10,17 +10,17 @@ import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.cost import interference
-from foretrain.planning.fleet import Fleet
+from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import NETWORK, WAYS, Replicas
 from foretrain.planning.sends import Sends, sends
 from foretrain.planning.task import Task
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Timed:
+class TimedPlans:
     """Plans of a fleet, one for all that take as long, with what they exchange."""
 
-    f: Fleet
+    f: PlanBatch
     few: Ints  # which row of `replicas` stands for each
     replicas: Replicas
     sends: Sends
@@ -31,7 +31,7 @@ class Timed:
     slow: Floats  # [ways] factors on kernels …
     slowed: Floats  # … and on what moves between replicas beside them
 
-    def take(self, rows: Ints) -> Timed:
+    def take(self, rows: Ints) -> TimedPlans:
         """Some of the plans."""
         f = self.f.take(rows)
         return replace(
@@ -64,7 +64,7 @@ class Timed:
         return np.where(waits, 1.0, len(f.share) / f.share.sum())
 
 
-def timed(f: Fleet) -> Timed:
+def timed(f: PlanBatch) -> TimedPlans:
     """All plans of a fleet."""
     c, runtime = f.choices, f.task.runtime
     kinds = [f.schedule(number) for number in range(len(c.palette.schedule))]
@@ -79,10 +79,12 @@ def timed(f: Fleet) -> Timed:
         replicas = Replicas(fleet)
     moved, *flowing = (column[few] for column in replicas.scatters())
     slow, slowed = _interference(f.task)
-    return Timed(f, few, replicas, sends(f), puts_off, follows, moved, tuple(flowing), slow, slowed)
+    return TimedPlans(
+        f, few, replicas, sends(f), puts_off, follows, moved, tuple(flowing), slow, slowed
+    )
 
 
-def _making(f: Fleet, puts_off: Bools) -> Floats:
+def _making(f: PlanBatch, puts_off: Bools) -> Floats:
     """[plans, parts] seconds of kernels that make gradients, by the clock of a thread that fuses those; no less than
     hosts need to issue them."""
     layers = f.layers
@@ -109,7 +111,7 @@ def _interference(task: Task) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Company:
+class Contention:
     """What keeps links busy beside work, as a share of the time that work takes."""
 
     data: Floats  # [plans, ways] reductions, which slow kernels too …
@@ -125,15 +127,15 @@ class Company:
         return np.asarray(1.0 + self.data @ (1.0 - 1.0 / slow))
 
 
-class Beside(NamedTuple):
+class StepContention(NamedTuple):
     """The company of a micro-batch's steps."""
 
-    forward: Company
-    backward: Company
-    later: Company  # weight gradients that are put off
+    forward: Contention
+    backward: Contention
+    later: Contention  # weight gradients that are put off
 
 
-def beside(t: Timed, parts: list[Floats]) -> Beside:
+def beside(t: TimedPlans, parts: list[Floats]) -> StepContention:
     """`parts`: [plans, parts] forward, backward and weight-gradient work without company.
 
     Gradients go while the work that makes them is under way, as far as they are there before its end; then beside the
@@ -151,14 +153,14 @@ def beside(t: Timed, parts: list[Floats]) -> Beside:
     room = np.where(off, back * t.slow, making - early)
     next_back = np.minimum(left - next_ahead, room)
     sent = np.minimum(1.0, 2.0 * t.sends.flow.sum(axis=1) / (ahead + back)[:, 0])
-    return Beside(
-        Company(next_ahead / ahead, sent),
-        Company((next_back + np.where(off, 0.0, early)) / back, sent),
-        Company(np.where(off, early / late, 0.0), sent),
+    return StepContention(
+        Contention(next_ahead / ahead, sent),
+        Contention((next_back + np.where(off, 0.0, early)) / back, sent),
+        Contention(np.where(off, early / late, 0.0), sent),
     )
 
 
-def _slowed(t: Timed, turn: Floats) -> Floats:
+def _slowed(t: TimedPlans, turn: Floats) -> Floats:
     """[plans, ways] seconds in which a micro-batch's gradients keep links busy, slowed by kernels beside them."""
     f = t.f
     kernels = sum(

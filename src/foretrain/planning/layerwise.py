@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from foretrain.planning.constraints import Constraint
-from foretrain.planning.markov import Ground, Walk
+from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem
+from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.per_layer import best_walk, described, grounds
 from foretrain.planning.planner import Ranked
-from foretrain.planning.survey import Seen
 from foretrain.planning.task import Task
 from foretrain.simulate import simulate_scenario
 
@@ -46,12 +46,14 @@ def with_walks(
     return tuple(ranked[:top])
 
 
-def _named(row: Ranked) -> Seen:
+def _named(row: Ranked) -> EstimatedPlan:
     """Grounds are read off the plan alone."""
-    return Seen(row.plan.text, row.estimated_seconds, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return EstimatedPlan(row.plan.text, row.estimated_seconds, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _walk(task: Task, ground: Ground, pinned: Sequence[Constraint]) -> Walk | None:
+def _walk(
+    task: Task, ground: LayerwiseProblem, pinned: Sequence[Constraint]
+) -> LayerwisePlan | None:
     """The walk of a ground under the user's constraints; None where they forbid it."""
     allowed = [c for c in pinned if c.name == "recompute"]
     kinds = tuple(kind for kind in ground.recomputes if all(c.allows(kind) for c in allowed))
@@ -69,7 +71,7 @@ def _walk(task: Task, ground: Ground, pinned: Sequence[Constraint]) -> Walk | No
     return None if any(not c.allows(walk.plan.replicas) for c in replicas) else walk
 
 
-def _higher(task: Task, walk: Walk, ground: Ground) -> Ground | None:
+def _higher(task: Task, walk: LayerwisePlan, ground: LayerwiseProblem) -> LayerwiseProblem | None:
     """Where all layers are more tensor parallel than the ground is: the ground on which that is the least, and which
     therefore has this walk too. Where it leaves no replicas there is nothing for ZeRO to split."""
     least = min(choice.tp for choice in walk.choices)
@@ -80,13 +82,13 @@ def _higher(task: Task, walk: Walk, ground: Ground) -> Ground | None:
     return replace(ground, least_tp=least, micro=micro, zero=zero)
 
 
-def _is_even(walk: Walk) -> bool:
+def _is_even(walk: LayerwisePlan) -> bool:
     """Whether stages hold as many layers each as a plan that does not say so gives them."""
     layers = walk.plan.schedule.layers
     return layers is None or max(layers) - min(layers) <= 1
 
 
-def _seconds(task: Task, walk: Walk, ground: Ground) -> float:
+def _seconds(task: Task, walk: LayerwisePlan, ground: LayerwiseProblem) -> float:
     """One forward, one backward: the slowest stage runs all micro-batches, the pipeline fills and drains."""
     count = task.workload.global_batch // (walk.plan.schedule.micro_batch * walk.plan.replicas)
     return walk.slowest * (count + ground.stages - 1)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.planning.company import Timed
+from foretrain.planning.contention import TimedPlans
 from foretrain.planning.layers import KINDS
 from foretrain.planning.replicas import INSIDE, NETWORK, Buckets
 from foretrain.planning.sends import Parts
 
 
-def tails(t: Timed, parts: Parts, send: Floats, seconds: Floats, host: Floats) -> Floats:
+def exposed_reductions(
+    t: TimedPlans, parts: Parts, send: Floats, seconds: Floats, host: Floats
+) -> Floats:
     """[plans, stages] when the reductions of each stage are done, after the end of a pipeline that takes so many
     seconds. `host`: [plans, stages] seconds that hosts need for a micro-batch, which run ahead."""
     late = parts
@@ -32,7 +34,7 @@ def _ways(stages: Floats, send: Floats) -> Floats:
     return np.asarray(way)
 
 
-def _sooner(t: Timed, parts: Parts, send: Floats, seconds: Floats) -> Floats:
+def _sooner(t: TimedPlans, parts: Parts, send: Floats, seconds: Floats) -> Floats:
     """[plans, stages] how long before the end of a pipeline each of its stages is through."""
     f = t.f
     first = f.first_chunk(parts[1])
@@ -49,7 +51,7 @@ def _sooner(t: Timed, parts: Parts, send: Floats, seconds: Floats) -> Floats:
     return ways
 
 
-def _reductions(t: Timed, backward: Floats) -> Floats:
+def _reductions(t: TimedPlans, backward: Floats) -> Floats:
     """[plans, stages] what of the gradients' reduction outlasts the last backward step."""
     first = t.f.first_chunk(backward)
     tail = np.zeros_like(first)
@@ -60,7 +62,7 @@ def _reductions(t: Timed, backward: Floats) -> Floats:
     return tail
 
 
-def _exposed(t: Timed, buckets: Buckets, backward: Floats, kind: int) -> Floats:
+def _exposed(t: TimedPlans, buckets: Buckets, backward: Floats, kind: int) -> Floats:
     """Buckets follow one another once backward has made them: those of a chunk while the chunks before it are at work,
     those of a block while the blocks before it are."""
     f, runtime = t.f, t.f.task.runtime
@@ -78,18 +80,18 @@ def _exposed(t: Timed, buckets: Buckets, backward: Floats, kind: int) -> Floats:
     return np.asarray(late + others)
 
 
-def _way(t: Timed) -> int:
+def _way(t: TimedPlans) -> int:
     return NETWORK if t.replicas.crosses else INSIDE
 
 
-def _left(t: Timed, moving: Floats, room: Floats) -> Floats:
+def _left(t: TimedPlans, moving: Floats, room: Floats) -> Floats:
     """What outlasts so much work, and by how much it makes that longer."""
     slow, slowed = t.slow[_way(t)], t.slowed[_way(t)]
     hidden = np.minimum(room * slow, moving * slowed)
     return np.asarray(moving - hidden / slowed + hidden * (1.0 - 1.0 / slow))
 
 
-def _by_block(t: Timed, kind: int, backward: Floats) -> list[tuple[Floats, Floats]]:
+def _by_block(t: TimedPlans, kind: int, backward: Floats) -> list[tuple[Floats, Floats]]:
     """[plans, stages] for every kind of block of a stage's first chunk: the share of gradients that are not yet made
     when the first of its repetitions is done, its own among them, and the work left then."""
     f = t.f
@@ -103,7 +105,7 @@ def _by_block(t: Timed, kind: int, backward: Floats) -> list[tuple[Floats, Float
     return [(done[:, :, b], rest[:, :, b]) for b in range(share.shape[1]) if share[:, b].any()]
 
 
-def _streaming(t: Timed, parts: Parts, send: Floats) -> Floats:
+def _streaming(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
     """[plans, stages] when the reductions of all micro-batches are done, where ZeRO splits gradients: they follow one
     another from the first backward step on, and wait for nobody."""
     f, counts = t.f, t.f.counts[:, None]
@@ -123,7 +125,7 @@ def _streaming(t: Timed, parts: Parts, send: Floats) -> Floats:
     return np.where(is_split, _first_backward(t, parts, send) + link, 0.0)
 
 
-def _wired(t: Timed) -> Floats:
+def _wired(t: TimedPlans) -> Floats:
     """[plans, stages] seconds of a micro-batch in which gathers and collectives of blocks load the network that
     gradients go over, from the first backward step on."""
     f = t.f
@@ -140,7 +142,7 @@ def _wired(t: Timed) -> Floats:
     return np.asarray(back + np.where(t.follows, 0.0, t.crowded())[:, None] * ahead)
 
 
-def _first_backward(t: Timed, parts: Parts, send: Floats) -> Floats:
+def _first_backward(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
     """[plans, stages] when the first backward step of each is done."""
     f = t.f
     ways = parts[0].sum(axis=1, keepdims=True) + send.sum(axis=1, keepdims=True)
@@ -152,7 +154,7 @@ def _first_backward(t: Timed, parts: Parts, send: Floats) -> Floats:
     return np.asarray(ways + np.where(t.follows[:, None], others, 0.0))
 
 
-def parameters(t: Timed, forward: Floats, send: Floats) -> tuple[Floats, Floats]:
+def parameters(t: TimedPlans, forward: Floats, send: Floats) -> tuple[Floats, Floats]:
     """Gathering updated weights: [plans] what it delays the next forward pass by, or [plans, stages] what it adds to
     the update."""
     f = t.f

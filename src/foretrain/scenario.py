@@ -157,7 +157,7 @@ _LABELS = {
     "Cluster": ("name",),
     "Node": ("name", "title", "source", "measured_as"),
     "Device": ("name", "title", "source", "measured_as"),
-    "Network": ("source",),
+    "ClusterNetwork": ("source",),
     "Plan": ("text",),
     "Length": ("asked",),
     "Runtime": ("title", "source", "aliases"),

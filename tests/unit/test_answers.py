@@ -44,7 +44,7 @@ def answers() -> dict[str, Answer]:
         "Comparison": foretrain.compare(a, foretrain.predict("gpt2", on=ON, plan="tp4 dp2", batch=64)),
         "Explanation": foretrain.explain(a),
         "Sweep": foretrain.sweep("gpt2", on=ON, vary={"batch": [64, 128], "plan": ["dp8", "tp5"]}),
-        "Found": foretrain.search("gpt2", on=ON, batch=32, where=WHERE, top=2),
+        "SearchResult": foretrain.search("gpt2", on=ON, batch=32, where=WHERE, top=2),
         "Compiled": foretrain.compile_graph("gpt2", on=ON, plan="tp2 dp4", batch=64),
         "Recommendation": foretrain.recommend(
             "gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8
@@ -142,7 +142,7 @@ def test_it_is_written_in_every_format(
         assert len(text.splitlines()) > 3
 
 
-@pytest.mark.parametrize("name", ["Comparison", "Sweep", "Found", "Recommendation", "ValidationReport"])  # fmt: skip
+@pytest.mark.parametrize("name", ["Comparison", "Sweep", "SearchResult", "Recommendation", "ValidationReport"])  # fmt: skip
 def test_rows_are_flat(answers: dict[str, Answer], name: str) -> None:
     answer = answers[name]
     assert isinstance(answer, TableAnswer)

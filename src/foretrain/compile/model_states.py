@@ -58,24 +58,41 @@ def weights_of(shards: Iterable[WeightShard], sizes: Mapping[str, int]) -> list[
     return [_added_up(group, sizes) for group in groups.values()]
 
 
-def _added_up(group: Sequence[WeightShard], sizes: Mapping[str, int]) -> Weights:
-    trained = [w for w in group if not w.is_frozen]
-    # frozen weights have no other state than themselves, so any of the trained ones speaks for all
-    one = trained[0] if trained else group[0]
-    pieces = (prod(sizes[a] for a in sharding_axes(one, role)) for role in STATE_ROLES)
-    return Weights(
-        elements=sum(w.elements for w in group),
-        gathered=sum(w.elements * w.sent for w in group),
+class Sums(NamedTuple):
+    """The amounts of `Weights`; `rows` are those of all tables, with copies or without."""
+
+    elements: float
+    gathered: float
+    trained: float
+    refreshed: float
+    touched: float
+    rows: float
+
+
+def sums(shards: Sequence[WeightShard]) -> Sums:
+    trained = [w for w in shards if not w.is_frozen]
+    return Sums(
+        elements=sum(w.elements for w in shards),
+        gathered=sum(w.elements * w.sent for w in shards),
         trained=sum(w.elements for w in trained),
         refreshed=sum(w.elements * w.sent for w in trained),
-        touched=sum(touched(w) for w in trained),
-        rows=sum(touched(w) for w in trained if w.is_table and not w.reduce_axes),
-        shards=Shards(*pieces),
-        has_copies=bool(one.reduce_axes),
+        touched=sum(map(_touched, trained)),
+        rows=sum(_touched(w) for w in trained if w.is_table),
     )
 
 
-def touched(shard: WeightShard) -> float:
+def _added_up(group: Sequence[WeightShard], sizes: Mapping[str, int]) -> Weights:
+    # frozen weights have no other state than themselves, so any of the trained ones speaks for all
+    one = next((w for w in group if not w.is_frozen), group[0])
+    pieces = (prod(sizes[a] for a in sharding_axes(one, role)) for role in STATE_ROLES)
+    has_copies = bool(one.reduce_axes)
+    n = sums(group)
+    rows = 0.0 if has_copies else n.rows
+    amounts = (n.elements, n.gathered, n.trained, n.refreshed, n.touched, rows)
+    return Weights(*amounts, Shards(*pieces), has_copies)
+
+
+def _touched(shard: WeightShard) -> float:
     """Elements that have a gradient: of tables with sparse updates the rows that were looked up."""
     return shard.elements if shard.touched is None else shard.touched
 

@@ -104,12 +104,6 @@ class Leaf:
                 return axes
         return ()
 
-    def state_axes(self, role: str) -> tuple[str, ...]:
-        for name, axes in self.state:
-            if name == role:
-                return axes
-        return ()
-
     @property
     def used(self) -> tuple[str, ...]:
         """Every axis that splits this op, in a fixed order."""

@@ -18,7 +18,7 @@ from foretrain.arrays import Bools, Floats, Ints, Objects
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.layout import TensorLayout
-from foretrain.compile.model_states import touched
+from foretrain.compile.model_states import Sums, sums
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold
 from foretrain.compile.passes.recompute import BlockPass
@@ -425,7 +425,7 @@ Message = tuple[float, int]
 def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
     kinds = [_Kind(block, mesh, kind, copies) for kind in KINDS]
     return _Held(
-        {name: [getattr(kind, name) for kind in kinds] for name in (*_BY_KIND, "rerun")},
+        {name: [kind.column(name) for kind in kinds] for name in (*_BY_KIND, "rerun")},
         [kind.messages for kind in kinds],
         [kind.together for kind in kinds],
     )
@@ -439,19 +439,17 @@ class _Kind:
             return [w for w in shards if _kind(w, mesh) == kind]
 
         shards = mine(block.pooled)
-        self.elements = sum(w.elements for w in shards)
-        self.gathered = sum(w.elements * w.sent for w in shards)
         trained = [w for w in shards if not w.is_frozen]
-        self.trained = sum(w.elements for w in trained)
-        self.refreshed = sum(w.elements * w.sent for w in trained)
-        self.touched = sum(touched(w) for w in trained)
-        self.rows = sum(touched(w) for w in trained if w.is_table)
+        self.sums = sums(shards)
         self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))
         made = [mine(ws) for _, ws in block.ready]
         self.messages = tuple((_reduced(w), copies.get(w.path, -1)) for ws in made for w in ws)
         self.together = tuple((_reduced(w), -1) for w in trained)
         self.reduced, self.tensors = sum(n for n, _ in self.messages), len(self.messages)
         self.ready = sum(1 for ws in made if ws)
+
+    def column(self, name: str) -> float:
+        return float(getattr(self.sums if name in Sums._fields else self, name))
 
 
 def _reduced(w: WeightShard) -> float:

@@ -380,7 +380,8 @@ def _stage(
 def _gathered(passes: list[BlockPass], s: StageSetting) -> float:
     """Blocks that are whole for a while: weights of the one at work and those fetched ahead, and the gradients of one
     on their way to their owners."""
-    blocks = [weights_of(p.pooled, s.sizes) for p in passes]
+    alike = {id(p): weights_of(p.pooled, s.sizes) for p in {id(p): p for p in passes}.values()}
+    blocks = [alike[id(p)] for p in passes]
     weights = sorted((float(sum(map(s.states.gathered, block))) for block in blocks), reverse=True)
     gradients = (float(sum(map(s.states.reducing, block))) for block in blocks)
     return sum(weights[: s.states.blocks_gathered]) + max(gradients, default=0.0)

@@ -342,17 +342,16 @@ class _Assembly:
         succ_ptr, succ = _edges_csr(self.total, self.sources, self.targets)
         shape_ptr, shape_items = self.shapes.csr()
         phase, chunk, micro = self._labels()
+        rank_class = table.column("rank_class", np.int32)[row]
         return ExecutionGraph(
             items=tuple(self.interner.items),
             shape_ptr=shape_ptr,
             shape_items=shape_items,
             task_kind=table.column("kind", np.int8)[row],
             task_shape=table.column("shape", np.int32)[row],
-            task_class=table.column("rank_class", np.int32)[row],
+            task_class=rank_class,
             task_phase=phase,
-            task_stage=self.fold.stage_of.astype(np.int32)[table.column("rank_class", np.int32)][
-                row
-            ],
+            task_stage=self.fold.stage_of.astype(np.int32)[rank_class],
             task_chunk=chunk,
             task_micro=micro,
             task_memory=table.column("memory", np.float64)[row],

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from foretrain.compile.execution import Communication
 from foretrain.compile.passes.fold import Use
 from foretrain.compile.segment import Segment
 from foretrain.compile.template import SegmentLowering, Template, weave
 
 Classes = tuple[int, ...]
+_COMMON: Mapping[str, type[np.generic]] = {
+    "kind": np.int8,
+    "shape": np.int32,
+    "memory": np.float64,
+    "workspace": np.float64,
+}
+"""Columns that a template and its copies have in common."""
 
 
 class Patterns:
@@ -64,18 +73,15 @@ class Patterns:
 
     def _copied(self, template: Template, old: Classes, new: Classes) -> Template:
         to = dict(zip(old, new, strict=True))
-        spoken = list(self.streams)
-        numbers: dict[int, int] = {}
-
-        def stream(number: int) -> int:
-            found = numbers.get(number)
-            if found is None:
-                rank_class, name = spoken[number]
-                found = numbers[number] = self.weaver.stream(to[rank_class], name)
-            return found
-
+        known = list(self.streams)
+        # rows of a template repeat few sets of streams
+        copies = {
+            streams: tuple(self.weaver.stream(to[known[n][0]], known[n][1]) for n in streams)
+            for streams in dict.fromkeys(template.streams)
+        }
         return replace(
             template,
             rank_class=[to[rank_class] for rank_class in template.rank_class],
-            streams=[tuple(map(stream, streams)) for streams in template.streams],
+            streams=[copies[streams] for streams in template.streams],
+            columns={name: template.column(name, kind) for name, kind in _COMMON.items()},
         )

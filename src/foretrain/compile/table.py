@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.arrays import Ints, Ints32
-from foretrain.compile.template import Template
-
-T = TypeVar("T", bound=np.generic)
+from foretrain.compile.template import T, Template
 
 
 class TaskTable:
@@ -23,21 +19,17 @@ class TaskTable:
         self.has_company = np.repeat([t.has_company for t in templates], self.lengths)
 
     def column(self, name: str, kind: type[T]) -> NDArray[T]:
-        values = [value for template in self.templates for value in getattr(template, name)]
-        return np.array(values, dtype=kind)
+        return np.concatenate([template.column(name, kind) for template in self.templates])
 
     def streams(self, row: Ints) -> tuple[Ints32, Ints32]:
         """The streams of every task, as pointers into a list of them."""
-        found = [streams for template in self.templates for streams in template.streams]
-        counts = np.array([len(streams) for streams in found], dtype=np.int32)
+        rows = [streams for template in self.templates for streams in template.streams]
+        lengths = np.array([len(streams) for streams in rows], dtype=np.int32)
+        listed = np.array([number for streams in rows for number in streams], dtype=np.int32)
+        first = np.cumsum(lengths, dtype=np.int32) - lengths
+        counts = lengths[row]
         pointers = np.zeros(len(row) + 1, dtype=np.int32)
-        np.cumsum(counts[row], out=pointers[1:])
-        ids = np.zeros(int(pointers[-1]), dtype=np.int32)
-        for place in range(int(counts.max(initial=0))):
-            number = np.array([s[place] if len(s) > place else -1 for s in found], dtype=np.int32)
-            if place == 0 and counts.min(initial=1) > 0:
-                ids[pointers[:-1]] = number[row]
-                continue
-            tasks = np.flatnonzero(counts[row] > place)
-            ids[pointers[tasks] + place] = number[row[tasks]]
-        return pointers, ids
+        np.cumsum(counts, out=pointers[1:])
+        return pointers, listed[
+            np.arange(pointers[-1]) + np.repeat(first[row] - pointers[:-1], counts)
+        ]

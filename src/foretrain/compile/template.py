@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrain.arrays import Ints32
 from foretrain.compile.execution import (
@@ -33,6 +35,8 @@ from foretrain.compile.execution import (
 from foretrain.compile.passes.fold import Fold, Use
 from foretrain.compile.segment import Async, Segment
 from foretrain.errors import Bug
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(slots=True)
@@ -61,10 +65,19 @@ class Template:
         default_factory=dict
     )  # (class position, another's stream) → its last row that the class needs before the update
     has_company: bool = False
+    columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+    """What was asked of `column`; copies for other rank classes share it, for the rows they have in common."""
 
     @property
     def rows(self) -> int:
         return len(self.kind)
+
+    def column(self, name: str, kind: type[T]) -> NDArray[T]:
+        """A list of numbers as an array, made once."""
+        known = self.columns.get(name)
+        if known is None:
+            known = self.columns[name] = np.array(getattr(self, name), dtype=kind)
+        return cast("NDArray[T]", known)
 
 
 class TemplateShapes:

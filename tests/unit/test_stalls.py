@@ -59,7 +59,7 @@ def test_rounding_is_all_that_is_left_over(plan):
     from foretrain.analysis import stalls as module
 
     out = np.zeros((graph.fold.classes, len(STALLS)))
-    order, owner = module.chains(graph)
+    order, owner = graph.chains
     module._busy(graph, costs, run, order, owner, out)
     module._idle(graph, costs, run, order, owner, step, out)
     assert np.abs(out.sum(axis=1) - step).max() <= 1e-9 * step

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.analysis.prediction import MEMORY_KINDS, Memory, StageMemory
-from foretrain.analysis.stalls import chains
 from foretrain.analysis.uncertainty import memory_spread
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.headroom import fill, usable_bytes
@@ -26,7 +25,7 @@ def memory(
     is_runtime_known: bool = True,
 ) -> Memory:
     """`capacities`: bytes of the device of each rank class; `headroom`: the share of them that is kept free."""
-    task, owner = chains(graph)
+    task, owner = graph.chains
     loose = _lost_share(graph, runtime)
     stages = []
     for stage in range(len(graph.stages)):

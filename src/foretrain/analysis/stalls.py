@@ -48,26 +48,13 @@ class Stalls:
 
 
 def stalls(graph: ExecutionGraph, costs: Costs, run: Run, step_seconds: float) -> Stalls:
-    order, owner = chains(graph)
+    order, owner = graph.chains
     out = np.zeros((graph.fold.classes, len(STALLS)))
     _busy(graph, costs, run, order, owner, out)
     _idle(graph, costs, run, order, owner, step_seconds, out)
     # Rounding of thousands of sums: what is missing to the exact step (some 1e-15 of it) is compute.
     out[:, _NUMBER["compute"]] += step_seconds - out.sum(axis=1)
     return Stalls(out)
-
-
-def chains(graph: ExecutionGraph) -> tuple[Ints, Ints]:
-    """Tasks on main chains in order, and the rank class each entry belongs to."""
-    class_of = np.array(
-        [c if name == "compute" else -1 for c, name in graph.streams], dtype=np.int64
-    )
-    owner = class_of[graph.stream_ids]
-    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
-    keep = owner >= 0
-    task, owner = task[keep], owner[keep]
-    order = order_of(owner)  # tasks are in order already
-    return task[order], owner[order]
 
 
 def _busy(
@@ -95,7 +82,7 @@ def _add_slowed(graph: ExecutionGraph, costs: Costs, run: Run, lost: Floats, out
     """Time kernels lost to what ran beside them goes to that: by class, shared by how long each kind took."""
     beside = (costs.activity > 0) & ((graph.task_kind == COLLECTIVE) | (graph.task_kind == COPY))
     seconds = np.where(beside, run.end - run.start, 0.0)
-    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    task = graph.queued
     rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)[graph.stream_ids]
     network = np.bincount(rank_class, (seconds * costs.is_network)[task], len(lost))
     total = np.bincount(rank_class, seconds[task], len(lost))
@@ -182,7 +169,7 @@ def _without_launches(graph: ExecutionGraph, run: Run, task: Ints) -> tuple[Floa
 def _waits(graph: ExecutionGraph) -> tuple[Ints, Ints]:
     """Pairs (before, after): successors, and neighbours on a stream."""
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.succ_ptr))
-    on_stream = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    on_stream = graph.queued
     order = order_of(graph.stream_ids)  # tasks are in order already
     streams, queued = graph.stream_ids[order], on_stream[order]
     same = streams[1:] == streams[:-1]
@@ -232,7 +219,7 @@ def _contains(ordered: Ints, values: Ints) -> Bools:
 
 def _membership(graph: ExecutionGraph) -> tuple[Bools, Ints]:
     """Which tasks stand on somebody's main chain, and `task · classes + class` of all that take part in one."""
-    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    task = graph.queued
     rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)
     is_compute = np.array([name == "compute" for _, name in graph.streams], dtype=np.bool_)
     on_chain = np.zeros(graph.tasks, dtype=np.bool_)

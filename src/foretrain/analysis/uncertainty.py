@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from foretrain.analysis.prediction import STALLS, Z80
-from foretrain.analysis.stalls import Stalls, chains
+from foretrain.analysis.stalls import Stalls
 from foretrain.arrays import Floats
 from foretrain.compile.execution import CHAIN, COLLECTIVE, Communication, Compute, ExecutionGraph
 from foretrain.cost import cost
@@ -149,7 +149,7 @@ def trust(graph: ExecutionGraph, costs: Costs, stalls: Stalls, known: KnownFacts
 
 def _busiest(graph: ExecutionGraph, costs: Costs) -> int:
     """The rank class whose chain has most to do."""
-    task, owner = chains(graph)
+    task, owner = graph.chains
     busy = np.bincount(owner, costs.seconds[task] * (costs.route[task] < 0), graph.fold.classes)
     return int(np.argmax(busy))
 
@@ -201,7 +201,7 @@ def family(kind: str) -> str:
 
 def _counts(graph: ExecutionGraph, rank_class: int) -> Floats:
     """How often each item stands on the main chain of a rank class."""
-    task, owner = chains(graph)
+    task, owner = graph.chains
     mine = task[(owner == rank_class) & (graph.task_kind[task] == CHAIN)]
     shapes = np.bincount(graph.task_shape[mine], minlength=len(graph.shape_ptr) - 1)
     times = np.repeat(shapes, np.diff(graph.shape_ptr))

@@ -13,12 +13,14 @@ No times here: costs are looked up per distinct shape afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.arrays import Bools, Floats, Ints32
+from foretrain.arrays import Bools, Floats, Ints, Ints32
+from foretrain.compile.columns import order_of
 from foretrain.model.ops.base import Kernel
 from foretrain.model.ops.embedding import parts
 from foretrain.units import counted
@@ -152,7 +154,7 @@ class Stage:
     blocks: tuple[tuple[str, int], ...]  # block name, how many
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class ExecutionGraph:
     """Columns over tasks, CSR edges, and the tables the columns point into.
 
@@ -190,6 +192,21 @@ class ExecutionGraph:
     @property
     def tasks(self) -> int:
         return len(self.task_kind)
+
+    @cached_property
+    def queued(self) -> Ints:
+        """The task of every entry of `stream_ids`."""
+        return np.repeat(np.arange(self.tasks), np.diff(self.stream_ptr))
+
+    @cached_property
+    def chains(self) -> tuple[Ints, Ints]:
+        """Tasks on main chains in order, and the rank class each entry belongs to."""
+        class_of = [rank_class if name == "compute" else -1 for rank_class, name in self.streams]
+        owner = np.array(class_of, dtype=np.int64)[self.stream_ids]
+        keep = owner >= 0
+        task, owner = self.queued[keep], owner[keep]
+        order = order_of(owner)  # tasks are in order already
+        return task[order], owner[order]
 
     def shape(self, index: int) -> tuple[Item, ...]:
         low, high = self.shape_ptr[index], self.shape_ptr[index + 1]

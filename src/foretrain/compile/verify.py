@@ -394,7 +394,7 @@ def _streams(graph: ExecutionGraph, task: int) -> list[int]:
 
 def _tasks_on(graph: ExecutionGraph, rank_class: int, names: tuple[str, ...]) -> Ints:
     wanted = [s for s, (c, name) in enumerate(graph.streams) if c == rank_class and name in names]
-    task = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    task = graph.queued
     return task[np.isin(graph.stream_ids, wanted)]
 
 

@@ -98,7 +98,7 @@ def task_name(graph: ExecutionGraph, task: int) -> str:
 
 def stream_tasks(graph: ExecutionGraph) -> list[list[int]]:
     """Tasks of each stream in order; a task that holds several streams is in each."""
-    owner = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_ptr))
+    owner = graph.queued
     order = np.lexsort((owner, graph.stream_ids))
     bounds = np.searchsorted(graph.stream_ids[order], np.arange(len(graph.streams) + 1))
     return [owner[order[low:high]].tolist() for low, high in itertools.pairwise(bounds)]

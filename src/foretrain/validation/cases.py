@@ -83,7 +83,7 @@ def validate(
     """
     cases = read_cases(paths_of(paths), quality, split=split, groups=groups)
     documents = run_all(predict_case, [blind(case) for case in cases], jobs, progress)
-    scored = [Scored(case, found) for case, found in zip(cases, documents, strict=True)]
+    scored = [Scored(case, prediction) for case, prediction in zip(cases, documents, strict=True)]
     return report(scored, {"quality": list(quality), "split": split, "seed": SEED})
 
 

@@ -5,6 +5,7 @@
 # make testbed real training on shaped links beside its prediction, into docs/testbed.md (root, about 15 minutes)
 # make stalls  stalls of real runs with a known cause, and what-if beside real runs, into docs/measured-stalls.md
 #              (20 minutes on a quiet machine; root for the network and a disk of a fixed rate)
+# make study  how communication stalls scale with a model on this machine, into build/study.html (torch, 10 minutes)
 # make fuzz    ten thousand hostile inputs to every reader (about ten minutes on one core)
 # make coverage  branches of the packages that answers are computed in, as far as the tests near to them reach
 # make faults faults planted by hand, one by one: do the nearest tests notice? (about ten minutes on one core)
@@ -22,7 +23,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # What an editable install does not pick up by itself.
 BUILT := pyproject.toml CMakeLists.txt $(wildcard src/foretrain/engine/native/*)
 
-.PHONY: demo test lint pytest bench testbed stalls fuzz coverage faults mutants clean
+.PHONY: demo test lint pytest bench testbed stalls study fuzz coverage faults mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -38,7 +39,7 @@ test: lint
 lint: $(VENV)/.testing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src testbed
+	$(BIN)/mypy --strict src testbed studies
 	$(BIN)/lint-imports --no-cache
 
 pytest: $(VENV)/.testing
@@ -55,6 +56,10 @@ testbed: $(VENV)/.testing
 
 stalls: $(VENV)/.testing
 	$(BIN)/python tools/measured_stalls.py --json docs/measured-stalls.json --page docs/measured-stalls.md
+
+study: $(VENV)/.testing
+	@mkdir -p build
+	$(BIN)/python -m studies.stall_scaling -o build/study.html
 
 fuzz: $(VENV)/.testing
 	$(BIN)/python tools/fuzz.py --inputs 10000

@@ -19,19 +19,19 @@ from statistics import mean, median
 from typing import Any
 
 import yaml
+from case_steps import is_timed, step_of
 from fit_runs import FITTED, HERE, default_cases, sampled
+from scaling_efficiency import scaling
 
 from foretrain.cases import predict_case
 from foretrain.cost.compute import Roofline
 from foretrain.errors import ForetrainError
 from foretrain.report.md import table
 from foretrain.report.validation import MEANING, STEP_TIME, share, step_time_row, worst_line
-from foretrain.validation.cases import ValidationReport, read_cases, report
+from foretrain.validation.cases import ValidationReport, blind, read_cases, report
 from foretrain.validation.figures import Scored
 from foretrain.validation.running import cores, run_all
-from foretrain.validation.scaling import scaling
 from foretrain.validation.split import HALVES, SEED, half_of
-from foretrain.validation.steps import blind, is_timed, step_of
 
 AS_IT_IS = "as it is"
 ABLATIONS: dict[str, tuple[dict[str, Any], bool]] = {

@@ -28,11 +28,10 @@ from trial import written
 
 from foretrain.analysis.prediction import Z80
 from foretrain.cases import scenario_from_case
-from foretrain.validation.cases import read_cases
+from foretrain.validation.cases import blind, read_cases
 from foretrain.validation.memory import MEANINGS, meaning_of
 from foretrain.validation.running import cores, run_all
 from foretrain.validation.split import SEED
-from foretrain.validation.steps import blind
 
 PRIOR = 4.0
 """runs that `other` counts for beside a runtime's own"""

@@ -22,11 +22,11 @@ from statistics import mean, median
 from typing import Any
 
 import yaml
+from case_steps import is_timed
 from trial import PACKAGE, Change, Trials, edited, value_at, written
 
 from foretrain.validation.cases import read_cases
 from foretrain.validation.split import SEED, half_of
-from foretrain.validation.steps import is_timed
 
 HERE = Path(__file__).resolve().parent
 SCALARS = HERE / "scalars.yaml"

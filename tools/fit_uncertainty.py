@@ -20,6 +20,7 @@ from typing import Any
 
 import left_curve
 import numpy as np
+from case_steps import is_timed, step_of
 from fit_runs import default_cases, record
 from numpy.typing import NDArray
 from trial import PACKAGE, written
@@ -31,7 +32,6 @@ from foretrain.errors import ForetrainError
 from foretrain.validation.cases import read_cases
 from foretrain.validation.running import cores, run_all
 from foretrain.validation.split import SEED, half_of
-from foretrain.validation.steps import is_timed, step_of
 
 TARGET = PACKAGE / "cost" / "calibration" / "uncertainty.yaml"
 

@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for traces written by hand
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fuzz_mutations import mutated

@@ -333,10 +333,11 @@ NCCL = """# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803
 
 
 def _measured(folder: Path, ask: list[str]) -> tuple[Target, ...]:
+    from support.traces import training
+
     from foretrain.cli import run
     from foretrain.measurement.exchange import to_csv, to_document
     from foretrain.measurement.store import Store
-    from foretrain.testing.traces import training
 
     rows = _measurements()
     with Store.open(folder / "seed.sqlite") as store:

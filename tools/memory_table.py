@@ -25,9 +25,8 @@ from foretrain.analysis.prediction import Memory
 from foretrain.cases import scenario_from_case
 from foretrain.errors import ForetrainError
 from foretrain.simulate import compile_scenario
-from foretrain.validation.cases import read_cases
+from foretrain.validation.cases import blind, read_cases
 from foretrain.validation.split import HALVES, half_of
-from foretrain.validation.steps import blind
 
 GIB = 2.0**30
 MEANINGS = ("allocated", "peak", "total", "rank 0")

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from case_steps import is_timed, step_of
+
 from foretrain.cases import scenario_from_case
 from foretrain.errors import InputError
 from foretrain.planning.explain import estimate
 from foretrain.planning.task import Task
-from foretrain.validation.steps import blind, is_timed, step_of
+from foretrain.validation.cases import blind
 
 LEAST_SET = 5
 NEAR = 0.05

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from case_steps import asked, step_of
 
 import foretrain
 from foretrain.compile import ExecutionGraph
 from foretrain.errors import ForetrainError
 from foretrain.simulate import compile_scenario
-from foretrain.validation.steps import asked, step_of
 
 PACKAGE = Path(foretrain.__file__).parent
 Change = tuple[str, str, float]  # file below the package, dotted path, value

@@ -44,11 +44,11 @@ class Form:
 
     def schema(self, version: int) -> list[tuple[Any, ...]]:
         """What a file of that version has in it, and nothing else: no view or trigger that would run unasked."""
-        with closing(sqlite3.connect(":memory:")) as made:
+        with closing(sqlite3.connect(":memory:")) as empty:
             for step in self.steps[:version]:
                 for statement in step:
-                    made.execute(statement)
-            return _schema(made)
+                    empty.execute(statement)
+            return _schema(empty)
 
 
 class Database:

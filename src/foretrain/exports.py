@@ -34,6 +34,6 @@ def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Expor
     request = request_of(model, question)
     asked = resolve(replace(request, target=expect_target(to)))
     plan = f"{asked.plan.text} micro={asked.plan.schedule.micro_batch}"
-    made = export_question(asked, to)
-    warnings = (*asked.warnings, *made.warnings)
-    return replace(made, plan=plan, assumptions=asked.assumptions, warnings=warnings)
+    exported = export_question(asked, to)
+    warnings = (*asked.warnings, *exported.warnings)
+    return replace(exported, plan=plan, assumptions=asked.assumptions, warnings=warnings)

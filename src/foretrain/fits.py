@@ -39,16 +39,18 @@ def fit(model: ModelLike, **question: Unpack[AskedStep]) -> FitAnswer:
 
 
 def _tried(asked: Scenario) -> Iterator[FitChange]:
-    seen: set[str] = set()
+    tried: set[str] = set()
     for text, plan in _smaller_plans(asked):
-        if text in seen:
+        if text in tried:
             continue
-        seen.add(text)
+        tried.add(text)
         try:
-            found = answer(replace(asked, plan=plan))
+            prediction = answer(replace(asked, plan=plan))
         except InputError:
             continue  # a change that this model or cluster does not allow is no remedy
-        yield FitChange(text, found.memory.peak_bytes, found.fits, found.step_seconds)
+        yield FitChange(
+            text, prediction.memory.peak_bytes, prediction.fits, prediction.step_seconds
+        )
 
 
 def _smaller_plans(asked: Scenario) -> Iterator[tuple[str, Plan]]:
@@ -85,8 +87,8 @@ def _sharded(words: Words, defaults: PlanDefaults) -> Iterator[Words]:
 
     def split(**degrees: Any) -> Words:
         """Sequence parallelism comes with tensor parallelism where the stack has it so."""
-        found = replace(words, **degrees)
-        return found if words.tp > 1 else replace(found, sp=defaults.sp_of(found))
+        new_words = replace(words, **degrees)
+        return new_words if words.tp > 1 else replace(new_words, sp=defaults.sp_of(new_words))
 
     for stage in range(words.zero + 1, 4):
         if dp * words.cp > 1:

@@ -105,7 +105,7 @@ class Compiled(Answer, ExecutionGraph):
     asked: Scenario
 
     def to_dict(self) -> dict[str, Any]:
-        return self._told()
+        return self._report_data()
 
 
 @keywords(AskedStep, of_jobs=OF_JOBS)

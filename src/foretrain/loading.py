@@ -157,12 +157,12 @@ def _json_depth(text: str) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"duplicate key {_short(twice, 60)!r}")
-    return found
+    return mapping
 
 
 def whole_number(text: str) -> int:
@@ -204,16 +204,16 @@ def _strict_loader() -> Any:
         }
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, _ in getattr(node, "value", ()):
                 text = key.value if isinstance(key, yaml.ScalarNode) else None
                 if text is None or text == "<<":
                     continue
-                if text in seen:
+                if text in keys:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"duplicate key {_short(text, 60)!r}", key.start_mark
                     )
-                seen.add(text)
+                keys.add(text)
             return super().construct_mapping(node, deep=deep)
 
         def construct_yaml_int(self, node: Any) -> int:

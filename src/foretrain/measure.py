@@ -200,14 +200,14 @@ def data(
 
     named = paths_of(places)
     counts = tuple(workers) or _up_to_the_cores()
-    found, name = dataset_of(dataset, samples * max(counts))
+    samples_of, name = dataset_of(dataset, samples * max(counts))
     data_files(named)
     target = backend(device)
     with Store.open(store) as opened:
         session = DataSession(opened, Machine.here(), Effort(TOLERANCE, 1.0))
         with data_to_read(named, size, None if folder is None else Path(folder)) as files:
             rows = fetch_rows(session, files)
-        rows += prep_rows(session, found, name, counts, samples)
+        rows += prep_rows(session, samples_of, name, counts, samples)
         rows += copy_rows(session, target, COPIED)
         return DataReport(tuple(rows), str(opened.path))
 
@@ -271,8 +271,10 @@ def calibrate(
         newest = {(row.kind, row.key_text, row.machine.id): row for row in ordered}
         return calibration_of(tuple(newest.values()), **how)
     with Store.open(store, must_exist=True) as opened:
-        found = calibrated(opened, machine or Machine.here(), **how)
+        calibration = calibrated(opened, machine or Machine.here(), **how)
         opened.add_calibration(
-            Machine.from_dict(found.machine), found.to_dict(), found.provenance.last
+            Machine.from_dict(calibration.machine),
+            calibration.to_dict(),
+            calibration.provenance.last,
         )
-    return found
+    return calibration

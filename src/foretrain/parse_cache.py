@@ -40,16 +40,16 @@ def made_once(name: str, made_of: bytes, make: Callable[[], Any]) -> Any:
     kept = _kept(place, key)
     if kept is not None:
         return kept
-    found = make()
-    _keep(place, key, found)
-    return found
+    value = make()
+    _keep(place, key, value)
+    return value
 
 
 def cache_folder() -> Path | None:
     """Where to keep what can be made again; None where there is no such place."""
-    told = os.environ.get("FORETRAIN_CACHE")
-    if told is not None:
-        return Path(told) if told else None
+    folder = os.environ.get("FORETRAIN_CACHE")
+    if folder is not None:
+        return Path(folder) if folder else None
     try:
         home = Path.home()
         is_there = home.is_dir()

@@ -119,17 +119,17 @@ class Scenario:
 
     def _besides(self) -> dict[str, Any]:
         """What changes an answer and few questions say."""
-        found: dict[str, Any] = {}
+        extras: dict[str, Any] = {}
         if options := changed_options(self.runtime):
-            found["runtime_options"] = options
+            extras["runtime_options"] = options
         if self.workload.data is not None:
-            found["data"] = asdict(self.workload.data)
+            extras["data"] = asdict(self.workload.data)
         if self.stragglers:
-            found["stragglers"] = self.stragglers
+            extras["stragglers"] = self.stragglers
         if self.measured is not None:
-            found["calibration"] = self.measured.name
-            found["calibration_sha256"] = self.measured.digest
-        return found
+            extras["calibration"] = self.measured.name
+            extras["calibration_sha256"] = self.measured.digest
+        return extras
 
 
 _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -139,12 +139,12 @@ _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 def digest(value: Any) -> str:
     """A hash of a value and all values in it."""
     try:
-        found = _KNOWN.get(value)
+        known = _KNOWN.get(value)
     except TypeError:  # not every value can be referred to weakly, or be hashed
         return _hashed(plain(value))
-    if found is None:
-        found = _KNOWN[value] = _hashed(plain(value))
-    return found
+    if known is None:
+        known = _KNOWN[value] = _hashed(plain(value))
+    return known
 
 
 def _hashed(value: Any) -> str:
@@ -188,8 +188,8 @@ def _content(kind: type) -> tuple[str, ...] | None:
     if not is_dataclass(kind):
         return None
     labels = _LABELS.get(kind.__qualname__, ())
-    found = tuple(f.name for f in fields(kind) if f.name not in labels)
-    return (*found, "identity") if kind in (Device, Node) else found
+    names = tuple(f.name for f in fields(kind) if f.name not in labels)
+    return (*names, "identity") if kind in (Device, Node) else names
 
 
 def _uncommon(value: Any) -> Any:

@@ -144,7 +144,7 @@ def _estimated_plan(**more: Any) -> dict[str, Any]:
 
 
 def _explanation() -> dict[str, Any]:
-    told = {
+    properties = {
         **dict.fromkeys(("choice", "value", "sentence"), _TEXT),
         "plan": _nullable("string"),
         "fits": {"type": "boolean"},
@@ -152,7 +152,7 @@ def _explanation() -> dict[str, Any]:
         "lacks_bytes": _NUMBER,
         "grew": {"type": "object", "additionalProperties": _NUMBER},
     }
-    return _object(told, tuple(told))
+    return _object(properties, tuple(properties))
 
 
 def _search() -> dict[str, Any]:

@@ -129,8 +129,8 @@ def search(
         progress: called with the progress of the search.
 
     >>> from foretrain import search
-    >>> found = search("gpt2", on="1 x dgx-h100", batch=32, where="tp<=2, pp=1, vpp=1, cp=1, no offload", top=2)
-    >>> len(found.best), found.rows()[0]["list"], found.best[0].prediction.fits
+    >>> result = search("gpt2", on="1 x dgx-h100", batch=32, where="tp<=2, pp=1, vpp=1, cp=1, no offload", top=2)
+    >>> len(result.best), result.rows()[0]["list"], result.best[0].prediction.fits
     (2, 'best', True)
     """
     _check(objective, top, batch)
@@ -205,13 +205,13 @@ class _Wanted:
         """Plans spread over the front, simulated; fastest first, each with less memory than those before it."""
         known = {row.plan.text for row in result.best}
         rows = [row for row in spread(result.pareto, self.top) if row.plan not in known]
-        found = list(result.best)
+        simulated = list(result.best)
         for number, row in enumerate(rows, 1):
-            found.append(planner.simulate(self.task, row))
+            simulated.append(planner.simulate(self.task, row))
             self._tell(result, number, len(rows))
-        found.sort(key=lambda one: (one.score.step_seconds, _peak(one)))
+        simulated.sort(key=lambda one: (one.score.step_seconds, _peak(one)))
         kept: list[Ranked] = []
-        for one in found:
+        for one in simulated:
             if one.score.fits and (not kept or _peak(one) < _peak(kept[-1])):
                 kept.append(one)
         return tuple(spread(kept, self.top))

@@ -174,14 +174,16 @@ def _prediction(simulated: Simulation) -> Prediction:
     scenario, graph, costs = simulated.scenario, simulated.graph, simulated.costs
     run, step, held = simulated.run, simulated.step_seconds, simulated.memory
     counts = graph.fold.counts
-    found = stalls(graph, costs, run, step)
-    mean = found.mean(counts)
+    by_class = stalls(graph, costs, run, step)
+    mean = by_class.mean(counts)
     stages = range(len(graph.stages))
     by_stage = tuple(
-        type(found)(found.by_class[graph.fold.stage_of == s]).mean(counts[graph.fold.stage_of == s])
+        type(by_class)(by_class.by_class[graph.fold.stage_of == s]).mean(
+            counts[graph.fold.stage_of == s]
+        )
         for s in stages
     )
-    sure = trust(graph, costs, found, known_of(scenario))
+    sure = trust(graph, costs, by_class, known_of(scenario))
     model_flops, peak = _model_flops(scenario), _peak(scenario)
     workload = scenario.workload
     line = timeline(graph, run)

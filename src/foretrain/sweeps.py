@@ -32,11 +32,11 @@ class Point:
     error: Mapping[str, str] | None = None  # kind, message
 
     def __repr__(self) -> str:
-        found = self.prediction
-        if found is None:
+        prediction = self.prediction
+        if prediction is None:
             return f"<Point {self.name}: {(self.error or {}).get('message', '')}>"
-        fits = "fits" if found.fits else "does not fit"
-        return f"<Point {self.name}: {rounded_seconds(found.step_seconds)} per step, {fits}>"
+        fits = "fits" if prediction.fits else "does not fit"
+        return f"<Point {self.name}: {rounded_seconds(prediction.step_seconds)} per step, {fits}>"
 
     def _repr_html_(self) -> str | None:
         return None if self.prediction is None else self.prediction._repr_html_()
@@ -122,8 +122,8 @@ def sweep(
         A point for each combination. An invalid combination, such as a plan that does not match the devices, states the reason.
 
     >>> from foretrain import sweep
-    >>> found = sweep("gpt2", on="1 x dgx-h100", plan="dp8", vary={"batch": [64, 128]})
-    >>> [row["batch"] for row in found.rows()], found.best.values
+    >>> swept = sweep("gpt2", on="1 x dgx-h100", plan="dp8", vary={"batch": [64, 128]})
+    >>> [row["batch"] for row in swept.rows()], swept.best.values
     ([64, 128], {'batch': 128})
     """
     options = question.get("runtime_options") or {}

@@ -33,14 +33,14 @@ def _number(text: str) -> float:
 
 
 def _match(pattern: str, value: object, what: str, example: str) -> re.Match[str]:
-    found = (
+    match = (
         re.fullmatch(pattern, value, re.ASCII)
         if isinstance(value, str) and len(value) <= LONGEST
         else None
     )
-    if found is None:
+    if match is None:
         raise InputError(f"{shown(value)} is not {what}. Write for example {example}.")
-    return found
+    return match
 
 
 def _finite(value: float, given: object, what: str) -> float:
@@ -57,10 +57,10 @@ def parse_bytes(value: float | str) -> float:
     """Bytes from `"80GB"`, `"64GiB"`, `"25 MB"` or a plain number."""
     if isinstance(value, int | float):
         return _finite(value, value, "size")
-    found = _match(_NUMBER + r"([kKMGTPE]i?|)B?", value, "a size in bytes", '"80GB"')
-    prefix = found[2]
+    match = _match(_NUMBER + r"([kKMGTPE]i?|)B?", value, "a size in bytes", '"80GB"')
+    prefix = match[2]
     scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
-    return _finite(_number(found[1]) * scale, value, "size")
+    return _finite(_number(match[1]) * scale, value, "size")
 
 
 def parse_bandwidth(value: float | str) -> float:
@@ -68,10 +68,10 @@ def parse_bandwidth(value: float | str) -> float:
     if isinstance(value, int | float):
         return _finite(value, value, "bandwidth")
     pattern = _NUMBER + r"([kKMGTP]i?|)(b|B|bit)(?:/s|ps)"
-    found = _match(pattern, value, "a bandwidth", '"200Gb/s" or "25GB/s"')
-    prefix = found[2]
+    match = _match(pattern, value, "a bandwidth", '"200Gb/s" or "25GB/s"')
+    prefix = match[2]
     scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
-    rate = _number(found[1]) * scale / (1.0 if found[3] == "B" else 8.0)
+    rate = _number(match[1]) * scale / (1.0 if match[3] == "B" else 8.0)
     return _finite(rate, value, "bandwidth")
 
 
@@ -80,10 +80,10 @@ def parse_seconds(value: float | str) -> float:
     if isinstance(value, int | float):
         return _finite(value, value, "time")
     units = "|".join(sorted((*_SECONDS, *(f"{u}s" for u in _PLURAL)), key=len, reverse=True))
-    found = _match(_NUMBER + f"({units}|)", value, "a time", '"3us", "14d" or "2 weeks"')
-    unit = found[2] or "s"
+    match = _match(_NUMBER + f"({units}|)", value, "a time", '"3us", "14d" or "2 weeks"')
+    unit = match[2] or "s"
     scale = _SECONDS[unit if unit in _SECONDS else unit.removesuffix("s")]
-    return _finite(_number(found[1]) * scale, value, "time")
+    return _finite(_number(match[1]) * scale, value, "time")
 
 
 def parse_flops(value: float | str) -> float:
@@ -91,8 +91,8 @@ def parse_flops(value: float | str) -> float:
     if isinstance(value, int | float):
         return _finite(value, value, "rate")
     pattern = _NUMBER + r"([kKMGTPE]|)FLOP(?:S|/s|s)"
-    found = _match(pattern, value, "a rate", '"312TFLOPS"')
-    return _finite(_number(found[1]) * _PREFIX[found[2]], value, "rate")
+    match = _match(pattern, value, "a rate", '"312TFLOPS"')
+    return _finite(_number(match[1]) * _PREFIX[match[2]], value, "rate")
 
 
 def parse_count(value: float | str, name: str = "") -> int:
@@ -111,9 +111,9 @@ def _count(value: float | str) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool):
         count = value
     else:
-        found = _match(_NUMBER + r"([kKMGT]|)", value, "a count", '"4096" or "4k"')
-        scale = 1024.0 if found[2] in ("k", "K") else _PREFIX[found[2]]
-        count = _number(found[1]) * scale
+        match = _match(_NUMBER + r"([kKMGT]|)", value, "a count", '"4096" or "4k"')
+        scale = 1024.0 if match[2] in ("k", "K") else _PREFIX[match[2]]
+        count = _number(match[1]) * scale
     if isinstance(count, float) and not count.is_integer():
         raise InputError(f"{value!r} is not a whole number.")
     if abs(count) > MOST_COUNT:
@@ -125,22 +125,22 @@ def parse_batch(value: float | str) -> tuple[int, Literal["samples", "tokens"]]:
     """A global batch: `"512"` samples, `"4Mtok"` or `"4M tokens"` tokens."""
     if not isinstance(value, str):
         return parse_count(value, "batch"), "samples"
-    found = _match(
+    match = _match(
         r"(?P<count>.*?)\s*(?P<unit>tokens?|tok|samples?|sequences?|)",
         value,
         "a batch",
         '"512" samples or "4M tokens"',
     )
-    unit = found["unit"]
-    return parse_count(found["count"], "batch"), "tokens" if unit.startswith("tok") else "samples"
+    unit = match["unit"]
+    return parse_count(match["count"], "batch"), "tokens" if unit.startswith("tok") else "samples"
 
 
 def parse_amount(value: float | str) -> float:
     """How many tokens, samples or steps: `"15T"`, `"300B"`, `"1.5M"`, `"1e12"`; here `k` is a thousand."""
     if isinstance(value, int | float):
         return _finite(value, value, "number")
-    found = _match(_NUMBER + r"([kKMGBT]|)", value.strip(), "an amount", '"15T" or "1e12"')
-    return _number(found[1]) * _PREFIX["G" if found[2] == "B" else found[2]]
+    match = _match(_NUMBER + r"([kKMGBT]|)", value.strip(), "an amount", '"15T" or "1e12"')
+    return _number(match[1]) * _PREFIX["G" if match[2] == "B" else match[2]]
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:

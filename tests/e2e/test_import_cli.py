@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from support.traces import training
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.cli import run
-from foretrain.testing.traces import training
 
 NCCL = """# Collective test starting: all_reduce_perf
 # Rank  0 Group  0 Pid 1 on a device  0 [0x01] H100

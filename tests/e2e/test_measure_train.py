@@ -125,15 +125,15 @@ def test_mistakes_are_the_users_to_mend(tmp_path: Path) -> None:
 
 
 def test_a_small_study() -> None:
-    from foretrain.measurement.study import LAW, measure_study
-    from foretrain.measurement.study_networks import Net
     from foretrain.report import render
-    from foretrain.report.measured_study import study_document
+    from studies.stall_scaling.networks import Net
+    from studies.stall_scaling.page import study_document
+    from studies.stall_scaling.study import LAW, measure_study
 
     family = (Net(1, 8), Net(6, 8), Net(1, 64), Net(6, 8, is_normed=False))
-    found = measure_study(family, steps=5, repeats=1, batch=1)
-    assert len(found["rows"]) == len(family)
-    assert all(row["together_seconds"] > 0 for row in found["rows"])
-    assert all(row["predicted_stall_seconds"] > 0 for row in found["rows"])
-    assert all(found["law"][name] >= 0 for name in LAW)
-    assert "<svg" in str(render(study_document(found), "html"))
+    study = measure_study(family, steps=5, repeats=1, batch=1)
+    assert len(study["rows"]) == len(family)
+    assert all(row["together_seconds"] > 0 for row in study["rows"])
+    assert all(row["predicted_stall_seconds"] > 0 for row in study["rows"])
+    assert all(study["law"][name] >= 0 for name in LAW)
+    assert "<svg" in str(render(study_document(study), "html"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.traces import Written, training
 
 from foretrain.adapters.read.elements import Elements, cut
 from foretrain.adapters.read.kineto import read_trace
@@ -17,7 +18,6 @@ from foretrain.adapters.read.nccl_tests import read_nccl_tests
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
 from foretrain.measurement.traces import analyse
-from foretrain.testing.traces import Written, training
 
 LENGTH = 60  # microseconds of a drawn trace
 interval = st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(sorted)

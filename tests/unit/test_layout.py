@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretrain.report.document import Document, Table
-from foretrain.report.text import Grid, Line, Sheet, cells, drawn, lines, sheet, wrapped
+from foretrain.report.text import Grid, Line, Sheet, cells, laid_out, lines, sheet, wrapped
 
 PLAN = "tp8 pp16 dp8 zero1 sp recompute=selective micro=1"
 INSTANCE = "16 x aws:p6-b200.48xlarge"
@@ -15,7 +15,7 @@ INSTANCE = "16 x aws:p6-b200.48xlarge"
 
 def shown(grid: Grid, width: int, whole: tuple[str, ...] = ()) -> list[str]:
     """The lines of a table, as indented as a page has them."""
-    text = drawn(Sheet((("", ""),), blocks=(("", (grid,)),), whole=whole), width)
+    text = laid_out(Sheet((("", ""),), blocks=(("", (grid,)),), whole=whole), width)
     return text.splitlines()[3:]
 
 
@@ -148,6 +148,6 @@ def test_documents_keep_their_names(width: int) -> None:
     document = Document(
         f"{INSTANCE} trains it with {PLAN}", dict, lambda: (table,), whole=(INSTANCE, PLAN)
     )
-    text = drawn(sheet(document), width)
+    text = laid_out(sheet(document), width)
     assert text.count(INSTANCE) == 3
     assert text.count(PLAN) == 3

@@ -170,7 +170,7 @@ def test_a_script_by_itself_keeps_its_loader(monkeypatch: pytest.MonkeyPatch) ->
 def ordered(monkeypatch: pytest.MonkeyPatch, folder: Path, *runs: str, **more: Any) -> Path:
     orders = RunSpec(runs, str(folder), **{"steps": 4, "warmup": 2, **more})
     monkeypatch.setenv(ORDERS, orders.to_environment())
-    return folder / "told.json"
+    return folder / "report.json"
 
 
 class Loader:
@@ -277,7 +277,7 @@ for number in watch([1, 2, 3] * 9):
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "told.json").read_text("utf-8"))
+    told = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [one["run"] for one in told] == ["T0", "T3", "P"]
 
 

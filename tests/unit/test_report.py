@@ -219,7 +219,7 @@ def test_markup_in_names_is_shown_not_obeyed() -> None:
 
 
 def test_quiet_is_one_line(prediction: Prediction) -> None:
-    assert text.drawn(text.sheet(document_of(prediction), -1), 200).count("\n") == 1
+    assert text.laid_out(text.sheet(document_of(prediction), -1), 200).count("\n") == 1
 
 
 @pytest.mark.parametrize("width", [1, 10, 36, 72, 100, 400])
@@ -229,7 +229,7 @@ def test_a_terminal_shows_what_a_pipe_gets(prediction: Prediction, width: int) -
         shown = text.sheet(document_of(sample), 1)
         terminal.show(shown, out)
         lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        assert [line.rstrip() for line in lines] == text.drawn(shown, width).splitlines()
+        assert [line.rstrip() for line in lines] == text.laid_out(shown, width).splitlines()
 
 
 @pytest.mark.parametrize("wish", ["FORCE_COLOR", "TTY_COMPATIBLE"])

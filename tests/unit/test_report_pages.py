@@ -32,7 +32,7 @@ from foretrain.report.graph import (
     stream_tasks,
     task_name,
 )
-from foretrain.report.text import drawn, sheet
+from foretrain.report.text import laid_out, sheet
 from foretrain.report.validation import validation_document
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
@@ -67,7 +67,7 @@ def test_json_is_strict() -> None:
 
 @pytest.mark.parametrize(("detail", "said"), [(-1, False), (0, False), (1, True)])
 def test_detail_decides_what_is_shown(detail: int, said: bool) -> None:
-    text = drawn(sheet(_document(), detail), 80)
+    text = laid_out(sheet(_document(), detail), 80)
     assert ("secret" in text) is said
     assert ("Table" in text) is (detail >= 0)
 
@@ -77,7 +77,7 @@ def test_a_headline_makes_no_sections() -> None:
         raise AssertionError("made for nothing")
 
     document = Document("Headline", dict, fail)
-    assert drawn(sheet(document, -1), 80) == "Headline\n"
+    assert laid_out(sheet(document, -1), 80) == "Headline\n"
     assert render(document, "json") == "{}\n"
 
 

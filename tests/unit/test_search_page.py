@@ -18,7 +18,7 @@ from foretrain.report import chart, document_of, render
 from foretrain.report.document import Axis, Chart, ChartPoint
 from foretrain.report.json import dumps
 from foretrain.report.search import front, headline, search_document
-from foretrain.report.text import drawn, sheet
+from foretrain.report.text import laid_out, sheet
 from foretrain.searching import SearchResult, search
 
 FEW = "vpp=1, cp=1, no offload, schedule=1f1b|zb-h1, zero<=1"
@@ -39,7 +39,7 @@ def nothing() -> SearchResult:
 
 
 def shown(found: SearchResult, detail: int = 0, width: int = 100) -> str:
-    return drawn(sheet(document_of(found), detail), width)
+    return laid_out(sheet(document_of(found), detail), width)
 
 
 # --- the document -----------------------------------------------------------------------------------

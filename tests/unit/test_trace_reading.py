@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.traces import Written, training
 
 from foretrain.adapters.read import stream
 from foretrain.adapters.read.elements import Elements, cut
 from foretrain.adapters.read.kineto import KERNEL, MARK, OP, RUNTIME, read_trace
 from foretrain.adapters.read.stream import Pieces
 from foretrain.errors import FileError
-from foretrain.testing.traces import Written, training
 
 
 def small() -> Written:

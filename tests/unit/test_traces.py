@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.traces import Written, training
 
 from foretrain.adapters.read.kineto import read_trace
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
 from foretrain.measurement.trace_records import trace_measurements
 from foretrain.measurement.traces import TraceReport, analyse
-from foretrain.testing.traces import Written, training
 
 US = 1e-6
 

@@ -8,10 +8,9 @@ import pytest
 
 from foretrain.cases import predict_case
 from foretrain.report.validation import validation_document
-from foretrain.validation.cases import report
+from foretrain.validation.cases import blind, report
 from foretrain.validation.figures import Scored, figures, row_document
 from foretrain.validation.memory import GIB, by_rank, meaning_of
-from foretrain.validation.steps import blind
 
 
 def case(**measured: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from foretrain.report import chart, document_of, render, save
-from foretrain.report.text import drawn, sheet
+from foretrain.report.text import laid_out, sheet
 from foretrain.report.validation import chart as cases_of
 from foretrain.validation import ValidationReport
 
@@ -52,7 +52,7 @@ def found(name: str = "bigscience_bloom", rows: int = 3) -> ValidationReport:
 
 
 def shown(detail: int = 0) -> str:
-    return drawn(sheet(document_of(found()), detail), 80)
+    return laid_out(sheet(document_of(found()), detail), 80)
 
 
 def test_tables_fit_eighty_columns_without_broken_names() -> None:

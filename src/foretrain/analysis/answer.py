@@ -19,7 +19,7 @@ class Answer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The document: plain values that JSON can hold, in SI units."""
 
-    def _told(self) -> dict[str, Any]:
+    def _report_data(self) -> dict[str, Any]:
         """What its report holds, for an answer that has no other document."""
         return dict(_report("document_of")(self).data)
 

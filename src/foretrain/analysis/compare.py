@@ -105,10 +105,10 @@ def compare(
     >>> from foretrain import compare, predict
     >>> asked = dict(on="1 x dgx-h100", batch=64, seq=2048, runtime="megatron")
     >>> a, b = (predict("gpt2", plan=plan, **asked) for plan in ("dp8", "tp4 dp2"))
-    >>> found = compare(a, b)
-    >>> found.per, found.changed["plan"]
+    >>> comparison = compare(a, b)
+    >>> comparison.per, comparison.changed["plan"]
     ('step', ('dp8', 'tp4 dp2 sp'))
-    >>> abs(sum(row.delta for row in found.causes) - (b.step_seconds - a.step_seconds)) < 1e-9
+    >>> abs(sum(row.delta for row in comparison.causes) - (b.step_seconds - a.step_seconds)) < 1e-9
     True
     """
     pair = _document(a, "A"), _document(b, "B")
@@ -192,8 +192,8 @@ def _remarks(
         yield f"Not comparable: {a} and {b} have no common unit of work, such as tokens."
         return
     shown = [name for name in work if name != "parameters" or "model" not in work]
-    told = ", ".join(f"{name} {_said(changed[name])}" for name in shown)
-    yield f"The work differs ({told}), so times are per {per}."
+    changes = ", ".join(f"{name} {_said(changed[name])}" for name in shown)
+    yield f"The work differs ({changes}), so times are per {per}."
     if "model" in work or "parameters" in work:
         unit = per.rpartition(" ")[2].removesuffix("s")
         yield f"A {unit} is not the same amount of work for both models."
@@ -230,14 +230,14 @@ def _said(pair: tuple[Any, Any]) -> str:
 def _causes(
     pair: Sequence[Mapping[str, Any]], amounts: tuple[float, float]
 ) -> Iterator[Difference]:
-    found = []
+    rows = []
     for name in STALLS:
         a, b = (
             float(d["stalls"].get(name, 0.0)) / many for d, many in zip(pair, amounts, strict=True)
         )
         if a or b:
-            found.append(Difference("cause", name, "s", a, b))
-    yield from sorted(found, key=lambda row: -abs(row.delta or 0.0))
+            rows.append(Difference("cause", name, "s", a, b))
+    yield from sorted(rows, key=lambda row: -abs(row.delta or 0.0))
 
 
 def _figures(
@@ -302,10 +302,10 @@ def _verdict(time: Difference, causes: Sequence[Difference], per: str) -> str:
 def _moves(rows: Sequence[Difference]) -> str:
     """`bubble shrank by 9 s and host by 1 s`: those that matter, all of one sign."""
     whole = sum(abs(row.delta or 0.0) for row in rows)
-    told = [r for r in rows if abs(r.delta or 0.0) >= _WORTH_NAMING * whole][:_MOST_NAMED]
-    if not told:
+    largest = [r for r in rows if abs(r.delta or 0.0) >= _WORTH_NAMING * whole][:_MOST_NAMED]
+    if not largest:
         return ""
-    moved = "grew" if (told[0].delta or 0.0) > 0 else "shrank"
-    parts = [f"{row.name} by {rounded_seconds(abs(row.delta or 0.0))}" for row in told]
+    moved = "grew" if (largest[0].delta or 0.0) > 0 else "shrank"
+    parts = [f"{row.name} by {rounded_seconds(abs(row.delta or 0.0))}" for row in largest]
     parts[0] = parts[0].replace(" by ", f" {moved} by ", 1)
     return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]

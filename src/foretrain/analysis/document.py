@@ -31,8 +31,8 @@ def expect_prediction(document: Any, where: str) -> Mapping[str, Any]:
             "… -o FILE.json':",
             faults=faults,
         )
-    found: Mapping[str, Any] = document
-    return found
+    prediction: Mapping[str, Any] = document
+    return prediction
 
 
 def _contradictions(document: Mapping[str, Any]) -> list[str]:
@@ -142,7 +142,7 @@ def _job() -> dict[str, Any]:
         **dict.fromkeys(("mtbf_hours", "checkpoint_every_seconds"), figure),
         **dict.fromkeys(("checkpoint_seconds", "restart_seconds"), _AMOUNT),
     }
-    told = {
+    properties = {
         "asked": _TEXT,
         "samples": _AMOUNT,
         "tokens": figure,
@@ -154,7 +154,7 @@ def _job() -> dict[str, Any]:
         **dict.fromkeys(("usd", "usd_per_device_hour", "energy_kwh", "pue"), figure),
         "goodput": _object(goodput, tuple(goodput)),
     }
-    return _object(told, tuple(told))
+    return _object(properties, tuple(properties))
 
 
 def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -29,8 +29,8 @@ _MOST_RATIO = 36.0
 @cache
 def figures() -> dict[str, Any]:
     """What is taken where nobody says better, with sources."""
-    found: dict[str, Any] = load_own_yaml(Path(__file__).with_name("goodput.yaml"))
-    return found
+    rows: dict[str, Any] = load_own_yaml(Path(__file__).with_name("goodput.yaml"))
+    return rows
 
 
 def figure(group: str, name: str) -> float:

@@ -171,30 +171,30 @@ def _positive(name: str, given: float | str | None, faults: list[str]) -> float 
 def job_terms(words: JobWords, workload: Workload) -> JobTerms:
     """Resolve what is said of a job; everything that is wrong with it is told at once."""
     faults: list[str] = []
-    told: Mapping[str, Any] = {name: value for name, value in words.items() if value is not None}
-    size = _dataset(told, workload, faults)
+    given: Mapping[str, Any] = {name: value for name, value in words.items() if value is not None}
+    size = _dataset(given, workload, faults)
     length = None
-    if any(name in told for name in AMOUNTS):
+    if any(name in given for name in AMOUNTS):
         remedy = "specify dataset_samples or dataset_tokens (--dataset-samples, --dataset-tokens)"
-        has_size = "dataset_samples" in told or "dataset_tokens" in told
+        has_size = "dataset_samples" in given or "dataset_tokens" in given
         known = size if size is not None or not has_size else 1.0  # its own fault is told already
-        length = length_of(told, workload, workload.global_batch, known, faults, remedy)
+        length = length_of(given, workload, workload.global_batch, known, faults, remedy)
         faults += [
             f"{name}: has no effect without epochs (--epochs); the length is in other units."
             for name in ("dataset_samples", "dataset_tokens")
-            if name in told and "epochs" not in told
+            if name in given and "epochs" not in given
         ]
     else:
         faults += [
             f"{name}: has no effect without a job length; specify tokens, samples, steps or epochs."
             for name in ("dataset_samples", "dataset_tokens", "pue", *_RISKS)
-            if name in told
+            if name in given
         ]
-    price = _price(told.get("usd_per_hour"), faults)
-    pue = _positive("pue", told.get("pue"), faults)
+    price = _price(given.get("usd_per_hour"), faults)
+    pue = _positive("pue", given.get("pue"), faults)
     if pue is not None and not 1.0 <= pue <= MOST_PUE:
-        faults.append(f"pue: {told['pue']} must be between 1 and {MOST_PUE:g}.")
-    risks = {name: _quantity(name, told.get(name), faults) for name in _RISKS}
+        faults.append(f"pue: {given['pue']} must be between 1 and {MOST_PUE:g}.")
+    risks = {name: _quantity(name, given.get(name), faults) for name in _RISKS}
     if faults:
         raise InputError("invalid job:", faults=faults)
     mtbf = None if risks["mtbf"] is None else risks["mtbf"] / HOUR
@@ -220,11 +220,11 @@ def _quantity(name: str, given: float | str | None, faults: list[str]) -> float 
     return value
 
 
-def _dataset(told: Mapping[str, Any], workload: Workload, faults: list[str]) -> float | None:
+def _dataset(given: Mapping[str, Any], workload: Workload, faults: list[str]) -> float | None:
     """Samples of a dataset."""
-    samples = _positive("dataset_samples", told.get("dataset_samples"), faults)
-    tokens = _positive("dataset_tokens", told.get("dataset_tokens"), faults)
-    if "dataset_samples" in told and "dataset_tokens" in told:
+    samples = _positive("dataset_samples", given.get("dataset_samples"), faults)
+    tokens = _positive("dataset_tokens", given.get("dataset_tokens"), faults)
+    if "dataset_samples" in given and "dataset_tokens" in given:
         faults.append("dataset_samples and dataset_tokens are mutually exclusive.")
     if tokens is None:
         return samples

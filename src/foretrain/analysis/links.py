@@ -51,14 +51,14 @@ def link_use(
     busy = traffic.busy * pairs.times[traffic.pair]
     load = np.bincount(traffic.link, busy, len(routes.capacity))
     order = np.argsort(-load / routes.capacity, kind="stable")
-    found = []
+    rows = []
     for rank, k in enumerate(order[:limit].tolist()):
         if load[k] <= 0:
             break
         mine = traffic.on(k)
         sent, received = _stages(graph, pairs, mine)
         called = name(int(routes.example[k]))
-        found.append(
+        rows.append(
             LinkUse(
                 name=called,
                 is_network=bool(routes.on_network[k]),
@@ -73,7 +73,7 @@ def link_use(
                 flows=_flows(graph, pairs, mine) if rank < MOST_WITH_FLOWS else None,
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def link_kind(name: str) -> str:
@@ -224,10 +224,10 @@ def _stages(
     for item, rank_class, amount in zip(mine.item.tolist(), classes, moved, strict=True):
         group = _work(graph.items[item]).group
         which = graph.fold.group_class(group, rank_class)
-        found = ends.get((group, which))
-        if found is None:
-            found = ends[group, which] = _ends(graph.fold, group, which)
-        for total, stages in zip((sent, received), found, strict=True):
+        both = ends.get((group, which))
+        if both is None:
+            both = ends[group, which] = _ends(graph.fold, group, which)
+        for total, stages in zip((sent, received), both, strict=True):
             for stage in stages:
                 total[stage] = total.get(stage, 0.0) + amount
     return _ranked(sent), _ranked(received)
@@ -235,12 +235,12 @@ def _stages(
 
 def _ends(fold: Fold, group: Communicator, group_class: int) -> tuple[set[int], set[int]]:
     """Stages of those that send and of those that receive."""
-    found = fold.groups[group]
+    folded = fold.groups[group]
     if group.kind == "shift":
-        ranks = found.groups[found.examples[group_class]]
+        ranks = folded.groups[folded.examples[group_class]]
         sender, receiver = fold.stage_of[fold.rank_class[ranks]].tolist()
         return {sender}, {receiver}
-    stages = {int(fold.stage_of[c]) for c in found.members[group_class]}
+    stages = {int(fold.stage_of[c]) for c in folded.members[group_class]}
     return stages, stages
 
 

@@ -54,10 +54,10 @@ NEARLY_FULL = 0.95
 """share of a device from which allocators are known to give back what they hold and ask for it again"""
 
 
-def notes(found: Memory) -> tuple[str, ...]:
+def notes(memory: Memory) -> tuple[str, ...]:
     """What a step that fits barely may cost besides: measured runs are too few to put a time on it."""
-    share = found.total_bytes / found.capacity_bytes
-    if share <= NEARLY_FULL or not found.fits:
+    share = memory.total_bytes / memory.capacity_bytes
+    if share <= NEARLY_FULL or not memory.fits:
         return ()
     return (
         f"memory is {100 * share:.0f} % full: an allocator this close to the limit frees "
@@ -96,11 +96,13 @@ def _stage(
         gradients[: _first_release(change) + 1] = 0.0
     worst = int(np.argmax((1.0 + loose) * alive + gradients)) if len(alive) else -1
     activations = float(alive[worst]) if worst >= 0 else 0.0
-    made = float(gradients[worst]) if worst >= 0 else static.gradients
-    if made + (1.0 + loose) * activations < static.gradients:  # all are made, nothing else is left
-        activations, made = 0.0, static.gradients
+    reduced = float(gradients[worst]) if worst >= 0 else static.gradients
+    if (
+        reduced + (1.0 + loose) * activations < static.gradients
+    ):  # all are made, nothing else is left
+        activations, reduced = 0.0, static.gradients
     slack = loose * activations
-    sizes = (static.weights, made, static.optimizer, activations, static.buffers + slack)
+    sizes = (static.weights, reduced, static.optimizer, activations, static.buffers + slack)
     kinds = dict(zip(MEMORY_KINDS, sizes, strict=True))
     peak = sum(sizes)
     return StageMemory(stage, peak, kinds, _moment(graph, tasks, worst), peak - slack)

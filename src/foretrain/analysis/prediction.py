@@ -261,12 +261,12 @@ class Lazy(Sequence[T]):
 
     def __init__(self, make: Callable[[], Sequence[T]]) -> None:
         self._make = make
-        self._made: Sequence[T] | None = None
+        self._value: Sequence[T] | None = None
 
     def _items(self) -> Sequence[T]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self._value is None:
+            self._value = self._make()
+        return self._value
 
     def __len__(self) -> int:
         return len(self._items())

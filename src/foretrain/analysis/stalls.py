@@ -161,9 +161,9 @@ def _without_launches(graph: ExecutionGraph, run: Run, task: Ints) -> tuple[Floa
     order = np.lexsort((-before, run.end[before], after))
     before, after = before[order], after[order]
     last = np.searchsorted(after, task, side="right") - 1
-    found = (last >= 0) & (after[np.maximum(last, 0)] == task) if len(after) else last >= 0
-    other = np.where(found, before[last], -1) if len(after) else last
-    return np.where(found, run.end[other], 0.0), other
+    has_other = (last >= 0) & (after[np.maximum(last, 0)] == task) if len(after) else last >= 0
+    other = np.where(has_other, before[last], -1) if len(after) else last
+    return np.where(has_other, run.end[other], 0.0), other
 
 
 def _waits(graph: ExecutionGraph) -> tuple[Ints, Ints]:
@@ -212,8 +212,8 @@ def _follow(
 
 def _contains(ordered: Ints, values: Ints) -> Bools:
     """Whether each value is in an ascending array."""
-    found = np.searchsorted(ordered, values)
-    hit: Bools = ordered[np.minimum(found, len(ordered) - 1)] == values
+    place = np.searchsorted(ordered, values)
+    hit: Bools = ordered[np.minimum(place, len(ordered) - 1)] == values
     return hit
 
 

@@ -77,7 +77,7 @@ def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]
     told as one, and of very long paths the middle is summed up."""
     if not len(timeline):
         return ()
-    told: list[tuple[float, float, int, str]] = []  # fields of steps
+    steps: list[tuple[float, float, int, str]] = []  # fields of steps
     starts, ends = timeline.start.tolist(), timeline.end.tolist()
     stages, causes = timeline.stage.tolist(), timeline.waited_for.tolist()
     names = _Names(timeline)
@@ -86,17 +86,21 @@ def critical_path(timeline: Timeline, limit: int = 4000) -> tuple[PathStep, ...]
         start, end = starts[task], ends[task]
         if end > start:
             stage, what = stages[task], names.of(task)
-            if told and told[-1][2] == stage and told[-1][3] == what:
-                told[-1] = (start, told[-1][1], stage, what)
+            if steps and steps[-1][2] == stage and steps[-1][3] == what:
+                steps[-1] = (start, steps[-1][1], stage, what)
             else:
-                told.append((start, end, stage, what))
+                steps.append((start, end, stage, what))
         task = causes[task]
-    told.reverse()
-    if len(told) > limit:
-        head, middle, tail = told[: limit // 2], told[limit // 2 : -limit // 2], told[-limit // 2 :]
+    steps.reverse()
+    if len(steps) > limit:
+        head, middle, tail = (
+            steps[: limit // 2],
+            steps[limit // 2 : -limit // 2],
+            steps[-limit // 2 :],
+        )
         what = f"{len(middle):,} steps in between"
-        told = [*head, (middle[0][0], middle[-1][1], middle[0][2], what), *tail]
-    return tuple(PathStep(*fields) for fields in told)
+        steps = [*head, (middle[0][0], middle[-1][1], middle[0][2], what), *tail]
+    return tuple(PathStep(*fields) for fields in steps)
 
 
 class _Names:

@@ -70,8 +70,12 @@ class Trust:
     def spread(self) -> float:
         """Standard deviation of the logarithm of the step."""
         scale = scales()
-        found = {**self.parts, **self.terms, **{term_of(n, scale): 1.0 for n in self.named.items()}}
-        return sqrt(sum((scale.get(name, 0.0) * value) ** 2 for name, value in found.items()))
+        shares = {
+            **self.parts,
+            **self.terms,
+            **{term_of(n, scale): 1.0 for n in self.named.items()},
+        }
+        return sqrt(sum((scale.get(name, 0.0) * value) ** 2 for name, value in shares.items()))
 
     def interval(self, step_seconds: float) -> tuple[float, float]:
         """What the step lies in with a probability of 80 %."""
@@ -89,8 +93,8 @@ def term_of(named: tuple[str, str], scale: Iterable[str]) -> str:
 @cache
 def _fitted() -> Mapping[str, Any]:
     path = Path(cost.__file__).parent / "calibration" / "uncertainty.yaml"
-    found: Mapping[str, Any] = load_own_yaml(path)
-    return found
+    table: Mapping[str, Any] = load_own_yaml(path)
+    return table
 
 
 def memory_spread(runtime: str, is_runtime_known: bool = True) -> float:

@@ -88,21 +88,21 @@ def _of_groups(options: Options, taken: Split, replicas: int) -> Iterator[str]:
     groups = _stated(options, switches.REPLICAS)
     hybrid = options.get("hsdp") is True
     if taken.zero == 0:
-        for found in (over if size else None, groups if copies else None):
-            if found is not None and found[1] not in (1, replicas):
-                yield f"{found[0]} = {found[1]} has no effect: ZeRO 0 shards nothing."
+        for option in (over if size else None, groups if copies else None):
+            if option is not None and option[1] not in (1, replicas):
+                yield f"{option[0]} = {option[1]} has no effect: ZeRO 0 shards nothing."
         return
     if size is not None and over is not None and size > replicas:
         yield f"{over[0]} = {size} exceeds the {replicas} replicas; all of them share the shards."
     elif size is not None and copies is not None and size * copies != replicas:
-        told = f"{_path_of(over)} = {size} x {_path_of(groups)} = {copies}"
-        yield f"{told} contradicts the {replicas} replicas; the shard size is used."
+        conflict = f"{_path_of(over)} = {size} x {_path_of(groups)} = {copies}"
+        yield f"{conflict} contradicts the {replicas} replicas; the shard size is used."
     elif size is None and copies is not None and replicas % copies:
         yield f"{_path_of(groups)} = {copies} does not divide the {replicas} replicas; ignored."
     is_full = named is not None and not named[1] and named[0] > 0
     if is_full and strategy is not None and (taken.shard is not None or hybrid):
-        told = f"{strategy[0]} = {strategy[1]} shards over all replicas"
-        yield f"{told}, but another option names groups of them; groups of {taken.shard} are used."
+        conflict = f"{strategy[0]} = {strategy[1]} shards over all replicas"
+        yield f"{conflict}, but another option names groups of them; groups of {taken.shard} are used."
 
 
 def of_recompute(
@@ -131,31 +131,33 @@ def of_recompute(
 
 
 def of_layers(options: Options, taken: Sequence[int] | None) -> Iterator[str]:
-    drawn = options.get(switches.LAYOUT)
-    if drawn is None or not options.get("layers_per_stage"):
+    layout = options.get(switches.LAYOUT)
+    if layout is None or not options.get("layers_per_stage"):
         return
-    if switches.layers_from({switches.LAYOUT: drawn}) != taken:
-        told = f"{_path('layers_per_stage')} and {_path(switches.LAYOUT)}"
-        yield f"{told} contradict each other; layers_per_stage is used."
+    if switches.layers_from({switches.LAYOUT: layout}) != taken:
+        both = f"{_path('layers_per_stage')} and {_path(switches.LAYOUT)}"
+        yield f"{both} contradict each other; layers_per_stage is used."
 
 
 def of_batch(
     options: Options, total: int, micro: int | None, replicas: int, *, is_open: bool
 ) -> Iterator[str]:
     """`micro` as the case says or implies it."""
-    found = _stated(options, switches.ACCUMULATED)
+    option = _stated(options, switches.ACCUMULATED)
     passes = switches.accumulated(options)
-    if found is None or passes is None:
+    if option is None or passes is None:
         return
-    path = found[0]
+    path = option[0]
     if micro is None:
-        told = f"{path} = {passes} does not divide batch.global = {total} over {replicas} replicas"
-        yield f"{told}; the micro-batch is chosen instead."
+        conflict = (
+            f"{path} = {passes} does not divide batch.global = {total} over {replicas} replicas"
+        )
+        yield f"{conflict}; the micro-batch is chosen instead."
     elif total != micro * replicas * passes and is_open:
         yield f"{path} = {passes} is ignored: batch.global and batch.micro decide, whatever the plan."
     elif total != micro * replicas * passes:
-        told = f"{path} = {passes} contradicts batch.global = {total} and batch.micro = {micro}"
-        yield f"{told} over {replicas} replicas; batch.global and batch.micro are used."
+        conflict = f"{path} = {passes} contradicts batch.global = {total} and batch.micro = {micro}"
+        yield f"{conflict} over {replicas} replicas; batch.global and batch.micro are used."
 
 
 def of_precision(options: Options, stated: str | None) -> dict[str, str]:
@@ -164,13 +166,13 @@ def of_precision(options: Options, stated: str | None) -> dict[str, str]:
         wanted = None if stated is None else precision(stated).name
     except InputError:
         return {}  # told where it is read
-    told = {}
+    conflicts = {}
     for key in OF_PRECISION:
         named = _format(options.get(key))
         if named is not None and wanted is not None and named != wanted:
             one = f"{_path(key)} = {shown(options[key])}"
-            told[key] = f"{one} contradicts precision = {stated}; precision is used."
-    return told
+            conflicts[key] = f"{one} contradicts precision = {stated}; precision is used."
+    return conflicts
 
 
 def _format(value: Any) -> str | None:
@@ -181,8 +183,8 @@ def _format(value: Any) -> str | None:
         return precision(str(value)).name
     except InputError:
         words = re.split(r"[^a-z0-9]+", str(value).lower())
-        found = [_FORMATS[word] for word in words if word in _FORMATS]
-        return next((name for name in found if name != "fp8"), found[0] if found else None)
+        formats = [_FORMATS[word] for word in words if word in _FORMATS]
+        return next((name for name in formats if name != "fp8"), formats[0] if formats else None)
 
 
 def _named(statements: Sequence[_Statement], taken: str) -> Iterator[str]:
@@ -200,13 +202,13 @@ def _folded(keys: Sequence[str], value: Any) -> object:
 
 
 def _stated(options: Options, keys: Sequence[str]) -> tuple[str, Any] | None:
-    found = (key for key in keys if options.get(key) not in (None, -1))
-    return next(((_path(key), options[key]) for key in found), None)
+    stated = (key for key in keys if options.get(key) not in (None, -1))
+    return next(((_path(key), options[key]) for key in stated), None)
 
 
 def _path(key: str) -> str:
     return f"runtime_options.{key}"
 
 
-def _path_of(found: tuple[str, Any] | None) -> str:
-    return "" if found is None else found[0]
+def _path_of(option: tuple[str, Any] | None) -> str:
+    return "" if option is None else option[0]

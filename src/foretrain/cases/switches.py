@@ -189,30 +189,30 @@ def layers_from(options: Options) -> tuple[int, ...] | None:
     counted = options.get("layers_per_stage")
     if counted:
         return tuple(counted)
-    drawn = options.get(LAYOUT)
-    if drawn is None:
+    layout = options.get(LAYOUT)
+    if layout is None:
         return None
-    parts = _unfolded(str(drawn)).split("|")
+    parts = _unfolded(str(layout)).split("|")
     if not all(re.fullmatch(r"E?t*m*L?", part) for part in parts):
         raise PlanError(
-            f"{LAYOUT}: {drawn!r} must consist of E (embedding), t (layer), m (multi-token "
+            f"{LAYOUT}: {layout!r} must consist of E (embedding), t (layer), m (multi-token "
             "prediction module) and L (head), with parts separated by | and repetition as t*4 "
             "or (tt|)*3."
         )
     return tuple(part.count("t") for part in parts)
 
 
-def _unfolded(drawn: str) -> str:
+def _unfolded(layout: str) -> str:
     """`Et*2|(t|)*2L` as `Ett|t|t|L` (Megatron Core, pipeline_parallel_layer_layout.py)."""
-    text, before = re.sub(r"[\s,]", "", drawn), ""
+    text, before = re.sub(r"[\s,]", "", layout), ""
     while text != before and len(text) <= LONGEST_LAYOUT:
         before = text
         text = re.sub(r"(?:\(([^()]*)\)|([Etm]))\*(\d{1,4})", _repeated, text, count=1)
     return text
 
 
-def _repeated(found: re.Match[str]) -> str:
-    return (found[1] or found[2]) * int(found[3])
+def _repeated(match: re.Match[str]) -> str:
+    return (match[1] or match[2]) * int(match[3])
 
 
 def accumulated(options: Options) -> int | None:
@@ -222,8 +222,8 @@ def accumulated(options: Options) -> int | None:
 
 def _modules(options: Options, ops: frozenset[str]) -> str | None:
     named = [op for name in _listed(options.get(MODULES)) for op in _MODULES.get(name, ())]
-    found = [op for op in dict.fromkeys(named) if op in ops]
-    return ",".join(found) or None
+    recomputed = [op for op in dict.fromkeys(named) if op in ops]
+    return ",".join(recomputed) or None
 
 
 def _of_stages(options: Options) -> str | None:

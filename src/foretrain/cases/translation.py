@@ -130,8 +130,8 @@ class _Translation:
         self.warnings.append(line)
 
     def _placed(self) -> dict[str, Any]:
-        found = {"placement": self.options.get("placement"), "devices": self.case.get("devices")}
-        return {key: value for key, value in found.items() if value is not None}
+        given = {"placement": self.options.get("placement"), "devices": self.case.get("devices")}
+        return {key: value for key, value in given.items() if value is not None}
 
     # --- plan words -------------------------------------------------------------------------------------
 
@@ -207,9 +207,9 @@ class _Translation:
         if not stated:
             return None
         word = _letters(stated)
-        found = _SCHEDULES.get(word)
-        if found is not None and not (found == "zb-h1" and chunks > 1):
-            return found
+        schedule = _SCHEDULES.get(word)
+        if schedule is not None and not (schedule == "zb-h1" and chunks > 1):
+            return schedule
         near = "interleaved" if chunks > 1 else _STAND_INS.get(word, "1f1b")
         self._unknown(f"{path}: {stated!r} is unknown; falling back to {near}.")
         return near

@@ -53,11 +53,11 @@ def app_with(names: Iterable[str]) -> typer.Typer:
     )
     app.callback()(top)
     for name in names:
-        found = named(f"foretrain.cli.{COMMANDS[name]}")
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
+        target = named(f"foretrain.cli.{COMMANDS[name]}")
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name)
         else:
-            command(app, found, name=name)
+            command(app, target, name=name)
     return app
 
 

@@ -57,7 +57,7 @@ def calibrate(
         raise InputError("specify FILES or --store, not both.")
     import foretrain
 
-    found = foretrain.calibrate(
+    calibration = foretrain.calibrate(
         measured or (),
         store=store,
         machine=machine,
@@ -65,4 +65,4 @@ def calibrate(
         processes=parse_count(processes, "--processes"),
         device=device,
     )
-    return give(calibration_document(found), output)
+    return give(calibration_document(calibration), output)

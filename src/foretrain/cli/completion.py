@@ -39,12 +39,12 @@ def words_typed() -> list[str]:
 
 def complete(command: str, name: str) -> Callable[[str], list[str]] | None:
     """What completes a parameter of a command; None where a file or a number stands there."""
-    told = COMPLETED.get(f"{command}.{name}") or COMPLETED.get(name)
-    if told is None:
+    candidates = COMPLETED.get(f"{command}.{name}") or COMPLETED.get(name)
+    if candidates is None:
         return None
 
     def completed(incomplete: str) -> list[str]:
-        return [word for word in told(incomplete, names()) if word.startswith(incomplete)]
+        return [word for word in candidates(incomplete, names()) if word.startswith(incomplete)]
 
     return completed
 
@@ -56,8 +56,8 @@ def names() -> Names:
     own = os.environ.get("FORETRAIN_CATALOG")
     files += sorted(Path(own).glob("*.yaml")) if own else []
     stamps = [f"{path} {_stamp(path)}" for path in files]
-    found: Names = made_once("completion", "\n".join(stamps).encode(), _gathered)
-    return found
+    known: Names = made_once("completion", "\n".join(stamps).encode(), _gathered)
+    return known
 
 
 def _stamp(path: Path) -> str:
@@ -80,7 +80,7 @@ def _gathered() -> dict[str, list[str]]:
     from foretrain.whatifs import CHANGES
 
     options = (*preset_file()["options"], *(field.name for field in fields(Runtime)))
-    found: dict[str, Iterable[str]] = {
+    kinds: dict[str, Iterable[str]] = {
         "models": zoo.names(),
         "devices": catalog.devices(),
         "nodes": catalog.nodes(),
@@ -95,7 +95,7 @@ def _gathered() -> dict[str, list[str]]:
         "changes": (*CHANGES, *options),
         "goals": GOALS,
     }
-    return {kind: list(words) for kind, words in found.items()}
+    return {kind: list(words) for kind, words in kinds.items()}
 
 
 def _of(*kinds: str, after: str = "") -> Callable[[str, Names], Iterable[str]]:
@@ -104,11 +104,11 @@ def _of(*kinds: str, after: str = "") -> Callable[[str, Names], Iterable[str]]:
 
 def _cluster(incomplete: str, known: Names) -> Iterable[str]:
     """`2 x dgx-h100`, `64 x dgx-h100 on torus`: the last name of it."""
-    if found := _ON_NETWORK.match(incomplete):
-        return [found[1] + word for word in known["topologies"]]
+    if match := _ON_NETWORK.match(incomplete):
+        return [match[1] + word for word in known["topologies"]]
     machines = [*known["nodes"], *known["devices"], "local"]
-    if found := _COUNTED.match(incomplete):
-        return [found[1] + word for word in machines]
+    if match := _COUNTED.match(incomplete):
+        return [match[1] + word for word in machines]
     if incomplete.strip().isdigit():
         return [f"{incomplete.strip()} x {word}" for word in machines]
     return machines

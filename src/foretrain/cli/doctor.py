@@ -35,7 +35,7 @@ def doctor(output: Output) -> int:
     )
     data = {
         "ok": not faults,
-        "checks": [{"name": name, "state": state, "found": found} for name, state, found in checks],
+        "checks": [{"name": name, "state": state, "found": value} for name, state, value in checks],
     }
     table = Table("Checks", ("check", "status", "detail"), tuple(checks), left=3)
     return give(Document(headline, lambda: data, lambda: (table,), bool(faults)), output)
@@ -49,8 +49,8 @@ def _tried(name: str, check: Callable[[], tuple[str, str]]) -> Check:
 
 
 def _python() -> tuple[str, str]:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return ("ok" if sys.version_info >= (3, 11) else "fault"), found
+    version = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return ("ok" if sys.version_info >= (3, 11) else "fault"), version
 
 
 def _packages() -> tuple[str, str]:

@@ -104,12 +104,14 @@ def nccl_tests(
     return give(links_document(tables, kept), output)
 
 
-def _keep(keeping: Keeping, made: Callable[[], Sequence[Measurement]]) -> dict[str, Any] | None:
+def _keep(
+    keeping: Keeping, measurements: Callable[[], Sequence[Measurement]]
+) -> dict[str, Any] | None:
     if not keeping.save and keeping.store is None:
         return None
     from foretrain.measurement.store import Store
 
-    rows = made()
+    rows = measurements()
     with Store.open(keeping.store) as store:
         store.add(*rows)
         return {"measurements": len(rows), "store": str(store.path)}

@@ -14,7 +14,6 @@ MEASURES: dict[str, str] = {
     "data": "measure_device:data",
     "train": "measure_train:train",
     "whatif": "measure_train:whatif",
-    "study": "measure_study:study",
     "export": "measure_store:export",
     "import": "measure_store:import_",
 }

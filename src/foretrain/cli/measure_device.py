@@ -86,11 +86,11 @@ def ops(
         is_first = group is None or group.rank == 0
         opened = stack.enter_context(Store.open(store)) if is_first else None
         progress = stack.enter_context(Progress("kernels", quiet=output.quiet or not is_first))
-        found = measure_ops(
+        report = measure_ops(
             [asked], opened, backend(device, count), effort=effort, budget=seconds,
             progress=progress, group=group,
         )  # fmt: skip
-    code = give(found, output) if is_first else 0
+    code = give(report, output) if is_first else 0
     return code if group is None else end_at_once(code)
 
 
@@ -162,11 +162,11 @@ def _joined_links(
         opened = stack.enter_context(Store.open(store)) if group.rank == 0 else None
         quiet = output.quiet or group.rank > 0
         progress = stack.enter_context(Progress("sizes", quiet=quiet))
-        found = measure_links(
+        report = measure_links(
             group, opened, collectives=names, sizes=sizes, effort=_effort(tolerance, 1.0),
             budget=budget, progress=progress,
         )  # fmt: skip
-    end_at_once(give(found, output) if group.rank == 0 else 0)
+    end_at_once(give(report, output) if group.rank == 0 else 0)
 
 
 def data(
@@ -205,7 +205,7 @@ def data(
     from foretrain.units import parse_bytes
 
     expect_files(output)
-    found = measure.data(
+    report = measure.data(
         places or (),
         dataset=dataset,
         samples=_count(samples, "--samples") or 1,
@@ -215,7 +215,7 @@ def data(
         device=device,
         store=store,
     )
-    return give(found, output)
+    return give(report, output)
 
 
 # --- options ----------------------------------------------------------------------------------------

@@ -103,15 +103,15 @@ def train(
     )
     predicted = _predicted(question)
     with Progress("launches", quiet=output.quiet) as progress:
-        found = measure_train(command, protocol, prediction=predicted, progress=progress)
-    if found is None:
+        document = measure_train(command, protocol, prediction=predicted, progress=progress)
+    if document is None:
         note("measured as an additional host; the first host prints the result.")
         return 0
     if store is not None:
-        _keep(found, store)
+        _keep(document, store)
     from foretrain.report.measured_train import train_document
 
-    return give(train_document(found), output)
+    return give(train_document(document), output)
 
 
 def _predicted(question: SameQuestion) -> dict[str, Any] | None:
@@ -122,10 +122,10 @@ def _predicted(question: SameQuestion) -> dict[str, Any] | None:
     return foretrain.predict(**question.asked()).to_dict(in_full=False)
 
 
-def _keep(found: dict[str, Any], store: Path) -> None:
+def _keep(document: dict[str, Any], store: Path) -> None:
     from foretrain.measurement.train_runs import keep_runs
 
-    keep_runs(found, None if str(store) in ("", ".") else store)
+    keep_runs(document, None if str(store) in ("", ".") else store)
 
 
 def whatif(

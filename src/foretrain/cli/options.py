@@ -204,11 +204,11 @@ class Question:
         from foretrain.measurement.local import resolved
 
         on, calibration = resolved(self.on, self.calibration)
-        found: dict[str, Any] = {"on": on, "measured": calibration}
+        arguments: dict[str, Any] = {"on": on, "measured": calibration}
         if self._is_local and calibration.host_seconds_per_kernel is not None:
             measured = {"host_seconds_per_kernel": calibration.host_seconds_per_kernel}
-            found["runtime_options"] = {**measured, **assignments(self.options, "--set")}
-        return found
+            arguments["runtime_options"] = {**measured, **assignments(self.options, "--set")}
+        return arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,15 +247,15 @@ def batch_of(batch: str | None, tokens: str | None) -> str | None:
 
 def assignments(texts: list[str] | None, flag: str) -> dict[str, Any]:
     """`key=value` texts as a mapping; a value that is JSON (a number, true, null …) is taken as such."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InputError(f"{flag} {text!r} is not KEY=VALUE.")
-        if key.strip() in found:
+        if key.strip() in values:
             raise InputError(f"{flag}: {key.strip()!r} is specified twice.")
-        found[key.strip()] = literal(value.strip())
-    return found
+        values[key.strip()] = literal(value.strip())
+    return values
 
 
 def literal(text: str) -> Any:

@@ -42,17 +42,17 @@ def give(answer: Answer | Document, output: Output) -> int:
         print_text(dumps(document.data))
     else:
         _show(document, output.detail)
-        _told(output)
+        _note_files(output)
     return 1 if document.is_no else 0
 
 
 def _show(document: Document, detail: int) -> None:
     """In colour on a terminal, plain into a file or a pipe."""
-    from foretrain.report.text import drawn, plain_width, sheet
+    from foretrain.report.text import laid_out, plain_width, sheet
 
     shown, width = sheet(document, detail), plain_width(sys.stdout)
     if width is not None:
-        print_text(drawn(shown, width).removesuffix("\n"))
+        print_text(laid_out(shown, width).removesuffix("\n"))
         return
     from foretrain.report import terminal
 
@@ -71,7 +71,7 @@ def note(text: str) -> None:
     tell(text)
 
 
-def _told(output: Output) -> None:
+def _note_files(output: Output) -> None:
     if not output.quiet:
         for path in output.files or ():
             note(f"wrote {path}")

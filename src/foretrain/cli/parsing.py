@@ -25,20 +25,20 @@ def let_texts_through(command: Any) -> None:
     own = command.get_params
 
     def prepared(ctx: Any) -> list[Any]:
-        found: list[Any] = own(ctx)
-        for parameter in found:
+        parameters: list[Any] = own(ctx)
+        for parameter in parameters:
             if getattr(parameter, "_runtime_param", parameter) is None:
                 parameter._runtime_param = _AsGiven(_plain_kind(parameter.type_descriptor))
-        return found
+        return parameters
 
     command.get_params = prepared
     for inner in getattr(command, "commands", {}).values():
         let_texts_through(inner)
 
 
-def _plain_kind(told: Any) -> type | None:
+def _plain_kind(parameter: Any) -> type | None:
     """`str` or `Path` where the parameter is one or a list of them and asks for no check."""
-    kind, asks = told.annotation, told.parameter_info
+    kind, asks = parameter.annotation, parameter.parameter_info
     if typing.get_origin(kind) is list:
         (kind,) = typing.get_args(kind)
     is_checked = any(getattr(asks, word, None) for word in _CHECKS)

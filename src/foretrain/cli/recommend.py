@@ -144,8 +144,8 @@ def recommend(job: TrainingOptions, market: Market, output: Output) -> int:
     from foretrain.report.recommendation import recommendation_document
 
     with Progress("instances", quiet=output.quiet) as progress:
-        found = recommended(**asked, progress=progress)
-    return give(recommendation_document(found), output)
+        recommendation = recommended(**asked, progress=progress)
+    return give(recommendation_document(recommendation), output)
 
 
 def _job(job: TrainingOptions) -> dict[str, Any]:

@@ -123,12 +123,12 @@ def search(
     shown = SearchProgress(quiet=output.quiet)
     try:
         with shown:
-            found = find(**asked, to=launch.to, progress=shown)
-            answer = found.why(why) if why is not None else None
+            result = find(**asked, to=launch.to, progress=shown)
+            answer = result.why(why) if why is not None else None
     except KeyboardInterrupt:
         return _interrupted(shown, workforce.state)
-    found = dataclasses.replace(found, said={**found.said, **question.written()})
-    return give(search_document(found, answer, _exported(found, launch)), output)
+    result = dataclasses.replace(result, said={**result.said, **question.written()})
+    return give(search_document(result, answer, _exported(result, launch)), output)
 
 
 def _asked(question: OpenQuestion, wanted: Wanted, workforce: Workforce) -> dict[str, Any]:
@@ -176,18 +176,18 @@ def _expect_target(folder: Path | None, target: str | None) -> None:
         raise FileError(f"{folder} is a file; launch files need a directory. Choose another name.")
 
 
-def _exported(found: SearchResult, launch: ExportOptions) -> dict[str, Any] | None:
+def _exported(result: SearchResult, launch: ExportOptions) -> dict[str, Any] | None:
     """Launch files of the best plan, where they are asked for."""
-    if launch.export is None or launch.to is None or not found.best:
+    if launch.export is None or launch.to is None or not result.best:
         return None
     from foretrain.adapters.write import export
 
-    made = export(found.task.scenario(found.best[0].plan), launch.to)
-    made.save(launch.export)
+    exported = export(result.task.scenario(result.best[0].plan), launch.to)
+    exported.save(launch.export)
     return {
-        "target": made.target,
+        "target": exported.target,
         "folder": str(launch.export),
-        "files": list(made.files),
-        "cannot": list(made.cannot),
-        "warnings": list(made.warnings),
+        "files": list(exported.files),
+        "cannot": list(exported.cannot),
+        "warnings": list(exported.warnings),
     }

@@ -46,8 +46,8 @@ def sweep(
 
     total = math.prod(len(values) for values in axes.values())
     with Progress("points", total, quiet=output.quiet) as progress:
-        found = foretrain.sweep(**asked, vary=axes, progress=progress)
-    return give(found, output)
+        swept = foretrain.sweep(**asked, vary=axes, progress=progress)
+    return give(swept, output)
 
 
 def _axes(texts: list[str] | None) -> dict[str, list[Any]]:

@@ -47,7 +47,7 @@ def topology_facts(cluster: Cluster) -> dict[str, Any]:
     network = cluster.network
     _, shape = network_shape(network.topology)
     first = int(topology.link_base[-1])
-    found = link_kinds(fabric, topology.kinds, topology.kind[first:])
+    kinds = link_kinds(fabric, topology.kinds, topology.kind[first:])
     facts["network"] = {
         "kind": network.kind,
         "topology": network.topology,
@@ -57,8 +57,8 @@ def topology_facts(cluster: Cluster) -> dict[str, Any]:
         "bisection_bandwidth": bisection_bandwidth(cluster),
         "half_bandwidth": half_bandwidth(cluster),
         "diameter": diameter(cluster),
-        "links": [_link_facts(one) for one in found[:MOST_KINDS]],
-        "link_kinds": len(found),
+        "links": [_link_facts(one) for one in kinds[:MOST_KINDS]],
+        "link_kinds": len(kinds),
     }
     return facts
 

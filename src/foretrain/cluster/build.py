@@ -149,8 +149,8 @@ def with_network_word(row: Row, parts: Parts) -> Row:
     if word is None:
         return row
     rate = {} if word.bandwidth is None else {"bandwidth": word.bandwidth}
-    told = {key: value for key, value in row.items() if value is not None}
-    return {**rate, **told, "kind": word.kind}
+    given = {key: value for key, value in row.items() if value is not None}
+    return {**rate, **given, "kind": word.kind}
 
 
 def nics_from(row: Row, parts: Parts) -> Nics:

@@ -317,17 +317,17 @@ def _interconnect(
         if per_node > 1:
             kind = model.interconnect.kind
             assumptions.append(f"intra_node is not specified: {kind}, as in {model.name}.")
-        found = model.interconnect
-        if found.topology == "single" and per_node > 1:
-            found = interconnect_from("pcie4", devices, catalog.parts())
+        interconnect = model.interconnect
+        if interconnect.topology == "single" and per_node > 1:
+            interconnect = interconnect_from("pcie4", devices, catalog.parts())
     else:
-        found = interconnect_from(wanted.intra_node, devices, catalog.parts())
-    if found.topology in ("nvswitch", "nvlink_mesh"):
-        found = _with_rate(found, devices[0], per_node, assumptions)
+        interconnect = interconnect_from(wanted.intra_node, devices, catalog.parts())
+    if interconnect.topology in ("nvswitch", "nvlink_mesh"):
+        interconnect = _with_rate(interconnect, devices[0], per_node, assumptions)
     if wanted.domain is not None and wanted.domain > len(devices):
         domain = _job_domain(wanted, per_node, assumptions)
-        return replace(found, topology="nvswitch", lanes=None, domain_devices=domain)
-    return found
+        return replace(interconnect, topology="nvswitch", lanes=None, domain_devices=domain)
+    return interconnect
 
 
 def _job_domain(wanted: _Wanted, per_node: int, assumptions: list[str]) -> int:
@@ -345,15 +345,15 @@ def _job_domain(wanted: _Wanted, per_node: int, assumptions: list[str]) -> int:
 
 
 def _with_rate(
-    found: Interconnect, device: Device, per_node: int, assumptions: list[str]
+    interconnect: Interconnect, device: Device, per_node: int, assumptions: list[str]
 ) -> Interconnect:
     """A device that has no such links by its data sheet takes the rate of one link of the kind."""
-    if found.bandwidth is not None or device.link_bandwidth > 0:
-        return found
-    link = catalog.links()[found.kind.split("-")[0]]
+    if interconnect.bandwidth is not None or device.link_bandwidth > 0:
+        return interconnect
+    link = catalog.links()[interconnect.kind.split("-")[0]]
     if per_node > 1:
-        assumptions.append(f"{device.title} has no {found.kind} links; one link is assumed.")
-    return replace(found, bandwidth=link.bandwidth)
+        assumptions.append(f"{device.title} has no {interconnect.kind} links; one link is assumed.")
+    return replace(interconnect, bandwidth=link.bandwidth)
 
 
 def _nics(

@@ -169,9 +169,9 @@ def _normal_edge(edge: Any) -> Any:
 def _own_devices(forms: Mapping[str, DeviceForm], faults: list[str]) -> dict[str, Device]:
     own: dict[str, Device] = {}
     for key, form in forms.items():
-        made = tried(partial(_device, key, form), f"devices.{key}", faults)
-        if made is not None:
-            own[key] = made
+        device = tried(partial(_device, key, form), f"devices.{key}", faults)
+        if device is not None:
+            own[key] = device
     return own
 
 
@@ -234,22 +234,23 @@ def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
 
 def with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[NodeRun]:
     """Runs with the network cards that the cluster's network demands."""
-    told = {"kind": form.kind, "bandwidth": form.bandwidth, "count": form.cards}
-    told = {key: value for key, value in told.items() if value is not None}
+    changes = {"kind": form.kind, "bandwidth": form.bandwidth, "count": form.cards}
+    changes = {key: value for key, value in changes.items() if value is not None}
     if form.latency is not None:
-        told["latency"] = form.latency
-    if not told or form.kind == "none":
+        changes["latency"] = form.latency
+    if not changes or form.kind == "none":
         return runs
     return [
-        replace(run, node=run.node.with_nics(_told(run.node.nics, told, parts))) for run in runs
+        replace(run, node=run.node.with_nics(_changed_nics(run.node.nics, changes, parts)))
+        for run in runs
     ]
 
 
-def _told(nics: Nics | None, told: Mapping[str, Any], parts: Parts) -> Nics:
+def _changed_nics(nics: Nics | None, changes: Mapping[str, Any], parts: Parts) -> Nics:
     known = {} if nics is None else _plain(nics)
-    if told.get("kind", known.get("kind")) != known.get("kind"):
+    if changes.get("kind", known.get("kind")) != known.get("kind"):
         known.pop("latency", None)
-    return nics_from({**known, **told}, parts)
+    return nics_from({**known, **changes}, parts)
 
 
 def network_of(runs: list[NodeRun], form: NetworkForm) -> ClusterNetwork:

@@ -39,13 +39,13 @@ def grid_sizes(nodes: int, dims: int, sizes: Sequence[int] | None) -> tuple[int,
                 faults=[f"sizes: {shape} has {math.prod(sizes):,} positions for {nodes:,} nodes."],
             )
         return tuple(sizes)
-    left, found = nodes, []
+    left, factors = nodes, []
     for rest in range(dims, 1, -1):
         root = round(left ** (1 / rest))
         size = next(n for n in range(root + 1, 0, -1) if left % n == 0 and n**rest <= left)
-        found.append(size)
+        factors.append(size)
         left //= size
-    return (*sorted([*found, left], reverse=True),)
+    return (*sorted([*factors, left], reverse=True),)
 
 
 def grid_fabric(

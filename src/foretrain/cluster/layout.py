@@ -119,8 +119,8 @@ def _domains(nodes: list[Node], kind: Ints) -> Ints:
     Alike are nodes of the same devices on the same interconnect: one that is slower stays in its rack.
     """
     span = np.array([_nodes_per_domain(node) for node in nodes], dtype=np.int64)[kind]
-    made = [(node.interconnect, tuple(d.identity for d in node.devices)) for node in nodes]
-    sort = np.array([made.index(one) for one in made], dtype=np.int64)[kind]
+    kinds = [(node.interconnect, tuple(d.identity for d in node.devices)) for node in nodes]
+    sort = np.array([kinds.index(one) for one in kinds], dtype=np.int64)[kind]
     starts = np.flatnonzero(np.diff(sort, prepend=-1))
     stretch_start = np.repeat(starts, np.diff(starts, append=len(kind)))
     place = (np.arange(len(kind)) - stretch_start) % span

@@ -101,20 +101,20 @@ def link_kinds(fabric: Fabric, kinds: tuple[str, ...], kind: Ints) -> list[LinkK
         axis=1,
     )
     rows, counts = np.unique(table, axis=0, return_counts=True)
-    found = {tuple(row): count for row, count in zip(rows.tolist(), counts.tolist(), strict=True)}
-    return list(_paired(found, known, kinds, _is_mirrored(fabric)))
+    counted = {tuple(row): count for row, count in zip(rows.tolist(), counts.tolist(), strict=True)}
+    return list(_paired(counted, known, kinds, _is_mirrored(fabric)))
 
 
 Row = tuple[float, ...]
 
 
 def _paired(
-    found: dict[Row, int], known: list[str], kinds: tuple[str, ...], is_mirrored: bool
+    counted: dict[Row, int], known: list[str], kinds: tuple[str, ...], is_mirrored: bool
 ) -> Iterator[LinkKind]:
     """Both directions of cables that are alike as one."""
-    for (a, b, kind, rate, delay), count in found.items():
+    for (a, b, kind, rate, delay), count in counted.items():
         ends = known[int(a)], known[int(b)]
-        back = found.get((b, a, kind, rate, delay)) if is_mirrored else None
+        back = counted.get((b, a, kind, rate, delay)) if is_mirrored else None
         if back == count and a > b:
             continue  # told from the other end
         if back == count:

@@ -88,5 +88,5 @@ def _usual_at(bandwidth: float) -> str:
 
 @functools.cache
 def _table() -> Mapping[str, Any]:
-    found: dict[str, Any] = load_own_yaml(Path(__file__).parent / "catalog" / "networks.yaml")
-    return found
+    table: dict[str, Any] = load_own_yaml(Path(__file__).parent / "catalog" / "networks.yaml")
+    return table

@@ -49,12 +49,12 @@ def split_count(term: str) -> tuple[int, str]:
     behind = _COUNT_BEHIND.fullmatch(plain)
     if behind is not None:
         return counted_nodes(behind[2], plain), behind[1]
-    found = TERM.fullmatch(plain)
-    if found is None:
+    match = TERM.fullmatch(plain)
+    if match is None:
         raise ClusterError(
             f'{shown(term)} is not a cluster; write for example "2 x dgx-a100-80gb".'
         )
-    return counted_nodes(found[1] or "1", plain), found[2].strip()
+    return counted_nodes(match[1] or "1", plain), match[2].strip()
 
 
 def counted_nodes(digits: str, term: str) -> int:

@@ -100,10 +100,10 @@ _ON = re.compile(r"(.*\S)\s+on\s+([A-Za-z0-9][\w./ -]*?)\s*(?:\((.*)\))?\s*", re
 def _split_network(spec: str) -> tuple[str, dict[str, Any] | None]:
     """`"8 x dgx-h100 on torus(dims=3)"`, `"8 x dgx-h100 on 100GbE"` or `… on 4x100GbE` with as many ports a node: the
     machines and what is said of their network."""
-    found = _ON.fullmatch(spec)
-    if found is None:
+    match = _ON.fullmatch(spec)
+    if match is None:
         return spec, None
-    machines, topology, inner = found[1], found[2], found[3] or ""
+    machines, topology, inner = match[1], match[2], match[3] or ""
     given = _arguments(inner, spec)
     routing = given.pop("routing", None)
     if routing is not None and not isinstance(routing, str):
@@ -124,14 +124,14 @@ def _arguments(inner: str, spec: str) -> dict[str, Any]:
         "fat-tree(oversubscription=2, leaf_nodes=16)."
     )
     try:
-        found = load_yaml("{" + text + "}", "parameters")
+        arguments = load_yaml("{" + text + "}", "parameters")
     except InputError:
         raise refused from None
-    if not isinstance(found, dict) or any(
-        value is None or not isinstance(key, str) for key, value in found.items()
+    if not isinstance(arguments, dict) or any(
+        value is None or not isinstance(key, str) for key, value in arguments.items()
     ):
         raise refused
-    return found
+    return arguments
 
 
 def _is_file(spec: str) -> bool:
@@ -146,10 +146,10 @@ def _from_file(path: Path) -> Described:
     data = load_yaml(path, "a cluster in YAML")
     if not isinstance(data, Mapping):
         raise ClusterError(f"{path} is not a mapping; expected a cluster with `nodes`.")
-    found = _from_mapping(data, str(path))
+    described = _from_mapping(data, str(path))
     if "name" in data or "device" in data:
-        return found
-    return found._replace(cluster=found.cluster.renamed(path.stem))
+        return described
+    return described._replace(cluster=described.cluster.renamed(path.stem))
 
 
 def _expect_readable(path: Path) -> None:

@@ -119,8 +119,8 @@ class _Kept:
             for key in keys.tolist():
                 if key in self._rows:
                     self._rows.move_to_end(key)
-            made = make(np.array(missing, dtype=np.int64))
-            self._rows.update(zip(missing, made, strict=True))
+            fresh = make(np.array(missing, dtype=np.int64))
+            self._rows.update(zip(missing, fresh, strict=True))
             while len(self._rows) > self.most:
                 self._rows.popitem(last=False)
         return np.stack([self._rows[key] for key in keys.tolist()])
@@ -226,20 +226,20 @@ class _Spread:
     def routes(self, src: Ints, dst: Ints) -> Routes:
         starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
         targets, which = np.unique(goals, return_inverse=True)
-        found: list[tuple[Ints, Ints, Floats]] = []
+        walks: list[tuple[Ints, Ints, Floats]] = []
         for first in range(0, len(targets), self._kept.most):
             mine = np.flatnonzero((which >= first) & (which < first + self._kept.most))
             part = targets[first : first + self._kept.most]
             table = self._kept.rows(part, self._distances)
-            found += self._followed(table, mine, which[mine] - first, starts[mine], goals[mine])
-        if not found:
+            walks += self._followed(table, mine, which[mine] - first, starts[mine], goals[mine])
+        if not walks:
             none = np.empty(0, dtype=np.int64)
             return Routes(np.zeros(len(src) + 1, dtype=np.int64), none)
-        owner, links = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+        owner, links = (np.concatenate([part[i] for part in walks]) for i in (0, 1))
         order = np.argsort(owner, kind="stable")
         ptr = np.zeros(len(src) + 1, dtype=np.int64)
         np.cumsum(np.bincount(owner, minlength=len(src)), out=ptr[1:])
-        return Routes(ptr, links[order], np.concatenate([part[2] for part in found])[order])
+        return Routes(ptr, links[order], np.concatenate([part[2] for part in walks])[order])
 
     def _followed(
         self, table: Ints32, pair: Ints, row: Ints, at: Ints, goal: Ints
@@ -250,7 +250,7 @@ class _Spread:
         share = np.ones(len(pair))
         self._require(table[row, at], at, goal)
         out = self._outgoing()
-        found = []
+        walks = []
         moving = at != goal
         where, at, share = where[moving], at[moving], share[moving]
         while len(where):
@@ -260,13 +260,13 @@ class _Spread:
             place, links = place[nearer], links[nearer]
             forks = np.bincount(place, minlength=len(where))
             part = (share / np.maximum(forks, 1))[place]
-            found.append((pair[where[place]], links, part))
+            walks.append((pair[where[place]], links, part))
             keys, same = np.unique(where[place] * vertices + head[links], return_inverse=True)
             where, at = np.divmod(keys, vertices)
             share = np.bincount(same, weights=part).astype(np.float64)
             moving = at != goal[where]
             where, at, share = where[moving], at[moving], share[moving]
-        return found
+        return walks
 
     def _outgoing(self) -> _Outgoing:
         if self._out is None:

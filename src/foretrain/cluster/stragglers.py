@@ -62,10 +62,10 @@ def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) 
 
 def straggler_text(slow: str | Mapping[int, float] | Spread) -> str:
     """As one would write it, each the same way; empty where nothing is slower."""
-    found = _read(slow) if isinstance(slow, str) else slow
-    if isinstance(found, Spread):
-        return f"sigma={found.sigma:g},seed={found.seed}" if found.sigma else ""
-    return ",".join(f"{rank}:{factor:g}" for rank, factor in sorted(found.items()) if factor != 1)
+    parsed = _read(slow) if isinstance(slow, str) else slow
+    if isinstance(parsed, Spread):
+        return f"sigma={parsed.sigma:g},seed={parsed.seed}" if parsed.sigma else ""
+    return ",".join(f"{rank}:{factor:g}" for rank, factor in sorted(parsed.items()) if factor != 1)
 
 
 def _read(text: str) -> dict[int, float] | Spread:
@@ -74,24 +74,24 @@ def _read(text: str) -> dict[int, float] | Spread:
     sign = "=" if "=" in text else ":"
     cells = [word.partition(sign) for word in words]
     pairs = [(name.strip(), value.strip()) for name, _, value in cells]
-    told = dict(pairs)
+    values = dict(pairs)
     try:
-        if len(told) < len(pairs) or not told:
+        if len(values) < len(pairs) or not values:
             raise ValueError
         if sign == "=":
-            found: dict[int, float] | Spread = Spread(
-                float(told.pop("sigma")), int(told.pop("seed", "0"))
+            spread: dict[int, float] | Spread = Spread(
+                float(values.pop("sigma")), int(values.pop("seed", "0"))
             )
-            if told:
+            if values:
                 raise ValueError
         else:
-            found = {int(rank): float(factor) for rank, factor in pairs}
+            spread = {int(rank): float(factor) for rank, factor in pairs}
     except (ValueError, KeyError):
         raise ClusterError(
             f"stragglers {shown(text)}: expected rank:factor pairs such as '3:1.5,7:1.2', each rank "
             "once, or a distribution such as 'sigma=0.05,seed=1'."
         ) from None
-    return found
+    return spread
 
 
 def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, float]:

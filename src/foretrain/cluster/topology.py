@@ -115,8 +115,8 @@ class ComposedTopology:
         senders, receivers = self.layout.port_of[src], self.layout.port_of[dst]
         if self.network is None or min(senders.min(), receivers.min()) < 0:
             raise ClusterError(self._unjoined(src, dst))
-        found = self.network.routes(senders, receivers)
-        return Routes(found.ptr, found.links + self.link_base[-1], found.share)
+        routes = self.network.routes(senders, receivers)
+        return Routes(routes.ptr, routes.links + self.link_base[-1], routes.share)
 
     def _with_network(self, local: Routes, src: Ints, dst: Ints, outside: Ints) -> Routes:
         remote = self._remote(src[outside], dst[outside])
@@ -147,10 +147,10 @@ class ComposedTopology:
         )
 
     def _checked(self, devices: Ints) -> Ints:
-        found = np.atleast_1d(np.asarray(devices, dtype=np.int64))
-        if len(found) and (found.min() < 0 or found.max() >= self.device_count):
+        ranks = np.atleast_1d(np.asarray(devices, dtype=np.int64))
+        if len(ranks) and (ranks.min() < 0 or ranks.max() >= self.device_count):
             raise ClusterError(f"Devices are numbered 0 to {self.device_count - 1}.")
-        return found
+        return ranks
 
     def name(self, link: int) -> str:
         domain = int(np.searchsorted(self.link_base, link, side="right")) - 1

@@ -75,8 +75,8 @@ class Calibration:
     @property
     def name(self) -> str:
         """For people and provenance."""
-        told = Machine.from_dict(self.machine).title
-        return f"{told}: {self.provenance.measurements} measurements ({self.digest[:12]})"
+        machine = Machine.from_dict(self.machine).title
+        return f"{machine}: {self.provenance.measurements} measurements ({self.digest[:12]})"
 
     @cached_property
     def digest(self) -> str:

@@ -74,7 +74,7 @@ class MeasuredCompute:
             columns = (other.seconds, other.spread, other.measured, other.source)
             known.update(zip(rest, zip(*columns, strict=True), strict=True))
             notes.update(dict.fromkeys(other.notes))
-        answers = [found for kernel in kernels if (found := known[kernel]) is not None]
+        answers = [timed for kernel in kernels if (timed := known[kernel]) is not None]
         return KernelCosts(
             seconds=np.array([a[0] for a in answers], dtype=np.float64),
             spread=np.array([a[1] for a in answers], dtype=np.float64),
@@ -96,15 +96,15 @@ class MeasuredCompute:
         if own is not None:
             spread = max(own.spread, LEAST_SPREAD)
             return own.seconds * slower, spread, True, f"measured on {self._machine}"
-        found = self._interpolated(kernel, dtype)
-        if found is None:
+        between = self._interpolated(kernel, dtype)
+        if between is None:
             strange = 0.0 if self._rates.is_known(kernel.kind, dtype) else STRANGE_SPREAD
             spread = sqrt(fitted.spread**2 + LEAST_PRIOR**2 + strange**2)
             return base * slower, spread, False, f"roofline fitted on {self._machine}"
-        correction, spread, is_measured = found
+        correction, spread, is_measured = between
         seconds = max(base * exp(correction), self._rates.least(dtype, kernel.flops, kernel.bytes))
-        told = f"interpolated between kernels measured on {self._machine}"
-        return seconds * slower, spread, is_measured, told
+        source = f"interpolated between kernels measured on {self._machine}"
+        return seconds * slower, spread, is_measured, source
 
     def _interpolated(self, kernel: Kernel, dtype: str) -> tuple[float, float, bool] | None:
         """(logarithm of time over roofline, spread, whether measured kernels are near); those of another phase stand in
@@ -158,11 +158,11 @@ class MeasuredCompute:
 
     @cached_property
     def _groups(self) -> Mapping[Group, Points]:
-        found: dict[Group, list[MeasuredOp]] = {}
+        groups: dict[Group, list[MeasuredOp]] = {}
         for op in self.calibration.ops:
             for phase in (op.phase, ANY):
-                found.setdefault((op.kernel, phase, op.dtype, len(op.shape)), []).append(op)
-        return {group: Points.of(ops, self._rates) for group, ops in found.items()}
+                groups.setdefault((op.kernel, phase, op.dtype, len(op.shape)), []).append(op)
+        return {group: Points.of(ops, self._rates) for group, ops in groups.items()}
 
 
 def measured_device(calibration: Calibration) -> Device:
@@ -195,10 +195,10 @@ def _identity(kernel: Kernel, dtype: str) -> tuple[object, ...]:
 
 
 def _features(flops: float, moved: float, shape: Sequence[int]) -> Floats:
-    found: Floats = np.log(
+    features: Floats = np.log(
         np.array([max(flops, 1.0), max(moved, 1.0), *(dim + 1.0 for dim in shape)])
     )
-    return found
+    return features
 
 
 @dataclass(frozen=True)
@@ -264,8 +264,8 @@ class Points:
         places, noise = self.places[near], self.noise[near]
         covariance = self.prior * _alike(_between(places), self.reach) + np.diag(noise)
         here = self.prior * _alike(apart[near] ** 2, self.reach)
-        told = np.stack([self.ratios[near] - self.mean, here], axis=1)
-        solved = np.linalg.solve(covariance, told)
+        sides = np.stack([self.ratios[near] - self.mean, here], axis=1)
+        solved = np.linalg.solve(covariance, sides)
         correction = self.mean + float(here @ solved[:, 0])
         variance = self.prior - float(here @ solved[:, 1])
         spread = sqrt(max(variance, 0.0) + float(noise[0]))
@@ -294,12 +294,12 @@ def _smoothing(places: Floats, ratios: Floats, noise: Floats, prior: float) -> t
 
 def _between(places: Floats) -> Floats:
     """Squared distances."""
-    found: Floats = ((places[:, None, :] - places[None, :, :]) ** 2).mean(axis=2)
-    return found
+    squared: Floats = ((places[:, None, :] - places[None, :, :]) ** 2).mean(axis=2)
+    return squared
 
 
 def _alike(squared: Floats, reach: float) -> Floats:
     """Correlation of a Matérn process of smoothness 3/2: smooth, but no smoother than tiles and caches allow."""
     scaled = sqrt(3.0) * np.sqrt(squared) / reach
-    found: Floats = (1.0 + scaled) * np.exp(-scaled)
-    return found
+    likeness: Floats = (1.0 + scaled) * np.exp(-scaled)
+    return likeness

@@ -90,11 +90,11 @@ class DataSession:
         measure: Callable[[], Sequence[float]],
     ) -> DataRow:  # fmt: skip
         known = self.store.known("data", key, self.machine)
-        found = known or Measurement.of("data", key, measure(), self.machine)
+        timed = known or Measurement.of("data", key, measure(), self.machine)
         if known is None:
-            self.store.add(found)
+            self.store.add(timed)
         return DataRow(
-            what, detail, amount, found.seconds, found.spread, found.repeats, known is not None
+            what, detail, amount, timed.seconds, timed.spread, timed.repeats, known is not None
         )
 
 
@@ -113,15 +113,15 @@ def data_to_read(
         yield files
         return
     where = folder or Path(tempfile.gettempdir())
-    with tempfile.TemporaryDirectory(dir=where, prefix="foretrain-data-") as made:
-        path = Path(made) / "data"
+    with tempfile.TemporaryDirectory(dir=where, prefix="foretrain-data-") as scratch:
+        path = Path(scratch) / "data"
         _write(path, int(min(size, SPARE * _free(where), SPARE * available_bytes())))
         yield (path,)
 
 
 def _free(folder: Path) -> float:
-    found = os.statvfs(folder)
-    return float(found.f_bavail * found.f_frsize)
+    disk = os.statvfs(folder)
+    return float(disk.f_bavail * disk.f_frsize)
 
 
 def _write(path: Path, size: int) -> None:
@@ -198,15 +198,15 @@ def dataset_of(name: str | None, samples: int) -> tuple[Any, str]:
     if not colon:
         raise InputError(f"--dataset {name!r}: expected package.module:attribute.")
     try:
-        found = getattr(import_module(module), attribute)
+        dataset = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"--dataset {name!r} cannot be loaded: {error}.") from None
-    found = found() if callable(found) and not hasattr(found, "__getitem__") else found
-    if not hasattr(found, "__getitem__") or not hasattr(found, "__len__") or not len(found):
+    dataset = dataset() if callable(dataset) and not hasattr(dataset, "__getitem__") else dataset
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
         raise InputError(
             f"--dataset {name!r} is not a map-style dataset (with __getitem__ and __len__)."
         )
-    return found, name
+    return dataset, name
 
 
 def prep_rows(

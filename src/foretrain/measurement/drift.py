@@ -71,12 +71,12 @@ def _key(crew: Crew, work: float) -> dict[str, Any]:
 def drift_of(rows: Iterable[Measurement]) -> float:
     """The deviation of a process from the mean after a second of work, in seconds: the median of what the waits of one
     host's processes come to under the square-root law. None measured, none there."""
-    found = []
+    drifts = []
     for row in rows:
         key, worked = row.key, row.about.get("worked")
         ranks = key.get("ranks")
         if (row.kind, key.get("what"), key.get("nodes")) != ("host", DRIFT, 1):
             continue
         if isinstance(worked, int | float) and worked > 0 and isinstance(ranks, int) and ranks > 1:
-            found.append(row.seconds / (latest(ranks) * sqrt(worked)))
-    return statistics.median(found) if found else 0.0
+            drifts.append(row.seconds / (latest(ranks) * sqrt(worked)))
+    return statistics.median(drifts) if drifts else 0.0

@@ -26,12 +26,12 @@ LONGEST_FIELD = 30 * MOST_SAMPLES
 
 def to_document(rows: Iterable[Measurement]) -> dict[str, Any]:
     """Plain data; machines are told once."""
-    found = list(rows)
-    machines = {row.machine.id: row.machine.to_dict() for row in found}
+    measurements = list(rows)
+    machines = {row.machine.id: row.machine.to_dict() for row in measurements}
     return {
         "schema_version": SCHEMA,
         "machines": {name: machines[name] for name in sorted(machines)},
-        "measurements": [{**plain(row), "samples": list(row.samples)} for row in found],
+        "measurements": [{**plain(row), "samples": list(row.samples)} for row in measurements],
     }
 
 
@@ -67,8 +67,8 @@ def to_csv(rows: Iterable[Measurement]) -> str:
     write.writerow(COLUMNS)
     for row in rows:
         cells = (canonical(row.key), canonical(row.about), json.dumps(list(row.samples)))
-        told = json.dumps(row.machine.to_dict(), sort_keys=True)
-        write.writerow((row.kind, row.seconds, row.spread, row.repeats, row.at, *cells, told))
+        machine = json.dumps(row.machine.to_dict(), sort_keys=True)
+        write.writerow((row.kind, row.seconds, row.spread, row.repeats, row.at, *cells, machine))
     return out.getvalue()
 
 
@@ -81,20 +81,20 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     reader = READERS.get(file.suffix.lower())
     if reader is None:
         raise FileError(f"{file}: expected {WHAT}, a {' or '.join(READERS)} file.")
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     faults: list[str] = []
     for place, make in reader(file):
         try:
-            found.append(make())
+            measurements.append(make())
         except InputError as error:
             faults += [f"{place}: {fault}" for fault in error.faults or (str(error),)]
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            faults.append(f"{place}: {_told(error)}.")
+            faults.append(f"{place}: {_message(error)}.")
         if len(faults) >= MOST_FAULTS:
             break
     if faults:
         raise FileError(f"{file} is invalid; expected {WHAT}:", faults=faults[:MOST_FAULTS])
-    return tuple(found)
+    return tuple(measurements)
 
 
 Make = Callable[[], Measurement]
@@ -109,9 +109,9 @@ def _from_json(file: Path) -> Iterator[tuple[str, Make]]:
     } <= set(document):
         raise FileError(f"{file} is not {WHAT}: schema_version, machines or measurements missing.")
     if document["schema_version"] != SCHEMA:
-        told = str(document["schema_version"])[:20]
+        version = str(document["schema_version"])[:20]
         raise FileError(
-            f"{file} has schema_version {told}; this version of Foretrain reads {SCHEMA}."
+            f"{file} has schema_version {version}; this version of Foretrain reads {SCHEMA}."
         )
     if not isinstance(document["machines"], Mapping) or not isinstance(
         document["measurements"], list
@@ -150,9 +150,9 @@ def _from_csv(file: Path) -> Iterator[tuple[str, Make]]:
                 if len(cells) != len(head):
                     raise ValueError(f"{len(cells)} cells; the header has {len(head)}")
                 row: dict[str, Any] = dict(zip(head, cells, strict=True))
-                told = row["machine"]
-                if told not in machines:
-                    machines[told] = Machine.from_dict(json.loads(told))
+                machine = row["machine"]
+                if machine not in machines:
+                    machines[machine] = Machine.from_dict(json.loads(machine))
                 for name in ("key", "about", "samples"):
                     row[name] = json.loads(
                         row[name], parse_constant=_no_constant, parse_int=whole_number
@@ -160,7 +160,7 @@ def _from_csv(file: Path) -> Iterator[tuple[str, Make]]:
                 for name in ("seconds", "spread"):
                     row[name] = float(row[name])
                 row["repeats"] = int(row["repeats"])
-                return _measurement(row, machines[told])
+                return _measurement(row, machines[machine])
 
             yield f"line {lines.line_num}", make
     except csv.Error as error:
@@ -187,7 +187,7 @@ def _measurement(row: Mapping[str, Any], machine: Machine) -> Measurement:
             raise ValueError(f"{name} must be a number")
     if not isinstance(row["kind"], str) or not isinstance(row["at"], str) or len(row["at"]) > 60:
         raise ValueError("kind and at must be short strings")
-    found = Measurement(
+    measurement = Measurement(
         row["kind"],
         dict(key),
         float(row["seconds"]),
@@ -198,19 +198,19 @@ def _measurement(row: Mapping[str, Any], machine: Machine) -> Measurement:
         tuple(float(s) for s in samples),
         dict(about),
     )
-    canonical(found.key)
-    canonical(found.about)
-    return found
+    canonical(measurement.key)
+    canonical(measurement.about)
+    return measurement
 
 
 def _machine(row: Any, where: str) -> Machine:
     try:
         return Machine.from_dict(row)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise FileError(f"{where[:200]} is invalid: {_told(error)}.") from None
+        raise FileError(f"{where[:200]} is invalid: {_message(error)}.") from None
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     text = f"{error.args[0]} missing" if isinstance(error, KeyError) and error.args else str(error)
     return " ".join(text.split())[:160] or type(error).__name__
 

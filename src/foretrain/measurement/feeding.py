@@ -164,8 +164,8 @@ def feeding(runs: Mapping[str, TrainRun]) -> Feeding | None:
     alone = runs.get("T0", trained)
     whole = trained.step_seconds
     exposed = max(0.0, whole - alone.step_seconds)
-    told = trained.facts.get("communication") or {}
-    communication = max(float(told.get("seconds", 0.0)), exposed)
+    reduction = trained.facts.get("communication") or {}
+    communication = max(float(reduction.get("seconds", 0.0)), exposed)
     world, hosts = int(trained.facts.get("world") or 1), int(trained.facts.get("hosts") or 1)
     workers = int(loader.facts.get("workers") or 0)
     real = runs.get("T3", trained) if workers else trained  # without workers it prepares, too
@@ -233,11 +233,13 @@ def _stored(fed: Feeding, runs: Mapping[str, TrainRun]) -> Feeding:
     if "F" not in runs or "F2" not in runs or _busy(runs["F2"], fed.cores) > CROWDED:
         return fed
     once, twice = (fed.fixed + fed.cold / count for count in (fed.workers, 2 * fed.workers))
-    seen = runs["F2"].step_seconds / runs["F"].step_seconds if runs["F"].step_seconds > 0 else 0.0
-    if seen * once <= SATURATES * twice:
+    slowdown = (
+        runs["F2"].step_seconds / runs["F"].step_seconds if runs["F"].step_seconds > 0 else 0.0
+    )
+    if slowdown * once <= SATURATES * twice:
         return fed
-    if seen < IS_SATURATED:
-        return replace(fed, storage=seen * once)
+    if slowdown < IS_SATURATED:
+        return replace(fed, storage=slowdown * once)
     return replace(fed, storage=once, cold=min(fed.cold, fed.warm + fed.fetch_cpu))
 
 

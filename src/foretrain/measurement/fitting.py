@@ -67,7 +67,7 @@ def calibration_of(
             "calibrate one at a time with --machine."
         )
     place = _place(rows)
-    told, used = _chosen(
+    chosen, used = _chosen(
         [row for row in rows if row.kind == "op" and _device(row) == place], threads
     )
     together = _nearest(used, processes)
@@ -76,12 +76,12 @@ def calibration_of(
     return Calibration(
         machine=rows[0].machine.to_dict(),
         device=_named(place, device),
-        threads=told,
+        threads=chosen,
         ops=ops,
         roofline=fitted_roofline(ops) if ops else None,
         links=link_curves(links),
         data=_data([row for row in rows if row.kind == "data"]),
-        host_seconds_per_kernel=_host(rows, place, told, together),
+        host_seconds_per_kernel=_host(rows, place, chosen, together),
         provenance=_provenance(rows),
         drift=drift_of(row for row in rows if _device(row) == place),
         processes=together,
@@ -91,8 +91,8 @@ def calibration_of(
 def _nothing(store: Store, name: str) -> str:
     known = store.machines()
     others = "; ".join(f"{one} ({known[one].title})" for one in sorted(known))
-    told = f" It has measurements of {others}: select one with --machine." if others else ""
-    return f"{store.path} has no measurements of machine {name}. Run 'foretrain measure ops' first.{told}"
+    remedy = f" It has measurements of {others}: select one with --machine." if others else ""
+    return f"{store.path} has no measurements of machine {name}. Run 'foretrain measure ops' first.{remedy}"
 
 
 # --- kernels ----------------------------------------------------------------------------------------
@@ -108,9 +108,9 @@ def _place(rows: Sequence[Measurement]) -> str:
     return max(sorted(counts), key=lambda name: counts[name], default="cpu")
 
 
-def _named(place: str, told: str | None) -> str:
-    if told is not None:
-        return LOCAL if told == LOCAL else catalog.find_device(told).name
+def _named(place: str, name: str | None) -> str:
+    if name is not None:
+        return LOCAL if name == LOCAL else catalog.find_device(name).name
     if place == "cpu":
         return LOCAL
     if catalog.is_device(place):
@@ -134,8 +134,8 @@ def _chosen(
 
 
 def _processes(row: Measurement) -> int:
-    found = row.key.get("processes", 1)
-    return found if isinstance(found, int) and found > 0 else 1
+    count = row.key.get("processes", 1)
+    return count if isinstance(count, int) and count > 0 else 1
 
 
 def _nearest(rows: Sequence[Measurement], processes: int) -> int:
@@ -146,13 +146,13 @@ def _nearest(rows: Sequence[Measurement], processes: int) -> int:
 
 def _ops(rows: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
     """One op for each kernel. Ops of the framework that run the same kernel are one: their median."""
-    found: dict[tuple[object, ...], list[MeasuredOp]] = {}
+    alike: dict[tuple[object, ...], list[MeasuredOp]] = {}
     for row in rows:
         op = _op(row)
         if op is not None:
             same = (op.kernel, op.phase, op.dtype, op.shape, op.flops, op.bytes)
-            found.setdefault(same, []).append(op)
-    return tuple(_one(ops) for _, ops in sorted(found.items(), key=lambda item: repr(item[0])))
+            alike.setdefault(same, []).append(op)
+    return tuple(_one(ops) for _, ops in sorted(alike.items(), key=lambda item: repr(item[0])))
 
 
 def _op(row: Measurement) -> MeasuredOp | None:
@@ -204,20 +204,20 @@ def fitted_roofline(ops: Sequence[MeasuredOp]) -> MeasuredRoofline:
 
     def modelled(logs: Floats) -> Floats:
         start, bandwidth, peaks = np.exp(logs[0]), np.exp(logs[1]), np.exp(logs[2:])
-        found: Floats = start + np.maximum(flops / peaks[row], moved / bandwidth)
-        return found
+        modelled_seconds: Floats = start + np.maximum(flops / peaks[row], moved / bandwidth)
+        return modelled_seconds
 
     def apart(logs: Floats) -> Floats:
-        found: Floats = np.log(modelled(logs) / seconds)
-        return found
+        distance: Floats = np.log(modelled(logs) / seconds)
+        return distance
 
     small = float(np.quantile(seconds, SMALL))
     start = np.log(np.array([0.5 * small, 0.7 * stream, *(0.7 * best)]))
     low = np.log(np.array([1e-2 * small, 1e-2 * stream, *(1e-2 * best)]))
     high = np.log(np.array([small, stream, *best]))
-    found = least_squares(apart, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
-    values = np.exp(found.x).tolist()
-    deviation = float(np.median(np.abs(apart(found.x))) * 1.4826)
+    solution = least_squares(apart, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
+    values = np.exp(solution.x).tolist()
+    deviation = float(np.median(np.abs(apart(solution.x))) * 1.4826)
     return MeasuredRoofline(
         start_seconds=values[0],
         bandwidth=values[1],
@@ -234,10 +234,10 @@ def _rate(amount: Floats, seconds: Floats) -> float:
 
 
 def _best(kinds: Sequence[tuple[str, str]], rates: Floats) -> dict[str, float]:
-    found: dict[str, float] = {}
+    best: dict[str, float] = {}
     for (_, dtype), rate in zip(kinds, rates.tolist(), strict=True):
-        found[dtype] = max(found.get(dtype, 0.0), rate)
-    return found
+        best[dtype] = max(best.get(dtype, 0.0), rate)
+    return best
 
 
 # --- data and host ----------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def _best(kinds: Sequence[tuple[str, str]], rates: Floats) -> dict[str, float]:
 
 def _data(rows: Sequence[Measurement]) -> DataRates:
     def rate(what: str, **wanted: object) -> float | None:
-        found = [
+        rates = [
             float(row.key["bytes"]) / row.seconds
             for row in rows
             if row.key.get("what") == what
@@ -253,7 +253,7 @@ def _data(rows: Sequence[Measurement]) -> DataRates:
             and isinstance(row.key.get("bytes"), int | float)
             and all(row.key.get(name) == value for name, value in wanted.items())
         ]
-        return statistics.median(found) if found else None
+        return statistics.median(rates) if rates else None
 
     return DataRates(
         fetch_cold=rate("fetch", cache="cold"),
@@ -265,20 +265,20 @@ def _data(rows: Sequence[Measurement]) -> DataRates:
 
 def _prep(rows: Sequence[Measurement]) -> float | None:
     """Seconds of one worker, from the fewest workers that were measured."""
-    found: dict[int, list[float]] = {}
+    by_workers: dict[int, list[float]] = {}
     for row in rows:
         samples, workers = row.key.get("samples"), row.key.get("workers", 1)
         if row.key.get("what") != "prep" or not isinstance(samples, int | float) or samples <= 0:
             continue
         if isinstance(workers, int) and workers > 0 and row.seconds > 0:
-            found.setdefault(workers, []).append(row.seconds * workers / samples)
-    return statistics.median(found[min(found)]) if found else None
+            by_workers.setdefault(workers, []).append(row.seconds * workers / samples)
+    return statistics.median(by_workers[min(by_workers)]) if by_workers else None
 
 
 def _host(
     rows: Sequence[Measurement], place: str, threads: int | None, processes: int
 ) -> float | None:
-    found = [
+    seconds = [
         row.seconds
         for row in rows
         if (row.kind, row.key.get("what")) == ("host", "kernel")
@@ -287,7 +287,7 @@ def _host(
         and row.key.get("threads", threads) in (threads, None)
         and _processes(row) == processes
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(seconds) if seconds else None
 
 
 def _provenance(rows: Sequence[Measurement]) -> Provenance:

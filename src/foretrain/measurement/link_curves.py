@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def link_curves(rows: Iterable[Measurement]) -> tuple[LinkCurve, ...]:
     """A curve for each collective, library and group that was measured at two sizes or more."""
-    found: dict[tuple[str, str, int, int], dict[float, Measurement]] = {}
+    groups: dict[tuple[str, str, int, int], dict[float, Measurement]] = {}
     for row in rows:
         try:
             key = row.key
@@ -33,10 +33,10 @@ def link_curves(rows: Iterable[Measurement]) -> tuple[LinkCurve, ...]:
         except (KeyError, TypeError, ValueError):
             continue  # somebody else's link measurement: kept in the store, no curve
         if size > 0 and row.seconds > 0 and group[2] > 1 and 1 <= group[3] <= group[2]:
-            found.setdefault(group, {})[size] = row
+            groups.setdefault(group, {})[size] = row
     return tuple(
         _curve(group, [by_size[size] for size in sorted(by_size)], sorted(by_size))
-        for group, by_size in sorted(found.items())
+        for group, by_size in sorted(groups.items())
         if len(by_size) > 1
     )
 
@@ -64,16 +64,17 @@ def rising(seconds: Sequence[float]) -> tuple[float, ...]:
 
 def own_curves(links: Iterable[LinkCurve], device: str, drift: float = 0.0) -> OwnCurves | None:
     """What `cost.network` looks collectives up in; None where nothing was measured."""
-    found: dict[tuple[str, int], dict[tuple[str, int, str], MeasuredCurve]] = {}
+    by_place: dict[tuple[str, int], dict[tuple[str, int, str], MeasuredCurve]] = {}
     for link in links:
-        curves = found.setdefault((link.backend, link.nodes), {})
+        curves = by_place.setdefault((link.backend, link.nodes), {})
         curve = MeasuredCurve(np.array(link.bytes), np.array(link.seconds))
         curves[device, link.ranks, link.collective] = curve
-    if not found:
+    if not by_place:
         return None
     nothing: Mapping[str, str] = {}
     tables = {
-        place: CurveTable(MappingProxyType(curves), nothing, {}) for place, curves in found.items()
+        place: CurveTable(MappingProxyType(curves), nothing, {})
+        for place, curves in by_place.items()
     }
     return OwnCurves(tables, device, drift)
 
@@ -97,12 +98,12 @@ def wire(links: Iterable[LinkCurve], nodes: int) -> tuple[float, float] | None:
 
 def fitted(report: LinkReport) -> list[dict[str, Any]]:
     """The curve through each group's sizes: pieces that are straight in logarithms, a floor below, a slope beyond."""
-    found: dict[tuple[str, int, int], dict[int, float]] = {}
+    groups: dict[tuple[str, int, int], dict[int, float]] = {}
     for row in report.rows:
         group = (row.collective, len(row.shape.ranks), row.shape.nodes)
-        found.setdefault(group, {})[row.bytes] = row.seconds
+        groups.setdefault(group, {})[row.bytes] = row.seconds
     out = []
-    for (collective, ranks, nodes), by_size in found.items():
+    for (collective, ranks, nodes), by_size in groups.items():
         sizes = sorted(by_size)
         if len(sizes) < 2:
             continue

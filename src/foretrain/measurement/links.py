@@ -124,23 +124,23 @@ class LinkReport(Answer):
             )
             for row in document["links"]
         )  # fmt: skip
-        told = (document[key] for key in ("unmeasured", "backend", "processes", "nodes", "store"))
-        return cls(rows, tuple(document["unable"]), *told)
+        rest = (document[key] for key in ("unmeasured", "backend", "processes", "nodes", "store"))
+        return cls(rows, tuple(document["unable"]), *rest)
 
 
 def shapes(world: int, per_node: int) -> tuple[Shape, ...]:
     """Groups of 2, 4, 8 … ranks and of all: side by side, and where there are several nodes one from each."""
     counts = sorted({*(2**k for k in range(1, 20) if 2**k <= world), world} - {1})
-    found: dict[tuple[int, ...], Shape] = {}
+    by_ranks: dict[tuple[int, ...], Shape] = {}
     for count in counts:
         ranks = tuple(range(count))
-        found[ranks] = Shape(ranks, -(-count // per_node))
+        by_ranks[ranks] = Shape(ranks, -(-count // per_node))
         nodes = world // per_node
         if 1 < count <= nodes:
             apart = tuple(range(0, count * per_node, per_node))
-            found.setdefault(apart, Shape(apart, count))
+            by_ranks.setdefault(apart, Shape(apart, count))
     # costs are looked up by (ranks, nodes): uneven spreads have no such name
-    return tuple(s for s in found.values() if len(s.ranks) % s.nodes == 0)
+    return tuple(s for s in by_ranks.values() if len(s.ranks) % s.nodes == 0)
 
 
 def wanted(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -235,15 +235,15 @@ class _LinkSession:
 
     def known(self, name: str, shape: Shape, size: int) -> MeasuredLink | None:
         """What rank 0's store says, agreed on by all."""
-        found = None
+        stored = None
         if self.store is not None:
-            found = self.store.known("link", self._key(name, shape, size), self.machine)
+            stored = self.store.known("link", self._key(name, shape, size), self.machine)
         # one number tells all ranks whether there is anything: a time that is never negative, or -1
-        told = self.group.largest(found.seconds if found else -1.0)
-        if told < 0.0:
+        seconds = self.group.largest(stored.seconds if stored else -1.0)
+        if seconds < 0.0:
             return None
-        spread, repeats = (found.spread, found.repeats) if found else (0.0, 1)
-        return MeasuredLink(name, size, shape, told, spread, repeats, True)
+        spread, repeats = (stored.spread, stored.repeats) if stored else (0.0, 1)
+        return MeasuredLink(name, size, shape, seconds, spread, repeats, True)
 
     def time(self, name: str, shape: Shape, size: int, effort: Effort) -> MeasuredLink | None:
         takes_part = self.group.rank in shape.ranks
@@ -278,11 +278,11 @@ def spawned(
     running: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(processes):
-            told = {
+            variables = {
                 "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
             }  # fmt: skip
-            environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+            environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
             quiet = None if rank == 0 else subprocess.DEVNULL
             shown = answer if rank == 0 else subprocess.DEVNULL
             running.append(

@@ -26,8 +26,8 @@ _LOCAL = re.compile(r"\s*(?:(\d{1,6})\s*[x×*]\s*)?local\s*")
 
 def local_processes(spec: object) -> int | None:
     """How many processes `local` or `4 x local` asks for; None where it asks for something else."""
-    found = _LOCAL.fullmatch(spec) if isinstance(spec, str) else None
-    return None if found is None else int(found[1] or 1)
+    match = _LOCAL.fullmatch(spec) if isinstance(spec, str) else None
+    return None if match is None else int(match[1] or 1)
 
 
 def resolved(on: str, file: str | Path | None = None) -> tuple[str | Cluster, Calibration]:

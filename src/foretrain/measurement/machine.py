@@ -37,10 +37,10 @@ class Machine:
     @cached_property
     def id(self) -> str:
         """16 hexadecimal digits over what decides how fast the machine is."""
-        told = self.to_dict()
-        told["software"] = {k: v for k, v in self.software if k in SPEED}
-        del told["system"]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        facts = self.to_dict()
+        facts["software"] = {k: v for k, v in self.software if k in SPEED}
+        del facts["system"]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def title(self) -> str:
@@ -138,10 +138,10 @@ def _gpus() -> tuple[tuple[str, ...], str]:
 
 
 def _software() -> tuple[tuple[str, str], ...]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in TOLD:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return tuple(sorted(found.items()))
+    return tuple(sorted(versions.items()))

@@ -63,11 +63,11 @@ class Need:
 
 def needs(questions: Iterable[Scenario]) -> tuple[Need, ...]:
     """Everything these questions ask of a device, each once."""
-    found: dict[tuple[Kernel, ...], Need] = {}
+    by_kernels: dict[tuple[Kernel, ...], Need] = {}
     for question in questions:
         for need in _of(question):
-            found.setdefault(need.kernels, need)
-    return tuple(sorted(found.values(), key=lambda need: need.flops + 10 * need.bytes))
+            by_kernels.setdefault(need.kernels, need)
+    return tuple(sorted(by_kernels.values(), key=lambda need: need.flops + 10 * need.bytes))
 
 
 def _of(question: Scenario) -> list[Need]:
@@ -77,8 +77,8 @@ def _of(question: Scenario) -> list[Need]:
     for place, need in enumerate(calls):
         places.setdefault(need.kernels, []).append(place)
     out = []
-    for found in places.values():
-        place = found[len(found) // 2]  # amid its like, not at the seams of a model
+    for alike in places.values():
+        place = alike[len(alike) // 2]  # amid its like, not at the seams of a model
         before = tuple(calls[place - back] for back in range(min(CONTEXT, len(calls) - 1), 0, -1))
         out.append(replace(calls[place], before=before))
     return out
@@ -114,12 +114,12 @@ def _calls(question: Scenario) -> list[Need]:
 
 def _in_order(graph: ExecutionGraph) -> list[Compute]:
     """Kernels in the order in which they run, one kind of rank after the other."""
-    found: list[tuple[int, Compute]] = []
+    numbered: list[tuple[int, Compute]] = []
     for task in np.flatnonzero(graph.task_kind == CHAIN).tolist():
         works = [item.work for item in graph.shape(int(graph.task_shape[task]))]
         of = int(graph.task_class[task])
-        found.extend((of, work) for work in works if isinstance(work, Compute))
-    return [work for _, work in sorted(found, key=lambda one: one[0])]
+        numbered.extend((of, work) for work in works if isinstance(work, Compute))
+    return [work for _, work in sorted(numbered, key=lambda one: one[0])]
 
 
 def _need(work: Compute, ops: Mapping[str, Op], question: Scenario) -> Need:

@@ -125,9 +125,9 @@ def measure_ops(
     a `group` do the same at the same time; the store is that of its first, None elsewhere.
     """
     effort, machine = effort or IN_CONTEXT, machine or Machine.here()
-    pace = Pace(backend, group)
-    session = _Session(store, pace, machine, timer or _timer(pace), effort)
-    budgeted = Budget(budget, pace.clock)
+    stopwatch = Pace(backend, group)
+    session = _Session(store, stopwatch, machine, timer or _timer(stopwatch), effort)
+    budgeted = Budget(budget, stopwatch.clock)
     host = session.host()
     todo = sorted(needs(questions), key=lambda need: -(need.flops + 10 * need.bytes))
     rows: list[OpRow] = []
@@ -144,8 +144,8 @@ def measure_ops(
     return OpsReport(tuple(rows), tuple(left_out), host, backend.device, backend.threads, path)
 
 
-def _timer(pace: Pace) -> Timer:
-    torch, kept = torch_module(), Rotations(pace.backend)
+def _timer(stopwatch: Pace) -> Timer:
+    torch, kept = torch_module(), Rotations(stopwatch.backend)
 
     def timed(need: Need, effort: Effort) -> tuple[float, ...]:
         call, context = kept.of(need), [kept.of(one) for one in need.before]
@@ -158,8 +158,10 @@ def _timer(pace: Pace) -> Timer:
 
         with torch.set_grad_enabled(call.records):
             before(0)  # makes their tensors, which may take longer than all repeats
-            pace.meet()
-            return repeated(lambda calls: pace.elapsed(call, calls, before), effort, pace.clock)
+            stopwatch.meet()
+            return repeated(
+                lambda calls: stopwatch.elapsed(call, calls, before), effort, stopwatch.clock
+            )
 
     return timed
 
@@ -184,9 +186,9 @@ class _Session:
         """What the store says of these, if it knows all."""
         if self.store is None:
             return []
-        found = [self.store.known(kind, key, self.machine) for key in keys]
-        known = [one for one in found if one is not None]
-        return known if len(known) == len(found) else []
+        stored = [self.store.known(kind, key, self.machine) for key in keys]
+        known = [one for one in stored if one is not None]
+        return known if len(known) == len(stored) else []
 
     def _add(self, *rows: Measurement) -> None:
         if self.store is not None:
@@ -233,13 +235,13 @@ class _Session:
         return row.seconds
 
 
-def host_samples(pace: Pace, effort: Effort) -> Sequence[float] | None:
+def host_samples(stopwatch: Pace, effort: Effort) -> Sequence[float] | None:
     """Seconds to issue a kernel that does next to nothing, as an optimizer issues it: in place, one after another."""
-    if not hasattr(pace.backend, "torch"):
+    if not hasattr(stopwatch.backend, "torch"):
         return None
-    value = pace.backend.normal(EMPTY)
+    value = stopwatch.backend.normal(EMPTY)
     with torch_module().no_grad():
-        calls = repeated(lambda n: pace.elapsed(_chain(value), n), effort, pace.clock)
+        calls = repeated(lambda n: stopwatch.elapsed(_chain(value), n), effort, stopwatch.clock)
     return [seconds / CHAIN for seconds in calls]
 
 

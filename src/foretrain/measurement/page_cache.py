@@ -15,15 +15,15 @@ USED_OF_MEMORY = 0.7
 
 def data_files(places: Iterable[str | Path]) -> tuple[Path, ...]:
     """Every regular file that the places name or hold, sorted; a place that is not there is a `FileError`."""
-    found: list[Path] = []
+    files: list[Path] = []
     for place in map(Path, places):
         if place.is_dir():
-            found += [path for path in place.rglob("*") if path.is_file()]
+            files += [path for path in place.rglob("*") if path.is_file()]
         elif place.is_file():
-            found.append(place)
+            files.append(place)
         else:
             raise FileError(f"{place}: no such training data file or directory.")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(files)))
 
 
 def can_drop() -> bool:

@@ -127,8 +127,8 @@ def attention(need: Need, b: Backend) -> Recipe:
         return (forward(q, k, v).grad_fn,)
 
     def backward(gradient: Any, node: Any) -> Any:
-        found = [g for g in node(gradient) if g is not None]
-        return torch.cat([g.transpose(1, 2).reshape(batch, g.shape[2], -1) for g in found], 2)
+        gradients = [g for g in node(gradient) if g is not None]
+        return torch.cat([g.transpose(1, 2).reshape(batch, g.shape[2], -1) for g in gradients], 2)
 
     def gradient() -> Tensors:
         return (b.normal(batch, seq, heads, width, dtype=kernel.dtype).transpose(1, 2),)

@@ -104,13 +104,13 @@ def document_of(
 ) -> dict[str, Any]:
     """What is told of measured runs."""
     trained = {name: run for name, run in runs.items() if name not in LOADER_ONLY}
-    told = document(breakdown(trained, cache=protocol.cache), trained)
-    told["runs"] = {name: run.to_dict() for name, run in runs.items()}
-    told["warnings"] += list(notes)
+    explained = document(breakdown(trained, cache=protocol.cache), trained)
+    explained["runs"] = {name: run.to_dict() for name, run in runs.items()}
+    explained["warnings"] += list(notes)
     return {
         "schema_version": SCHEMA_VERSION,
         "command": shlex.join(command),
-        **told,
+        **explained,
         "what_if": whatif_document(runs),
         "prediction": dict(prediction) if prediction is not None else None,
     }
@@ -121,7 +121,7 @@ def _measured(
 ) -> tuple[dict[str, TrainRun] | None, list[str]]:
     names = protocol.runs or wanted_runs(launch, protocol)
     groups = _groups(launch, protocol, names)
-    told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    launches: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     ends: list[int] = []
     total = len(groups) * protocol.repeats
     with tempfile.TemporaryDirectory(prefix="foretrain-measure-") as folder:
@@ -132,13 +132,13 @@ def _measured(
             turn = number // len(groups)  # the same on every host, unlike the number of the launch
             code, rows = _launched(launch, kind, runs, protocol, place, turn)
             ends.append(code)
-            for found in rows:
-                told[found["run"]].append(found)
+            for rows_of in rows:
+                launches[rows_of["run"]].append(rows_of)
             progress(number + 1, total)
     if launch.host_rank > 0:
         return None, []
-    measured = {name: train_run(name, found) for name, found in told.items() if found}
-    return measured, _notes([name for name in names if not told[name]]) + _ill_ends(ends)
+    measured = {name: train_run(name, rows_of) for name, rows_of in launches.items() if rows_of}
+    return measured, _notes([name for name in names if not launches[name]]) + _ill_ends(ends)
 
 
 def wanted_runs(launch: Launch, protocol: Protocol) -> tuple[str, ...]:
@@ -190,9 +190,9 @@ def _launched(
     words = _words(launch, kind, protocol, turn)
     environment = {**os.environ, **_threads(launch), ORDERS: orders.to_environment()}
     code, log = _ran(words, environment, protocol, folder / "log")
-    told = folder / "told.json"
-    if told.is_file():
-        return code, json.loads(told.read_text("utf-8"))
+    report = folder / "report.json"
+    if report.is_file():
+        return code, json.loads(report.read_text("utf-8"))
     if code != 0:
         raise InputError(f"{shlex.join(words)} exited with code {code}.{_tail(log)}")
     if launch.host_rank > 0:
@@ -281,14 +281,14 @@ def _notes(left_out: Sequence[str]) -> list[str]:
     no_data = "T2" in left_out or "F" in left_out
     cold = [name for name in left_out if name in COLD and no_data]
     doubled = [name for name in left_out if name not in cold]
-    told = []
+    notes = []
     if cold:
-        told.append(
+        notes.append(
             f"{' and '.join(cold)} skipped: no training data specified (--data, watch(data=…))."
         )
     if doubled:
-        told.append(
+        notes.append(
             f"{' and '.join(doubled)} skipped: the loader is not a PyTorch DataLoader with "
             "workers. The effect of more workers was not measured; linear scaling is assumed."
         )
-    return told
+    return notes

@@ -45,9 +45,9 @@ class Ranks:
         """What each rank tells, on all ranks."""
         if self.world == 1:
             return [value]
-        told: list[Any] = [None] * self.world
-        _group().all_gather_object(told, value)
-        return told
+        values: list[Any] = [None] * self.world
+        _group().all_gather_object(values, value)
+        return values
 
     def largest(self, value: float) -> float:
         return max(float(v) for v in self.gathered(value))
@@ -56,15 +56,15 @@ class Ranks:
         """Summing this model's gradients while nothing else runs, in the buckets that DDP would make."""
         weights = [p for p in model.parameters() if p.requires_grad]
         sizes = bucket_sizes([p.numel() * p.element_size() for p in weights])
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "tensors": len(weights),
             "bytes": sum(p.numel() * p.element_size() for p in weights),
             "buckets": len(sizes),
             "seconds": 0.0,
         }
         if self.world > 1 and weights:
-            told["seconds"] = _reduce_seconds(sizes, weights[0])
-        return told
+            facts["seconds"] = _reduce_seconds(sizes, weights[0])
+        return facts
 
     def leave(self) -> None:
         """Nobody ends before all have told what they saw: the first rank keeps the address book."""

@@ -34,17 +34,17 @@ class Rotations:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._made: dict[tuple[Kernel, ...], tuple[Rotation, float]] = {}
+        self._kept: dict[tuple[Kernel, ...], tuple[Rotation, float]] = {}
 
     def of(self, need: Need) -> Rotation:
-        made = self._made.pop(need.kernels, None)
-        if made is None:
+        kept = self._kept.pop(need.kernels, None)
+        if kept is None:
             call = rotation(need, self._backend)
-            made = call, call.copies * need.bytes
-        self._made[need.kernels] = made
-        while len(self._made) > CONTEXT + 1 and sum(b for _, b in self._made.values()) > MOST_BYTES:
-            del self._made[next(iter(self._made))]
-        return made[0]
+            kept = call, call.copies * need.bytes
+        self._kept[need.kernels] = kept
+        while len(self._kept) > CONTEXT + 1 and sum(b for _, b in self._kept.values()) > MOST_BYTES:
+            del self._kept[next(iter(self._kept))]
+        return kept[0]
 
 
 def recipe(need: Need, backend: Backend) -> Recipe:

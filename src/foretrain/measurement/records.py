@@ -86,9 +86,9 @@ class Measurement:
     @property
     def digest(self) -> str:
         """Of everything it says: the same measurement twice is one row, a changed one is found out."""
-        told = [self.kind, self.key_text, canonical(self.about), self.machine.id, self.at]
+        words = [self.kind, self.key_text, canonical(self.about), self.machine.id, self.at]
         numbers = [float(self.seconds), float(self.spread), self.repeats, *self.samples]
-        return hashlib.sha256(json.dumps([told, numbers]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([words, numbers]).encode()).hexdigest()
 
 
 def now() -> str:

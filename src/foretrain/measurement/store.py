@@ -58,9 +58,9 @@ MOST_TOLD = 5  # digests of altered rows
 COLUMNS = "digest, kind, key, about, seconds, spread, repeats, samples, at, machine"
 
 
-def store_path(told: str | Path | None = None) -> Path:
+def store_path(path: str | Path | None = None) -> Path:
     """Where the store is: as told, else FORETRAIN_STORE, else `store.sqlite` in the user's data folder."""
-    named = told or os.environ.get("FORETRAIN_STORE")
+    named = path or os.environ.get("FORETRAIN_STORE")
     if named:
         return Path(named)
     try:
@@ -123,12 +123,12 @@ class Store:
 
     def known(self, kind: str, key: Key, machine: Machine | str) -> Measurement | None:
         """The newest measurement of exactly this on this machine, None if there is none yet."""
-        found = self._file.rows(
+        rows = self._file.rows(
             f"SELECT {COLUMNS} FROM measurements WHERE kind=? AND key=? AND machine=? "
             "ORDER BY at DESC, digest LIMIT 1",
             (kind, canonical(key), _id(machine)),
         )
-        return self._measurements(found)[0] if found else None
+        return self._measurements(rows)[0] if rows else None
 
     def rows(
         self,
@@ -140,26 +140,26 @@ class Store:
         """Measurements from the oldest to the newest; with `newest` only the last one of each key and machine."""
         query = f"SELECT {COLUMNS} FROM measurements WHERE (?1 IS NULL OR kind=?1) "
         query += "AND (?2 IS NULL OR machine=?2) ORDER BY at, digest"
-        found = self._file.rows(query, (kind, None if machine is None else _id(machine)))
+        rows = self._file.rows(query, (kind, None if machine is None else _id(machine)))
         if newest:
-            last = {(row[1], row[2], row[9]): row for row in found}
-            found = [row for row in found if last[row[1], row[2], row[9]] is row]
-        return self._measurements(found)
+            last = {(row[1], row[2], row[9]): row for row in rows}
+            rows = [row for row in rows if last[row[1], row[2], row[9]] is row]
+        return self._measurements(rows)
 
     def count(self) -> Mapping[tuple[str, str], int]:
         """How many measurements there are by (machine id, kind)."""
-        found = self._file.rows(
+        rows = self._file.rows(
             "SELECT machine, kind, count(*) FROM measurements GROUP BY machine, kind ORDER BY machine, kind"
         )
-        return {(machine, kind): number for machine, kind, number in found}
+        return {(machine, kind): number for machine, kind, number in rows}
 
     def machines(self) -> Mapping[str, Machine]:
         """Every machine by its id."""
-        for name, told, written in self._file.rows(
+        for name, document, written in self._file.rows(
             "SELECT id, told, hash FROM machines ORDER BY id"
         ):
             if name not in self._machines:
-                self._machines[name] = self._machine(name, told, written)
+                self._machines[name] = self._machine(name, document, written)
         return dict(self._machines)
 
     # --- calibrations ---------------------------------------------------------------------------
@@ -174,32 +174,32 @@ class Store:
 
     def calibrations(self, machine: Machine | str | None = None) -> tuple[dict[str, Any], ...]:
         """Documents of calibrations, the newest last."""
-        found = self._file.rows(
+        rows = self._file.rows(
             "SELECT hash, at, machine, document FROM calibrations WHERE (?1 IS NULL OR machine=?1) "
             "ORDER BY at, hash",
             (None if machine is None else _id(machine),),
         )
-        for written, at, name, text in found:
+        for written, at, name, text in rows:
             if _hash(name, at, text) != written:
                 raise self._file.damaged(f"its calibration of {at} does not match its checksum")
         with self._file.explained():
-            return tuple(json.loads(row[3]) for row in found)
+            return tuple(json.loads(row[3]) for row in rows)
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def _measurements(self, found: list[tuple[Any, ...]]) -> tuple[Measurement, ...]:
+    def _measurements(self, rows: list[tuple[Any, ...]]) -> tuple[Measurement, ...]:
         """Every row is checked against its own digest; those that were altered since are named, all at once."""
-        made = [(row, self._measurement(row)) for row in found]
-        altered = [row for row, measurement in made if measurement is None]
+        pairs = [(row, self._measurement(row)) for row in rows]
+        altered = [row for row, measurement in pairs if measurement is None]
         if altered:
             digests = ", ".join(f"'{row[0]}'" for row in altered[:MOST_TOLD])
             raise FileError(
-                f"{self._file.form.what} {self.path}: {len(altered):,} of {len(found):,} rows "
+                f"{self._file.form.what} {self.path}: {len(altered):,} of {len(rows):,} rows "
                 "do not match their checksum. Delete them (DELETE FROM measurements WHERE "
                 f"digest IN ({digests})) and measure again, or use another store with --store.",
                 faults=[f"{row[1]} {shown(row[2], 120)} of {row[8]}" for row in altered],
             )
-        return tuple(measurement for _, measurement in made if measurement is not None)
+        return tuple(measurement for _, measurement in pairs if measurement is not None)
 
     def _measurement(self, row: tuple[Any, ...]) -> Measurement | None:
         """The measurement of a row; None where the row is not what was written."""
@@ -223,11 +223,11 @@ class Store:
             self.machines()
         return self._machines[name]
 
-    def _machine(self, name: str, told: str, written: str) -> Machine:
-        if _hash(name, told) != written:
+    def _machine(self, name: str, document: str, written: str) -> Machine:
+        if _hash(name, document) != written:
             raise self._file.damaged(f"the record of machine {name} does not match its checksum")
         with self._file.explained():
-            return Machine.from_dict(json.loads(told))
+            return Machine.from_dict(json.loads(document))
 
 
 def _id(machine: Machine | str) -> str:
@@ -235,8 +235,8 @@ def _id(machine: Machine | str) -> str:
 
 
 def _machine_row(machine: Machine) -> tuple[str, tuple[Any, ...]]:
-    told = json.dumps(machine.to_dict(), sort_keys=True)
-    row = (machine.id, told, _hash(machine.id, told))
+    document = json.dumps(machine.to_dict(), sort_keys=True)
+    row = (machine.id, document, _hash(machine.id, document))
     return "INSERT OR IGNORE INTO machines VALUES (?, ?, ?)", row
 
 

@@ -28,11 +28,11 @@ def _recorded(
         return _nodes(out.grad_fn), torch.ones_like(out)
 
     def backward(nodes: Tensors, gradient: Any) -> Any:
-        found = gradient
+        flowed = gradient
         for node in nodes:
-            found = node(found)
-            found = found[0] if isinstance(found, tuple) else found
-        return found
+            flowed = node(flowed)
+            flowed = flowed[0] if isinstance(flowed, tuple) else flowed
+        return flowed
 
     return Recipe(backward, nothing, recorded)
 
@@ -204,14 +204,14 @@ def _accumulate(need: Need, b: Backend) -> Recipe:
 
 def _update(need: Need, b: Backend) -> Recipe:
     torch = torch_module()
-    made = OPTIMIZERS.get(need.optimizer, OPTIMIZERS["adam"])
+    chosen = OPTIMIZERS.get(need.optimizer, OPTIMIZERS["adam"])
 
     def optimizer() -> Tensors:
         weights = [b.normal(count).requires_grad_() for count in need.tensors]
         for weight in weights:
             # as small as gradients are, but none zero: updates of zeros run into denormal numbers, twice as slow
             weight.grad = b.normal(weight.numel()).mul_(GRADIENT)
-        kind, options = made
+        kind, options = chosen
         step = getattr(torch.optim, kind)(weights, lr=1e-4, **options)
         return (step.step,)
 

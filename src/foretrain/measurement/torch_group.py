@@ -61,20 +61,22 @@ class TorchGroup:
 
     def call(self, collective: str, size: int, shape: Shape) -> Callable[[int], object] | None:
         group = self._group(shape)
-        made = self._made(collective, size, shape, group) if self.rank in shape.ranks else None
+        call = (
+            self._collective(collective, size, shape, group) if self.rank in shape.ranks else None
+        )
         works = 1.0
-        if made is not None:
+        if call is not None:
             try:
-                made(0)
+                call(0)
             except (RuntimeError, NotImplementedError, ValueError):
                 works = 0.0
         flag = self.torch.tensor([works], device=self.place)
         self.distributed.all_reduce(flag, op=self.distributed.ReduceOp.MIN)
         if not float(flag):
             return None
-        return made or (lambda _: None)
+        return call or (lambda _: None)
 
-    def _made(
+    def _collective(
         self, collective: str, size: int, shape: Shape, group: Any
     ) -> Callable[[int], object]:
         """Sizes as nccl-tests counts them: the whole buffer on a rank."""
@@ -151,9 +153,9 @@ class TorchGroup:
         return self._reduced(value, self.distributed.ReduceOp.SUM) / self.world
 
     def _reduced(self, value: float, how: Any) -> float:
-        told = self.torch.tensor([value], dtype=self.torch.float64, device=self.place)
-        self.distributed.all_reduce(told, op=how)
-        return float(told)
+        tensor = self.torch.tensor([value], dtype=self.torch.float64, device=self.place)
+        self.distributed.all_reduce(tensor, op=how)
+        return float(tensor)
 
 
 def _named(module: Any, *names: str) -> Any:

@@ -144,7 +144,7 @@ def _issuing(one: Parts) -> tuple[Ints, Floats]:
 
 def parents(trace: Trace, events: Ints) -> Ints:
     """The innermost of `events` around each of them on its own thread; -1: none. `events` in order of the trace."""
-    found = np.full(len(events), -1, dtype=np.int64)
+    parent = np.full(len(events), -1, dtype=np.int64)
     start, end = trace.start[events].tolist(), trace.end[events].tolist()
     stacks: dict[int, list[int]] = {}
     for number, lane in enumerate(trace.lane[events].tolist()):
@@ -152,9 +152,9 @@ def parents(trace: Trace, events: Ints) -> Ints:
         while stack and end[stack[-1]] <= start[number]:
             stack.pop()
         if stack:
-            found[number] = events[stack[-1]]
+            parent[number] = events[stack[-1]]
         stack.append(number)
-    return found
+    return parent
 
 
 def grouped(group: Ints, values: Floats, groups: int) -> tuple[Ints, Floats, Floats]:

@@ -68,7 +68,7 @@ def parts(trace: Trace, steps: int | None = None) -> Parts:
         work = _host_work(trace, exchange)
         copies = np.zeros(0, dtype=np.int64)
     issued = _issued(trace)
-    numbers, edges, begun, told = _steps(trace, device, issued, steps)
+    numbers, edges, begun, step_warnings = _steps(trace, device, issued, steps)
     updates = np.flatnonzero(marks & trace.named(lambda name: name.startswith(OPTIMIZER)))
     moment = issued[exchange] if on_device else trace.start[exchange]
     step = np.searchsorted(begun, moment, side="right") - 1
@@ -84,35 +84,35 @@ def parts(trace: Trace, steps: int | None = None) -> Parts:
         steps=numbers,
         edges=edges,
         exchange_step=step,
-        warnings=(*warnings, *told),
+        warnings=(*warnings, *step_warnings),
     )
 
 
 def _device(trace: Trace) -> tuple[Ints, tuple[str, ...]]:
     """Work of the busiest device of the trace."""
-    found = np.flatnonzero((trace.kind == KERNEL) | (trace.kind == COPY))
-    if not len(found):
-        return found, ()
-    owner = np.array([pid for pid, _ in trace.lanes])[trace.lane[found]]
+    events = np.flatnonzero((trace.kind == KERNEL) | (trace.kind == COPY))
+    if not len(events):
+        return events, ()
+    owner = np.array([pid for pid, _ in trace.lanes])[trace.lane[events]]
     names, which = np.unique(owner, return_inverse=True)
     if len(names) == 1:
-        return found, ()
-    busy = np.bincount(which, trace.seconds[found])
+        return events, ()
+    busy = np.bincount(which, trace.seconds[events])
     warning = f"work of {len(names)} devices was recorded; using the busiest"
-    return found[which == int(busy.argmax())], (warning,)
+    return events[which == int(busy.argmax())], (warning,)
 
 
 def _is_exchange(trace: Trace) -> Bools:
     by_name = trace.named(lambda name: any(word in name.lower() for word in DEVICE_COLLECTIVE))
-    found: Bools = (trace.kind == KERNEL) & (by_name | (trace.call >= 0))
-    return found
+    is_exchange: Bools = (trace.kind == KERNEL) & (by_name | (trace.call >= 0))
+    return is_exchange
 
 
 def _is_host_copy(trace: Trace) -> Bools:
     """Copies that cross the link to the host or to a peer; those inside the device are work."""
     crosses = trace.named(lambda name: "DtoD" not in name and "Device -> Device" not in name)
-    found: Bools = (trace.kind == COPY) & crosses
-    return found
+    is_copy: Bools = (trace.kind == COPY) & crosses
+    return is_copy
 
 
 def _host_work(trace: Trace, exchange: Ints) -> Ints:
@@ -138,12 +138,12 @@ def _issued(trace: Trace) -> Floats:
 
 
 def _steps(
-    trace: Trace, device: Ints, issued: Floats, told: int | None
+    trace: Trace, device: Ints, issued: Floats, wanted: int | None
 ) -> tuple[tuple[int, ...], Floats, Floats, tuple[str, ...]]:
     """(numbers, edges between steps on the device, when the host began each, warnings)."""
     marks = _step_marks(trace)
     if not marks:
-        count = 1 if told is None else told
+        count = 1 if wanted is None else wanted
         low, high = _span(trace, device)
         edges = np.linspace(low, high, count + 1)
         said = "no ProfilerStep markers (prof.step()): the whole trace is "
@@ -177,12 +177,12 @@ def _device_edges(
 
 def _step_marks(trace: Trace) -> list[tuple[int, int]]:
     """(number, event) of each step, in order; a number that comes twice counts once."""
-    found: dict[int, int] = {}
+    marks: dict[int, int] = {}
     for event in np.flatnonzero((trace.kind == MARK) & trace.named(_is_step)).tolist():
         match = STEP.match(trace.names[trace.name[event]])
         if match is not None:
-            found.setdefault(int(match[1]), event)
-    return sorted(found.items(), key=lambda row: row[1])
+            marks.setdefault(int(match[1]), event)
+    return sorted(marks.items(), key=lambda row: row[1])
 
 
 def _is_step(name: str) -> bool:
@@ -212,8 +212,8 @@ def _call(trace: Trace, event: int) -> Call:
     host = name.partition(":")[2] if name.startswith(HOST_COLLECTIVE) else None
     if host is not None:
         return Call(NAMES.get(host, host), _shape_bytes(trace, event), world, "", ())
-    told = (ours for word, ours in IN_KERNEL_NAMES if word in name)
-    return Call(next(told, "collective"), 0.0, 0, "", ())
+    names = (ours for word, ours in IN_KERNEL_NAMES if word in name)
+    return Call(next(names, "collective"), 0.0, 0, "", ())
 
 
 def _shape_bytes(trace: Trace, event: int) -> float:
@@ -229,10 +229,10 @@ def _shape_bytes(trace: Trace, event: int) -> float:
 
 
 def _product(dims: list[int]) -> float:
-    found = 1.0
+    product = 1.0
     for dim in dims:
-        found *= dim
-    return found
+        product *= dim
+    return product
 
 
 def is_point_to_point(call: Call) -> bool:

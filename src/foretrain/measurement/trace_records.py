@@ -67,7 +67,7 @@ def link_measurements(
     """One measurement per collective, group and size: out of place and in place are its repeats. Results that were
     found wrong are left out."""
     at = now()
-    found = []
+    measurements = []
     for table in tables:
         device = table.device or "cpu"
         where = machine or _somewhere((device,), UNKNOWN)
@@ -87,10 +87,10 @@ def link_measurements(
         for key, seconds in samples.values():
             middle, spread = median_and_spread(seconds)
             about = {"source": "nccl-tests"}
-            found.append(
+            measurements.append(
                 Measurement("link", key, middle, spread, len(seconds), where, at, about=about)
             )
-    return tuple(found)
+    return tuple(measurements)
 
 
 def _device(report: TraceReport) -> str:

@@ -37,7 +37,7 @@ def waits(ranks: Sequence[Parts]) -> tuple[tuple[Floats, ...], tuple[str, ...]]:
     spend beyond that is waiting. A send or receive is compared with the quickest of the same size instead, since the
     other end is on another stage.
     """
-    found = tuple(_point_to_point(one) for one in ranks)
+    waited = tuple(_point_to_point(one) for one in ranks)
     odd = 0
     for members in _alike(ranks).values():
         if len(members) < 2:
@@ -48,21 +48,21 @@ def waits(ranks: Sequence[Parts]) -> tuple[tuple[Floats, ...], tuple[str, ...]]:
             continue
         seconds = np.stack([ranks[r].trace.seconds[ranks[r].exchange[i]] for r, i in members])
         for (rank, events), beyond in zip(members, seconds - seconds.min(axis=0), strict=True):
-            found[rank][events] = beyond
+            waited[rank][events] = beyond
     said = f"{odd:,} kinds of collectives were not called equally often on all ranks in a step; "
-    return found, ((said + "waiting in them counts as communication",) if odd else ())
+    return waited, ((said + "waiting in them counts as communication",) if odd else ())
 
 
 def _point_to_point(one: Parts) -> Floats:
-    found = np.zeros(len(one.exchange))
+    waited = np.zeros(len(one.exchange))
     alike: dict[Call, list[int]] = {}
     for number, call in enumerate(one.calls):
         if is_point_to_point(call):
             alike.setdefault(call, []).append(number)
     for numbers in alike.values():
         seconds = one.trace.seconds[one.exchange[numbers]]
-        found[numbers] = seconds - seconds.min()
-    return found
+        waited[numbers] = seconds - seconds.min()
+    return waited
 
 
 Member = tuple[int, Ints]
@@ -70,7 +70,7 @@ Member = tuple[int, Ints]
 
 def _alike(ranks: Sequence[Parts]) -> dict[tuple[Call, int], list[Member]]:
     """(rank, positions of its exchanges in order) that call the same collective of one group in one step."""
-    found: dict[tuple[Call, int], list[Member]] = {}
+    members: dict[tuple[Call, int], list[Member]] = {}
     for rank, one in enumerate(ranks):
         own: dict[tuple[Call, int], list[int]] = {}
         for number, (call, step) in enumerate(
@@ -79,8 +79,8 @@ def _alike(ranks: Sequence[Parts]) -> dict[tuple[Call, int], list[Member]]:
             if step >= 0 and not is_point_to_point(call):
                 own.setdefault((call, one.steps[step]), []).append(number)
         for key, numbers in own.items():
-            found.setdefault(key, []).append((rank, np.array(numbers, dtype=np.int64)))
-    return found
+            members.setdefault(key, []).append((rank, np.array(numbers, dtype=np.int64)))
+    return members
 
 
 def breakdown(one: Parts, wait: Floats, is_network: Bools) -> Breakdown:

@@ -169,17 +169,17 @@ def _expect_different(traces: Sequence[Trace]) -> None:
 
 
 def _devices_per_node(
-    traces: Sequence[Trace], world: int, told: int | None
+    traces: Sequence[Trace], world: int, given: int | None
 ) -> tuple[int | None, tuple[str, ...]]:
     """As told, else as many ranks as share a host name, else the devices the profiler saw; None: not known."""
-    if told is not None:
-        return told, ()
+    if given is not None:
+        return given, ()
     hosts = Counter(trace.host for trace in traces)
     if len(traces) == world > 1 and "" not in hosts:
         return max(hosts.values()), ()
-    seen = max(len(trace.devices) for trace in traces)
-    if seen:
-        return seen, (f"devices per node: {seen}, as recorded by the profiler",)
+    recorded = max(len(trace.devices) for trace in traces)
+    if recorded:
+        return recorded, (f"devices per node: {recorded}, as recorded by the profiler",)
     if world == 1:
         return 1, ()
     return None, (
@@ -191,8 +191,8 @@ def _devices_per_node(
 
 
 def _over_network(one: Parts, world: int, local: int | None) -> Bools:
-    found = [local is not None and _crosses_nodes(call, world, local) for call in one.calls]
-    return np.array(found, dtype=np.bool_)
+    crosses = [local is not None and _crosses_nodes(call, world, local) for call in one.calls]
+    return np.array(crosses, dtype=np.bool_)
 
 
 def _crosses_nodes(call: Call, world: int, local: int) -> bool:

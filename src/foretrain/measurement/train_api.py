@@ -68,8 +68,8 @@ class RunSpec:
         text = os.environ.get(ORDERS)
         if not text:
             return None
-        told = json.loads(text)
-        orders = cls(**{**told, "runs": tuple(told["runs"]), "data": tuple(told["data"])})
+        fields = json.loads(text)
+        orders = cls(**{**fields, "runs": tuple(fields["runs"]), "data": tuple(fields["data"])})
         for name in orders.runs:
             if name not in RUNS:
                 raise InputError(f"{ORDERS}: unknown run {name!r}. Known: {', '.join(RUNS)}.")
@@ -142,7 +142,7 @@ class Watched:
         return getattr(self.job.loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        told = []
+        reports = []
         for name in self.job.orders.runs * self.job.orders.rounds:
             if name in COLD and not self.job.files:
                 continue  # nothing can be made cold
@@ -155,10 +155,10 @@ class Watched:
                     pass
             else:
                 yield from run.batches()
-            told.append(run.told())
+            reports.append(run.report())
         # On every host: the first reads what was told, the others see by it that all went well.
         if self.job.ranks.is_first_on_host:
-            _write_whole(Path(self.job.orders.out), told)
+            _write_whole(Path(self.job.orders.out), reports)
         self.job.ranks.leave()
         raise SystemExit(0)  # what follows the loop is not to be measured
 
@@ -206,11 +206,11 @@ class TrainRun:
                 self._worker_cpu_at_start = worker_cpu_seconds()
             counted += done > self._warmup
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """What was seen, on all ranks."""
-        job, seen = self.job, self._seen()
+        job, own = self.job, self._own()
         self._events.remove()
-        told = {
+        report = {
             "run": self.name,
             "world": job.ranks.world,
             "hosts": job.ranks.hosts,
@@ -225,9 +225,9 @@ class TrainRun:
             "is_warm": self._is_warm,
         }
         if self.name in SYNTHETIC and job.model is not None:
-            told["communication"] = job.ranks.reduce_alone(job.model)
-        told["ranks"] = job.ranks.gathered(seen)
-        return told
+            report["communication"] = job.ranks.reduce_alone(job.model)
+        report["ranks"] = job.ranks.gathered(own)
+        return report
 
     def _loaded(self) -> Generator[Any, None, None]:
         """The loader's own batches, epoch after epoch, each with a cold or a warm cache."""
@@ -274,7 +274,7 @@ class TrainRun:
         whole = None if self.name in SYNTHETIC else batches_of(self._loader)
         return sys.maxsize if whole is None else whole - self._warmup
 
-    def _seen(self) -> dict[str, Any]:
+    def _own(self) -> dict[str, Any]:
         """Passes that count: past the warm-up of their segment."""
         parts, updates = self._events.parts(), self._events.updates()
         ends = [*self._segments[1:], len(parts)]
@@ -298,16 +298,16 @@ class TrainRun:
 
 def worker_cpu_seconds() -> dict[int, float]:
     """CPU seconds that each child process (a loader's worker) has used so far, where the system tells."""
-    found = {}
+    seconds = {}
     for child in multiprocessing.active_children():
         try:
             with open(f"/proc/{child.pid}/stat", encoding="ascii", errors="replace") as stream:
                 words = stream.read().rpartition(")")[2].split()
             ticks = int(words[11]) + int(words[12])  # utime and stime, see proc(5)
-            found[int(child.pid or 0)] = ticks / os.sysconf("SC_CLK_TCK")
+            seconds[int(child.pid or 0)] = ticks / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):
             continue
-    return found
+    return seconds
 
 
 def _cpu_between(before: dict[int, float], after: dict[int, float]) -> float | None:
@@ -333,8 +333,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _write_whole(folder: Path, told: list[dict[str, Any]]) -> None:
+def _write_whole(folder: Path, reports: list[dict[str, Any]]) -> None:
     handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(told, stream)
-    os.replace(name, folder / "told.json")
+        json.dump(reports, stream)
+    os.replace(name, folder / "report.json")

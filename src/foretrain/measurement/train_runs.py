@@ -63,7 +63,7 @@ def train_run(name: str, launches: Sequence[Mapping[str, Any]]) -> TrainRun:
     width = max(1, int(launches[0].get("workers") or 0))
     blocks = [_blocks(table.sum(axis=2).mean(axis=0), width) for table in tables]
     step = float(np.median(np.concatenate(blocks)))
-    draws = _drawn(blocks, name)
+    draws = _resampled(blocks, name)
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return TrainRun(
         name,
@@ -116,7 +116,7 @@ def _blocks(steps: Floats, width: int) -> Floats:
     return np.asarray(steps[: count * size].reshape(count, size).mean(axis=1))
 
 
-def _drawn(blocks: Sequence[Floats], name: str) -> Floats:
+def _resampled(blocks: Sequence[Floats], name: str) -> Floats:
     """Medians of blocks drawn anew within launches, launches drawn anew among themselves."""
     rng = np.random.default_rng([SEED, *name.encode()])
     out = np.empty(DRAWS)
@@ -132,12 +132,12 @@ def _parts(tables: Sequence[Floats], step: float) -> dict[str, float]:
     every = np.concatenate([table.mean(axis=0) for table in tables])
     mean = every.mean(axis=0)
     scale = step / float(mean.sum()) if mean.sum() > 0 else 1.0
-    found = {part: float(value * scale) for part, value in zip(PARTS, mean, strict=True)}
+    parts = {part: float(value * scale) for part, value in zip(PARTS, mean, strict=True)}
     wait = PARTS.index("wait")
     # The rank that comes last waits for the exchange alone; what others wait longer is for it.
     late = [table[:, :, wait] - table[:, :, wait].min(axis=0) for table in tables]
-    found["imbalance"] = float(np.concatenate([x.mean(axis=0) for x in late]).mean() * scale)
-    return found
+    parts["imbalance"] = float(np.concatenate([x.mean(axis=0) for x in late]).mean() * scale)
+    return parts
 
 
 def _spread(blocks: Floats) -> float:
@@ -155,10 +155,10 @@ def _facts(launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         every = [rank.get(name) for launch in launches for rank in launch["ranks"]]
         known = [value for value in every if value is not None]
         facts[name] = float(np.median(known)) if known else None
-    told = [launch["communication"] for launch in launches if launch.get("communication")]
-    if told:
-        seconds = float(np.median([one["seconds"] for one in told]))
-        facts["communication"] = {**told[0], "seconds": seconds}
+    reduced = [launch["communication"] for launch in launches if launch.get("communication")]
+    if reduced:
+        seconds = float(np.median([one["seconds"] for one in reduced]))
+        facts["communication"] = {**reduced[0], "seconds": seconds}
     return facts
 
 

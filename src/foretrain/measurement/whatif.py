@@ -19,55 +19,53 @@ FACTORS = (2.0, 4.0, 10.0)
 
 def whatif_document(runs: Mapping[str, TrainRun]) -> dict[str, Any] | None:
     """Speed and bottleneck over cached fraction, workers, disk and network; what removes the data stall."""
-    found = feeding(runs)
-    if found is None:
+    now = feeding(runs)
+    if now is None:
         return None
-    counts = sorted({1, 2, 4, 8, max(1, found.workers), 2 * max(1, found.workers)})
+    counts = sorted({1, 2, 4, 8, max(1, now.workers), 2 * max(1, now.workers)})
     return {
-        "now": _row(found),
-        "cached_fraction": [{"cached": x, **_row(found.with_(cached=x))} for x in FRACTIONS],
-        "workers": [{"workers": n, **_row(found.with_(workers=n))} for n in counts],
-        "workers_warm": [
-            {"workers": n, **_row(found.with_(workers=n, cached=1.0))} for n in counts
-        ],
+        "now": _row(now),
+        "cached_fraction": [{"cached": x, **_row(now.with_(cached=x))} for x in FRACTIONS],
+        "workers": [{"workers": n, **_row(now.with_(workers=n))} for n in counts],
+        "workers_warm": [{"workers": n, **_row(now.with_(workers=n, cached=1.0))} for n in counts],
         "cores": [
-            {"cores": found.cores * k, **_row(found.with_(cores=found.cores * k, cached=1.0))}
+            {"cores": now.cores * k, **_row(now.with_(cores=now.cores * k, cached=1.0))}
             for k in (1.0, *FACTORS)
         ],
-        "disk": [{"factor": k, **_row(found.with_(disk=k))} for k in FACTORS],
-        "network": [{"factor": k, **_row(found.with_(network=k))} for k in FACTORS],
-        "smallest_cached_fraction": found.smallest_cache(),
-        "smallest_cache_bytes": _cache_bytes(found, runs),
-        "fewest_workers_cold": found.with_(cached=0.0).fewest_workers(),
-        "fewest_workers_warm": found.with_(cached=1.0).fewest_workers(),
-        "cores_per_rank": found.cores_needed(),
-        "worker_seconds_warm": found.warm,
-        "worker_seconds_cold": found.cold,
-        "communication_seconds_alone": found.communication,
-        "feeding": asdict(found),
+        "disk": [{"factor": k, **_row(now.with_(disk=k))} for k in FACTORS],
+        "network": [{"factor": k, **_row(now.with_(network=k))} for k in FACTORS],
+        "smallest_cached_fraction": now.smallest_cache(),
+        "smallest_cache_bytes": _cache_bytes(now, runs),
+        "fewest_workers_cold": now.with_(cached=0.0).fewest_workers(),
+        "fewest_workers_warm": now.with_(cached=1.0).fewest_workers(),
+        "cores_per_rank": now.cores_needed(),
+        "worker_seconds_warm": now.warm,
+        "worker_seconds_cold": now.cold,
+        "communication_seconds_alone": now.communication,
+        "feeding": asdict(now),
     }
 
 
 def feeding_of(document: Any, name: str = "the document") -> Feeding:
     """What a `measure train` document says."""
-    told = document.get("what_if") if isinstance(document, Mapping) else None
-    told = told.get("feeding") if isinstance(told, Mapping) else None
-    if not isinstance(told, Mapping):
+    fields_of = document.get("what_if") if isinstance(document, Mapping) else None
+    fields_of = fields_of.get("feeding") if isinstance(fields_of, Mapping) else None
+    if not isinstance(fields_of, Mapping):
         raise InputError(f"{name} was not written by `measure train`, or has no data loader run.")
     faults = [
-        f"what_if.feeding.{field.name}: {told.get(field.name)!r} must be a number, zero or more."
+        f"what_if.feeding.{field.name}: {fields_of.get(field.name)!r} must be a number, zero or more."
         for field in fields(Feeding)
-        if not _is_amount(told.get(field.name))
+        if not _is_amount(fields_of.get(field.name))
     ]
     if faults:
         raise InputError(f"{name} is invalid:", faults=faults)
-    return Feeding(**{field.name: told[field.name] for field in fields(Feeding)})
+    return Feeding(**{field.name: fields_of[field.name] for field in fields(Feeding)})
 
 
 CHANGES = ("cached", "workers", "cores", "disk", "network")
 
 
-def changed(found: Feeding, changes: Mapping[str, Any]) -> Feeding:
+def changed(now: Feeding, changes: Mapping[str, Any]) -> Feeding:
     """`{"workers": 8, "disk": "2x"}` applied; every wrong one is named."""
     faults, wanted = [], {}
     for name, value in changes.items():
@@ -89,7 +87,7 @@ def changed(found: Feeding, changes: Mapping[str, Any]) -> Feeding:
     if faults:
         raise InputError("invalid change:", faults=faults)
     workers = wanted.pop("workers", None)
-    return found.with_(**wanted, workers=None if workers is None else int(workers))
+    return now.with_(**wanted, workers=None if workers is None else int(workers))
 
 
 _EXAMPLE = {
@@ -114,12 +112,12 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and is_finite(value) and value >= 0
 
 
-def _row(found: Feeding) -> dict[str, Any]:
-    point = found.point()
+def _row(fed: Feeding) -> dict[str, Any]:
+    point = fed.point()
     return {"step_seconds": point.step_seconds, "bottleneck": point.bottleneck}
 
 
-def _cache_bytes(found: Feeding, runs: Mapping[str, TrainRun]) -> float | None:
-    share = found.smallest_cache()
+def _cache_bytes(fed: Feeding, runs: Mapping[str, TrainRun]) -> float | None:
+    share = fed.smallest_cache()
     sizes = [float(run.facts.get("data_bytes") or 0.0) for run in runs.values()]
     return None if share is None or not any(sizes) else share * max(sizes)

@@ -133,11 +133,11 @@ def _tensors(texts: list[str], usual: str = "activation") -> tuple[Tensor, ...]:
 
 
 def _tensor(text: str, usual: str) -> Tensor:
-    found = _TENSOR.fullmatch(text)
-    if found is None:
+    match = _TENSOR.fullmatch(text)
+    if match is None:
         raise ModelError(f"{text!r} is not a tensor. Write for example 'x[batch, seq, hidden]'.")
-    element = found[3] or usual
+    element = match[3] or usual
     if element not in ELEMENTS:
         raise ModelError(f"{text!r}: unknown element type {element!r}; use {', '.join(ELEMENTS)}.")
-    dims = tuple(dim.strip() for dim in found[2].split(",") if dim.strip())
-    return Tensor(found[1], dims, element)
+    dims = tuple(dim.strip() for dim in match[2].split(",") if dim.strip())
+    return Tensor(match[1], dims, element)

@@ -186,10 +186,10 @@ class Model:
     @cached_property
     def origins(self) -> Mapping[str, str]:
         """Of every weight that shares another's storage: the first that has it."""
-        found: dict[str, str] = {}
+        origins: dict[str, str] = {}
         for first, second in self.tied:
-            found[second] = found.get(first, first)
-        return found
+            origins[second] = origins.get(first, first)
+        return origins
 
     def _weight_elements(self, path: str) -> int:
         for block, op in self.ops():

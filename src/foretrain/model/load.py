@@ -60,13 +60,13 @@ _HUB_NAME = re.compile(r"([\w.-]+)/([\w.-]+)", re.ASCII)
 
 def _expect_no_hub_name(spec: str | Path) -> None:
     """`meta-llama/Llama-3.1-8B` that is not on disk: nothing is downloaded, but the zoo may have it."""
-    found = _HUB_NAME.fullmatch(spec) if isinstance(spec, str) else None
-    if found is None or Path(spec).suffix.lower() in _ENDINGS or Path(found[1]).exists():
+    match = _HUB_NAME.fullmatch(spec) if isinstance(spec, str) else None
+    if match is None or Path(spec).suffix.lower() in _ENDINGS or Path(match[1]).exists():
         return
-    plain = found[2].lower().replace("-", "")
+    plain = match[2].lower().replace("-", "")
     inside = [name for name in zoo.names() if name.replace("-", "") in plain]
     near = [max(inside, key=len)] if inside else zoo.names()
-    word = near[0] if inside else found[2]
+    word = near[0] if inside else match[2]
     raise FileError(
         f"{spec} does not exist on disk, and nothing is downloaded from Hugging Face."
         f"{did_you_mean(word, near)} Specify a zoo name ('foretrain catalog list models') or the "

@@ -104,9 +104,9 @@ def _groups(op: Op, wanted: Collection[tuple[str, str]]) -> Iterator[tuple[Tenso
         yield op.outputs
         return
     for name, part in wanted:
-        found = tuple(t for t in op.outputs if part in t.name.split("_"))
-        if name == op.name and found:
-            yield found
+        outputs = tuple(t for t in op.outputs if part in t.name.split("_"))
+        if name == op.name and outputs:
+            yield outputs
     if len(op.outputs) == 1 and any(name == op.name for name, _ in wanted):
         yield op.outputs  # an activation without a gate: one product, whatever its halves are called
 

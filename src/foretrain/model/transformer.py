@@ -46,7 +46,7 @@ def _layers(shape: TransformerShape, seq: int) -> list[tuple[str, Block, int]]:
     """Runs of identical layers: (name, block, repetitions)."""
     kinds = _kinds(shape)
     runs = [(kind, len(list(group))) for kind, group in groupby(kinds)]
-    drawn = {kind: layer(shape, seq, *kind) for kind in dict.fromkeys(kinds)}
+    blocks = {kind: layer(shape, seq, *kind) for kind in dict.fromkeys(kinds)}
     named: list[tuple[str, Block, int]] = []
     first = 0
     for kind, count in runs:
@@ -55,7 +55,7 @@ def _layers(shape: TransformerShape, seq: int) -> list[tuple[str, Block, int]]:
         last = first + count == shape.num_hidden_layers
         if len(runs) == 1 or (len(runs) == 2 and last and bool(shape.num_experts)):
             label = "layers"
-        named.append((label, drawn[kind], count))
+        named.append((label, blocks[kind], count))
         first += count
     return named
 
@@ -275,13 +275,13 @@ def _experts(s: Sketch, shape: TransformerShape, x: Tensor) -> Tensor:
     sent = Tensor("dispatched", ("routed", "batch", "slot", "hidden"))
     s.op("dispatch", "dispatch", [x], [sent], reduces=False, top_k=chosen)
     sizes, inner = {"ffn": width}, ("expert", "batch", "slot", "ffn")
-    seen = view(sent, "expert", "batch", "slot", "hidden")
-    hidden = _expand(s, shape, "experts_fc1", "grouped_gemm", seen, inner, sizes, False)
+    by_slot = view(sent, "expert", "batch", "slot", "hidden")
+    hidden = _expand(s, shape, "experts_fc1", "grouped_gemm", by_slot, inner, sizes, False)
     act = s.op(
         "experts_act", "elementwise", hidden, [Tensor("experts_act", inner)], (), sizes,
         op=shape.hidden_act,
     )  # fmt: skip
-    back = Tensor("experts_fc2", seen.dims)
+    back = Tensor("experts_fc2", by_slot.dims)
     s.op(
         "experts_fc2", "grouped_gemm", [act], [back], [weight("weight", "expert", "ffn", "hidden")],
         sizes,

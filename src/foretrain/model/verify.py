@@ -76,13 +76,15 @@ def _wiring_faults(block: Block) -> Iterator[str]:
     later = {t.name for op in block.ops for t in op.outputs}
     for op in block.ops:
         for tensor in op.inputs:
-            made = produced.get(tensor.name)
+            elements = produced.get(tensor.name)
             if tensor.name in later and tensor.name not in produced:
                 yield f"{block.name}.{op.name}: reads {tensor.name} before it is produced."
-            elif made is not None and not isclose(made, op.input_elements(tensor), rel_tol=1e-9):
+            elif elements is not None and not isclose(
+                elements, op.input_elements(tensor), rel_tol=1e-9
+            ):
                 yield (
                     f"{block.name}.{op.name}: sees {op.input_elements(tensor):,.0f} elements of "
-                    f"{tensor.name}, but {made:,.0f} are produced."
+                    f"{tensor.name}, but {elements:,.0f} are produced."
                 )
         for tensor in op.outputs:
             if tensor.name in produced:
@@ -113,12 +115,14 @@ def _match_faults(
 ) -> list[str]:
     if len(given.dims) != len(taken.dims):
         return [f"{where}: {given.name} {given.dims} does not match {taken.dims}."]
-    made = prod(dict(giver.sizes)[dim] for dim in given.dims)
+    elements = prod(dict(giver.sizes)[dim] for dim in given.dims)
     for op in taker.ops:
         for tensor in op.inputs:
             if tensor.name == taken.name and not isclose(
-                made, op.input_elements(tensor), rel_tol=1e-9
+                elements, op.input_elements(tensor), rel_tol=1e-9
             ):
-                seen = op.input_elements(tensor)
-                return [f"{where}: {made:,} elements produced, but {op.name} reads {seen:,.0f}."]
+                needed = op.input_elements(tensor)
+                return [
+                    f"{where}: {elements:,} elements produced, but {op.name} reads {needed:,.0f}."
+                ]
     return []

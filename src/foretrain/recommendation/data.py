@@ -100,8 +100,8 @@ def with_loading(
     stalls: Mapping[str, float], feed: Feeding, passed: Epochs, step: float
 ) -> dict[str, float]:
     """Stalls of a step that computes for `step` seconds, with what it waits for data on average over the job."""
-    found = dict(stalls)
+    with_data = dict(stalls)
     prep = max(0.0, feed.prep - step)
-    found["prep"] = found.get("prep", 0.0) + prep
-    found["fetch"] = found.get("fetch", 0.0) + passed.step_seconds - step - prep
-    return found
+    with_data["prep"] = with_data.get("prep", 0.0) + prep
+    with_data["fetch"] = with_data.get("fetch", 0.0) + passed.step_seconds - step - prep
+    return with_data

@@ -29,7 +29,7 @@ class Miss:
     kind: str  # refused | memory | late | slow | dear
     offer: Offer | None = None
     nearest: EstimatedPlan | None = None
-    told: str = ""
+    reason: str = ""
     least_hours: float = 0.0
 
 
@@ -40,7 +40,7 @@ class Look:
     job: Job
     terms: Terms
     stacks: Stacks
-    _found: dict[tuple[Any, ...], PlannedCluster] = field(default_factory=dict)
+    _planned: dict[tuple[Any, ...], PlannedCluster] = field(default_factory=dict)
     _near: dict[tuple[Any, ...], tuple[EstimatedPlan, ...]] = field(default_factory=dict)
     _whole: set[tuple[Any, ...]] = field(default_factory=set)
     _simulated: dict[tuple[Any, ...], tuple[TimedOffer | None, EstimatedPlan | None]] = field(
@@ -58,15 +58,15 @@ class Look:
 
     def anyway(self, candidate: Candidate) -> Miss | None:
         """What an estimate says of a candidate that cannot be in time."""
-        found = self._look(candidate)
-        return found if isinstance(found, Miss) else None
+        outcome = self._look(candidate)
+        return outcome if isinstance(outcome, Miss) else None
 
     def _look(self, candidate: Candidate) -> Offer | Miss:
-        found = self._plans(candidate)
-        if not found.best:
-            kind = "memory" if found.nearest is not None else "refused"
-            return Miss(candidate, kind, nearest=found.nearest, told=found.refusal)
-        one = offer(self.job, candidate, self._timed(candidate, found.best[0]), self.terms)
+        planned = self._plans(candidate)
+        if not planned.best:
+            kind = "memory" if planned.nearest is not None else "refused"
+            return Miss(candidate, kind, nearest=planned.nearest, reason=planned.refusal)
+        one = offer(self.job, candidate, self._timed(candidate, planned.best[0]), self.terms)
         judged = self.judged(one)
         if isinstance(judged, Miss) and self._is_close(one):
             return self.simulated(one)
@@ -113,18 +113,23 @@ class Look:
         task = planner.task(workload, candidate.cluster)
         best: TimedOffer | None = None
         nearest: EstimatedPlan | None = None
-        for seen in self._plans(candidate, is_whole=True).best:
-            if best is not None and seen.seconds > _AS_GOOD * best.step_seconds:
+        for estimated in self._plans(candidate, is_whole=True).best:
+            if best is not None and estimated.seconds > _AS_GOOD * best.step_seconds:
                 break
-            found = answer(task.scenario(task.plan(task.words(seen.plan))))
-            memory = found.memory
-            if not found.fits:
-                told = replace(seen, memory=memory.peak_bytes, usable=memory.usable_bytes)
-                nearest = nearest or told
-            elif best is None or found.step_seconds < best.step_seconds:
+            prediction = answer(task.scenario(task.plan(task.words(estimated.plan))))
+            memory = prediction.memory
+            if not prediction.fits:
+                too_large = replace(estimated, memory=memory.peak_bytes, usable=memory.usable_bytes)
+                nearest = nearest or too_large
+            elif best is None or prediction.step_seconds < best.step_seconds:
                 used = (memory.peak_bytes, memory.usable_bytes)
                 best = TimedOffer(
-                    seen.plan, found.step_seconds, found.interval, found.stalls, *used, True
+                    estimated.plan,
+                    prediction.step_seconds,
+                    prediction.interval,
+                    prediction.stalls,
+                    *used,
+                    True,
                 )
         return best, nearest
 
@@ -147,32 +152,32 @@ class Look:
     def _plans(self, candidate: Candidate, is_whole: bool = False) -> PlannedCluster:
         """Plans of equal hardware are looked at once; a larger cluster near those of a smaller one."""
         key = (*candidate.hardware, candidate.count)
-        if key in self._found and (not is_whole or key in self._whole):
-            return self._found[key]
+        if key in self._planned and (not is_whole or key in self._whole):
+            return self._planned[key]
         cluster = candidate.cluster
         planner = self.stacks.on(cluster)
         workload = planner.workload(self.job.batch_on(candidate.devices))
         node = candidate.node
         kind = (planner.runtime.name, node.devices, node.interconnect, node.nics)
         near = () if is_whole else self._near.get(kind, ())
-        found = planner.best(workload, cluster, near)
-        if near and not found.best:
-            found, near = planner.best(workload, cluster), ()
+        planned = planner.best(workload, cluster, near)
+        if near and not planned.best:
+            planned, near = planner.best(workload, cluster), ()
         if not near:
             self._whole.add(key)
-        if found.best:
-            self._near[kind] = found.best[:2]
-        self._found[key] = found
-        return found
+        if planned.best:
+            self._near[kind] = planned.best[:2]
+        self._planned[key] = planned
+        return planned
 
-    def _timed(self, candidate: Candidate, seen: EstimatedPlan) -> TimedOffer:
+    def _timed(self, candidate: Candidate, estimated: EstimatedPlan) -> TimedOffer:
         return TimedOffer(
-            seen.plan,
-            seen.seconds,
-            self._interval(candidate, seen.seconds),
-            stalls_of(seen, candidate.count > 1),
-            seen.memory,
-            seen.usable,
+            estimated.plan,
+            estimated.seconds,
+            self._interval(candidate, estimated.seconds),
+            stalls_of(estimated, candidate.count > 1),
+            estimated.memory,
+            estimated.usable,
             False,
         )
 
@@ -195,15 +200,15 @@ def _own(one: Offer) -> Mapping[str, float]:
     return {n: 0.0 if n in ("prep", "fetch") else s for n, s in one.stalls.items()}
 
 
-def stalls_of(seen: EstimatedPlan, has_network: bool) -> dict[str, float]:
+def stalls_of(estimated: EstimatedPlan, has_network: bool) -> dict[str, float]:
     """What an estimate knows of causes: communication inside blocks counts as computing."""
-    found = dict.fromkeys(STALLS, 0.0)
-    found["compute"] = seen.work
-    found["bubble"] = max(0.0, seen.pipeline)
-    found["network" if has_network else "interconnect"] = seen.data
-    found["optimizer"] = seen.update
-    found["compute"] += seen.seconds - sum(found.values())
-    return found
+    stalls = dict.fromkeys(STALLS, 0.0)
+    stalls["compute"] = estimated.work
+    stalls["bubble"] = max(0.0, estimated.pipeline)
+    stalls["network" if has_network else "interconnect"] = estimated.data
+    stalls["optimizer"] = estimated.update
+    stalls["compute"] += estimated.seconds - sum(stalls.values())
+    return stalls
 
 
 def nearest(misses: Sequence[Miss], job: Job) -> Miss | None:
@@ -226,5 +231,5 @@ def nearest(misses: Sequence[Miss], job: Job) -> Miss | None:
 
 
 def _fill(miss: Miss) -> float:
-    seen = miss.nearest
-    return inf if seen is None else float(fill(seen.memory, seen.usable))
+    nearest = miss.nearest
+    return inf if nearest is None else float(fill(nearest.memory, nearest.usable))

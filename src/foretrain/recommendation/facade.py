@@ -151,8 +151,8 @@ def recommend(
         progress: called with the number of instances done and the total.
 
     >>> from foretrain import recommend
-    >>> found = recommend("gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8)
-    >>> found.offers[0].name, found.rows()[0]["usd"] > 0
+    >>> answer = recommend("gpt2", tokens=1e9, batch=64, instances=["aws:p4d*"], max_devices=8)
+    >>> answer.offers[0].name, answer.rows()[0]["usd"] > 0
     ('1 x aws:p4d.24xlarge', True)
     """
     job = job_of(
@@ -254,13 +254,13 @@ class _Round:
                 "the quota allows none, or one instance has more devices than allowed."
             )
 
-    def _take(self, candidate: Candidate, found: Offer | Miss) -> None:
+    def _take(self, candidate: Candidate, outcome: Offer | Miss) -> None:
         key = f"{candidate.count} x {candidate.instance}"
         self.offers.pop(key, None)
-        if isinstance(found, Offer):
-            self.offers[key] = found
+        if isinstance(outcome, Offer):
+            self.offers[key] = outcome
         else:
-            self.misses[candidate.instance].append(found)
+            self.misses[candidate.instance].append(outcome)
 
     def _simulate(self, most: int, before: int) -> None:
         """The front and the first few, until all of them are simulated."""
@@ -281,10 +281,10 @@ class _Round:
 
     def _result(self, market: Mapping[str, tuple[Any, Tariff]]) -> Recommendation:
         best = {one.name for one in front(self.offers.values())}
-        found = [replace(one, is_best=one.name in best) for one in self.offers.values()]
-        found = [replace(one, why=why(one, found, self.job)) for one in found]
-        found = ranked(found, self.job)
-        offered = {one.candidate.instance for one in found}
+        offers = [replace(one, is_best=one.name in best) for one in self.offers.values()]
+        offers = [replace(one, why=why(one, offers, self.job)) for one in offers]
+        offers = ranked(offers, self.job)
+        offered = {one.candidate.instance for one in offers}
         lost = []
         for name in market:
             if name not in offered:
@@ -293,9 +293,9 @@ class _Round:
         every = [miss for misses in self.misses.values() for miss in misses]
         return Recommendation(
             job=self.job,
-            offers=tuple(found),
+            offers=tuple(offers),
             infeasible=tuple(lost),
-            nearest="" if found else self._nearest(every),
+            nearest="" if offers else self._nearest(every),
             notes=self._notes(),
             looked_at=self.looked_at,
             buying=self.terms.buying,
@@ -335,8 +335,8 @@ class _Round:
         count = one.count * 2
         while count * one.node.device_count <= 4 * self.terms.most_devices:
             rent = one.usd_per_hour / one.count * count
-            found = self.look.estimated(replace(one, count=count, usd_per_hour=rent))
-            what = found if isinstance(found, Offer) else found.offer
+            outcome = self.look.estimated(replace(one, count=count, usd_per_hour=rent))
+            what = outcome if isinstance(outcome, Offer) else outcome.offer
             if what is not None:
                 return f" On {count} x {one.instance} '{what.plan}' would fit."
             count *= 2

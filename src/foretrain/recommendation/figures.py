@@ -12,8 +12,8 @@ from foretrain.loading import load_own_yaml
 @cache
 def figures() -> dict[str, Any]:
     """The table."""
-    found: dict[str, Any] = load_own_yaml(Path(__file__).with_name("figures.yaml"))
-    return found
+    rows: dict[str, Any] = load_own_yaml(Path(__file__).with_name("figures.yaml"))
+    return rows
 
 
 def figure(group: str, name: str) -> float:

@@ -75,7 +75,7 @@ def dataset(spec: str | Mapping[str, Any] | Dataset | None) -> Dataset | None:
 
 
 def _described(spec: str) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     faults = []
     for word in filter(None, (part.strip() for part in spec.split(","))):
         key, _, value = (part.strip() for part in word.partition("="))
@@ -84,18 +84,18 @@ def _described(spec: str) -> dict[str, Any]:
                 f"{key}: unknown.{did_you_mean(key, [*_KEYS, 'size'])} Known: {', '.join(_KEYS)}, size."
             )
         elif key == "sharded":
-            told[key] = value in ("", "yes", "true", "1")
+            fields[key] = value in ("", "yes", "true", "1")
         else:
-            told[key] = int(value) if key == "workers" and value.isdigit() else value
+            fields[key] = int(value) if key == "workers" and value.isdigit() else value
     if faults:
         raise InputError(f"data {spec!r} is invalid:", faults=faults)
-    if "size" in told:
-        size = parse_bytes(told.pop("size"))
-        if "samples" in told and "sample" not in told:
-            told["sample"] = size / max(1.0, parse_amount(told["samples"]))
-        elif "sample" in told and "samples" not in told:
-            told["samples"] = float(round(size / (parse_bytes(told["sample"]) or 1.0)))
-    return {_KEYS[key]: value for key, value in told.items()}
+    if "size" in fields:
+        size = parse_bytes(fields.pop("size"))
+        if "samples" in fields and "sample" not in fields:
+            fields["sample"] = size / max(1.0, parse_amount(fields["samples"]))
+        elif "sample" in fields and "samples" not in fields:
+            fields["samples"] = float(round(size / (parse_bytes(fields["sample"]) or 1.0)))
+    return {_KEYS[key]: value for key, value in fields.items()}
 
 
 @dataclass(frozen=True)

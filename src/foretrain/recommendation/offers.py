@@ -61,9 +61,9 @@ class Terms:
 
     def most(self, instance: str, tariff: Tariff) -> int | None:
         """Machines the user may have; None where nothing is said of it."""
-        told = [q.most for q in self.quotas if matches(instance, q.pattern)]
-        told += [] if tariff.quota is None else [tariff.quota]
-        return min(told) if told else None
+        limits = [q.most for q in self.quotas if matches(instance, q.pattern)]
+        limits += [] if tariff.quota is None else [tariff.quota]
+        return min(limits) if limits else None
 
     def counts(self, instance: str, node: Node, tariff: Tariff) -> Iterator[int]:
         """1, 2, 4 … as far as quota and network go; a quota that is none of them is the last."""
@@ -214,8 +214,8 @@ def flops(job: Job) -> float:
 
 def front(offers: Iterable[Offer]) -> list[Offer]:
     """Those that no other beats in both hours and money, cheapest first."""
-    found: list[Offer] = []
+    best: list[Offer] = []
     for one in sorted(offers, key=lambda o: (o.usd, o.hours, o.name)):
-        if not found or one.hours < found[-1].hours:
-            found.append(one)
-    return found
+        if not best or one.hours < best[-1].hours:
+            best.append(one)
+    return best

@@ -87,7 +87,7 @@ class Planner:
             return PlannedCluster((), None, str(error))
         if not near or workload.seq_len is None:
             return self._best(task, {})
-        words = [task.words(seen.plan) for seen in near]
+        words = [task.words(plan.plan) for plan in near]
         values = {
             name: sorted({getattr(one, name) or 1 for one in words})
             for name in ("tp", "pp", "micro")
@@ -102,10 +102,10 @@ class Planner:
         except PlanError as error:
             return PlannedCluster((), None, str(error).splitlines()[0])
         parts = [options.choices(part) for part in options.parts()]
-        choices = joined((found for found, _ in parts), options.palette)
+        choices = joined((choices_of for choices_of, _ in parts), options.palette)
         if not len(choices):
             return PlannedCluster((), None, _most([lost for _, lost in parts]))
-        return _found(choices, _Sharing(task, self).estimate(choices), self.margin)
+        return _planned(choices, _Sharing(task, self).estimate(choices), self.margin)
 
     def _where(self, task: Task, fixed: Mapping[str, str]) -> tuple[str, ...]:
         """Ours as far as the user says nothing of a choice."""
@@ -196,21 +196,23 @@ def _dividing(word: str, task: Task) -> str:
     return f"{name}={'|'.join(fine or ['1'])}"
 
 
-def _found(choices: Choices, estimates: Estimates, margin: float) -> PlannedCluster:
+def _planned(choices: Choices, estimates: Estimates, margin: float) -> PlannedCluster:
     able = np.flatnonzero(estimates.refused < 0)
     if not len(able):
         return PlannedCluster((), None, estimates.refusal[0] if estimates.refusal else "")
     full = fill(estimates.memory[able], estimates.usable[able])
     fits = able[(full <= margin) & np.isfinite(estimates.seconds[able])]
     order = fits[np.argsort(estimates.seconds[fits], kind="stable")][:KEPT]
-    nearest = None if len(fits) else _seen(choices, estimates, int(able[np.argmin(full)]))
-    return PlannedCluster(tuple(_seen(choices, estimates, row) for row in order.tolist()), nearest)
+    nearest = None if len(fits) else _estimated(choices, estimates, int(able[np.argmin(full)]))
+    return PlannedCluster(
+        tuple(_estimated(choices, estimates, row) for row in order.tolist()), nearest
+    )
 
 
-def _seen(choices: Choices, found: Estimates, row: int) -> EstimatedPlan:
+def _estimated(choices: Choices, estimates: Estimates, row: int) -> EstimatedPlan:
     columns = ("seconds", "memory", "usable", "work", "pipeline", "data", "update")
     return EstimatedPlan(
-        choices.text(row), **{name: float(getattr(found, name)[row]) for name in columns}
+        choices.text(row), **{name: float(getattr(estimates, name)[row]) for name in columns}
     )
 
 

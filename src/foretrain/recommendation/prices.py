@@ -72,13 +72,13 @@ def read_prices(path: str | Path) -> tuple[OwnPrice, ...]:
         )
     faults = _faults(rows)
     try:
-        found = validated(_File, {"prices": rows}, str(file), FileError).prices
+        prices = validated(_File, {"prices": rows}, str(file), FileError).prices
     except FileError as error:
         faults = [*error.faults, *faults]
     if faults:
         count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
         raise FileError(f"{file} is invalid ({count}):", faults=faults)
-    return found
+    return prices
 
 
 def _csv(text: str, where: str) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ _PRICES = ("usd_per_hour", "spot_usd_per_hour", "reserved_usd_per_hour", "quota"
 def _faults(rows: Sequence[Any]) -> list[str]:
     """What a validator of single values cannot see."""
     known, faults = list(_offers()), []
-    seen: list[str] = []
+    names: list[str] = []
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             continue
@@ -113,9 +113,9 @@ def _faults(rows: Sequence[Any]) -> list[str]:
                 f"{at}.instance: {name!r} is unknown.{did_you_mean(name, known)} Add your own "
                 "instances to the directory in FORETRAIN_CATALOG."
             )
-        if name and name in seen:
+        if name and name in names:
             faults.append(f"{at}.instance: {name!r} is specified twice.")
-        seen.append(name)
+        names.append(name)
         quota = row.get("quota")
         if isinstance(quota, int) and quota < 0:
             faults.append(f"{at}.quota: {quota} must be zero or more.")
@@ -134,9 +134,9 @@ def _offers() -> dict[str, Node]:
 
 def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
     """By instance; what the user gives replaces what the catalog has, with the user's date."""
-    found = {name: _catalogued(node) for name, node in _offers().items()}
+    by_instance = {name: _catalogued(node) for name, node in _offers().items()}
     for row in own:
-        base = found[row.instance]
+        base = by_instance[row.instance]
         new = replace(
             base,
             on_demand=base.on_demand if row.usd_per_hour is None else row.usd_per_hour,
@@ -147,8 +147,8 @@ def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
         prices = (row.usd_per_hour, row.spot_usd_per_hour, row.reserved_usd_per_hour)
         if any(price is not None for price in prices):
             new = replace(new, date=row.date, source=row.source or "specified by the user")
-        found[row.instance] = new
-    return found
+        by_instance[row.instance] = new
+    return by_instance
 
 
 def _catalogued(node: Node) -> Tariff:
@@ -172,7 +172,7 @@ def _is_count(text: str) -> bool:
 
 def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
     """`16` (of any), `aws:p4*=8`; all faults at once."""
-    found, faults = [], []
+    read, faults = [], []
     for text in texts:
         pattern, equals, number = text.rpartition("=")
         if not _is_count(number.strip()) or (equals and not pattern.strip()):
@@ -186,10 +186,10 @@ def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
             faults.append(
                 f"{text!r}: no instance has this name.{near} Use * as wildcard, as in aws:p5*=4."
             )
-        found.append(quota)
+        read.append(quota)
     if faults:
         raise InputError("invalid quotas:", faults=faults)
-    return tuple(found)
+    return tuple(read)
 
 
 def matches(name: str, pattern: str) -> bool:

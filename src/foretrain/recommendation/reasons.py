@@ -75,8 +75,8 @@ def _place(one: Offer, offers: Sequence[Offer], job: Job) -> str:
 
 def _better(one: Offer, offers: Sequence[Offer]) -> Offer | None:
     """An offer that is no slower and no dearer: of as many devices of the same kind if there is one."""
-    found = [o for o in offers if o is not one and o.usd <= one.usd and o.hours <= one.hours]
-    if not found:
+    better = [o for o in offers if o is not one and o.usd <= one.usd and o.hours <= one.hours]
+    if not better:
         return None
     device, size = one.candidate.node.devices[0].name, one.candidate.devices
 
@@ -84,7 +84,7 @@ def _better(one: Offer, offers: Sequence[Offer]) -> Offer | None:
         kind = o.candidate.node.devices[0].name != device
         return kind, o.candidate.devices != size, o.usd, o.name
 
-    return min(found, key=unlike)
+    return min(better, key=unlike)
 
 
 def _compared(one: Offer, better: Offer) -> str:
@@ -125,7 +125,7 @@ def unfit(misses: Sequence[Miss], job: Job, terms: Terms) -> str:
             f"too slow: {best.candidate.count} x would take {days(best.least_hours)} even at "
             f"peak FLOP/s{_limit(job)}."
         )
-    return f"no plan: {misses[-1].told}" if misses else "not evaluated."
+    return f"no plan: {misses[-1].reason}" if misses else "not evaluated."
 
 
 def _limit(job: Job) -> str:
@@ -139,19 +139,19 @@ def _offer_of(miss: Miss) -> Offer:
 
 def _dear(dear: Sequence[Miss], late: Sequence[Miss], job: Job) -> str:
     best = min(map(_offer_of, dear), key=lambda o: o.usd)
-    told = f"too expensive: {best.name} with '{best.plan}' costs {usd(best.usd)}"
-    told += f" in {days(best.hours)}, the budget is {usd(job.budget_usd or 0.0)}"
-    return told + (" (fewer are too slow)." if late else ".")
+    text = f"too expensive: {best.name} with '{best.plan}' costs {usd(best.usd)}"
+    text += f" in {days(best.hours)}, the budget is {usd(job.budget_usd or 0.0)}"
+    return text + (" (fewer are too slow)." if late else ".")
 
 
 def _late(late: Sequence[Miss], job: Job, terms: Terms) -> str:
     best = min(map(_offer_of, late), key=lambda o: o.hours)
-    told = f"too slow: {best.name} with '{best.plan}' takes {days(best.hours)}{_limit(job)}"
+    text = f"too slow: {best.name} with '{best.plan}' takes {days(best.hours)}{_limit(job)}"
     if best.candidate.node.nics is None:
-        return told + "; its network is unknown, so multi-node clusters are not offered."
+        return text + "; its network is unknown, so multi-node clusters are not offered."
     if 2 * best.candidate.devices > terms.most_devices:
-        return told + f" (more than {terms.most_devices:,} devices were not tried)."
-    return told + ("." if terms.quotas else f" (more than {terms.most_machines} need a quota).")
+        return text + f" (more than {terms.most_devices:,} devices were not tried)."
+    return text + ("." if terms.quotas else f" (more than {terms.most_machines} need a quota).")
 
 
 def _lacking(lacking: Sequence[Miss]) -> str:
@@ -161,10 +161,10 @@ def _lacking(lacking: Sequence[Miss]) -> str:
         )
 
     best = min(lacking, key=full)
-    seen = best.nearest
-    assert seen is not None
+    nearest = best.nearest
+    assert nearest is not None
     return (
         f"does not fit: on {best.candidate.count} x the plan with the least memory, "
-        f"'{seen.plan}', needs {show_bytes(seen.memory)}, but {show_bytes(seen.usable)} is "
+        f"'{nearest.plan}', needs {show_bytes(nearest.memory)}, but {show_bytes(nearest.usable)} is "
         "usable per device."
     )

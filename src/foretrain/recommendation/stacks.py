@@ -58,7 +58,7 @@ class Stacks:
 
     def _planner(self, cluster: Cluster) -> Planner:
         job = self.job
-        found = draft(
+        resolved = draft(
             Request(
                 job.model,
                 cluster,
@@ -67,13 +67,13 @@ class Stacks:
                 runtime=self.runtime,
             )
         )
-        key = (found.runtime, found.precision, found.optimizer)
+        key = (resolved.runtime, resolved.precision, resolved.optimizer)
         if key not in self._planners:
             self._planners[key] = Planner(
-                found.runtime,
-                found.model,
-                found.precision,
-                found.optimizer,
+                resolved.runtime,
+                resolved.model,
+                resolved.precision,
+                resolved.optimizer,
                 self.where,
                 self.margin,
                 self.headroom,

@@ -54,9 +54,9 @@ def format_of(path: str | Path, *, has_timeline: bool = False) -> str:
     """The format a file name asks for: the longest known extension it ends with."""
     known = (*RENDERERS, *TRACES) if has_timeline else tuple(RENDERERS)
     name = Path(path).name.lower()
-    found = [fmt for fmt in known if name.endswith(f".{fmt}")]
-    if found:
-        return max(found, key=len)
+    formats = [fmt for fmt in known if name.endswith(f".{fmt}")]
+    if formats:
+        return max(formats, key=len)
     raise InputError(
         f"{str(path)!r}: unsupported file format for this result. Supported: "
         f"{', '.join(f'.{fmt}' for fmt in known)}.{did_you_mean(Path(path).suffix.lstrip('.'), known)}"

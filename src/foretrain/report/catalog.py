@@ -45,27 +45,27 @@ class Kind:
 def list_document(kinds: Iterable[str]) -> Document:
     """Tables of the wanted kinds."""
     data = {kind: KINDS[kind].rows() if kind in KINDS else _measured_rows() for kind in kinds}
-    counts = (counted(len(found), kind[:-1], kind) for kind, found in data.items())
+    counts = (counted(len(rows), kind[:-1], kind) for kind, rows in data.items())
     return Document(
         ", ".join(counts),
         lambda: data,
         lambda: (KINDS[kind].table(kind) if kind in KINDS else _measured() for kind in data),
         make_rows=lambda: [
-            {"kind": kind, **_flat(row)} for kind, found in data.items() for row in found
+            {"kind": kind, **_flat(row)} for kind, rows in data.items() for row in rows
         ],
     )
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """`peak_flops.bf16` and the like; what is a list becomes one text."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
             is_list = isinstance(value, list | tuple)
-            found[prefix + key] = "; ".join(map(str, value)) if is_list else value
-    return found
+            flat[prefix + key] = "; ".join(map(str, value)) if is_list else value
+    return flat
 
 
 def _fastest(device: Device) -> str:
@@ -186,19 +186,19 @@ def entry_document(name: str) -> Document:
     """Everything known about what `name` means, in every table that has it; a cluster is drawn."""
     if _CLUSTER.search(name):
         return cluster_document(Cluster.of(name))
-    found = list(_found(name))
-    if not found:
+    entries = list(_matches(name))
+    if not entries:
         known = [name for kind in KINDS.values() for name in kind.names()]
         raise InputError(
             f"no catalog entry named {name!r}.{did_you_mean(name, known)} See 'foretrain "
             "catalog list'."
         )
-    titles = (f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in found)
+    titles = (f"{kind}: {getattr(value, 'title', '') or value.name}" for kind, value, _ in entries)
     return Document(
         "; ".join(titles),
-        lambda: {kind: facts for kind, _, facts in found},
+        lambda: {kind: facts for kind, _, facts in entries},
         lambda: tuple(
-            Facts(f"{kind} {value.name}", tuple(_rows(facts))) for kind, value, facts in found
+            Facts(f"{kind} {value.name}", tuple(_rows(facts))) for kind, value, facts in entries
         ),
     )
 
@@ -244,7 +244,7 @@ def _reach(network: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "diameter", "not computed" if far is None else counted(far, "link")
 
 
-def _found(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+def _matches(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     for kind, known in KINDS.items():
         try:
             value = (known.find or known.get)(name)
@@ -314,9 +314,9 @@ def check_document() -> Document:
                 faults.append(f"{path}: has no source.")
         except (ForetrainError, ValueError, KeyError, TypeError) as error:
             faults.append(f"{path}: {error}")
-    found = counted(len(faults), "error") if faults else "no errors"
+    verdict = counted(len(faults), "error") if faults else "no errors"
     return Document(
-        f"{counted(count, 'row')}, {found}",
+        f"{counted(count, 'row')}, {verdict}",
         lambda: {"rows": count, "faults": faults},
         lambda: (Lines("Faults", faults),),
         bool(faults),

@@ -127,8 +127,8 @@ def _logarithmic(scale: Scale) -> Iterator[tuple[float, str]]:
 
 def _decades(scale: Scale, digits: Sequence[float]) -> list[float]:
     powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
-    found = (digit * 10.0**power for power in powers for digit in digits)
-    return [value for value in found if scale.low <= value <= scale.high]
+    ticks = (digit * 10.0**power for power in powers for digit in digits)
+    return [value for value in ticks if scale.low <= value <= scale.high]
 
 
 def _hours(value: float) -> str:

@@ -31,10 +31,10 @@ def fragment(sheet: Sheet) -> str:
 def _part(part: Part) -> str:
     if not isinstance(part, Grid):
         return f"<div>{_span(part)}</div>"
-    at, drawn = part.columns.find("b"), [list(row) for row in part.rows]
-    for row, share in zip(drawn, part.shares, strict=False):
+    at, cells = part.columns.find("b"), [list(row) for row in part.rows]
+    for row, share in zip(cells, part.shares, strict=False):
         row[at] = (f"{100 * max(0.0, min(1.0, share)):.1f}", row[at][1])
-    rows = "".join(f"<tr>{''.join(_cells(row, part.columns))}</tr>" for row in drawn)
+    rows = "".join(f"<tr>{''.join(_cells(row, part.columns))}</tr>" for row in cells)
     head = ""
     if any(part.head):
         titles = tuple((title, "") for title in part.head)

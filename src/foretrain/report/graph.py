@@ -35,12 +35,12 @@ _PHASE_LETTER = ("F", "B", "W", "U")
 def graph_document(graph: ExecutionGraph, asked: Scenario, dump: bool = False) -> Document:
     """A summary of the program that `asked` is compiled to; with `dump` every shape and every task too."""
     fold = graph.fold
-    told = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
+    question = {"question": asked.to_dict(), "assumptions": list(asked.assumptions)}
     return Document(
         f"{counted(graph.tasks, 'task')} of {counted(len(graph.shape_ptr) - 1, 'shape')} on "
         f"{counted(len(graph.streams), 'stream')}; {counted(int(fold.counts.sum()), 'rank')} in "
         f"{counted(fold.classes, 'class', 'classes')}",
-        lambda: {**told, **_data(graph, dump)},
+        lambda: {**question, **_data(graph, dump)},
         partial(_sections, graph, asked, dump),
         asked=words.asked_line(asked.to_dict()),
     )
@@ -117,14 +117,14 @@ def _communicators(graph: ExecutionGraph) -> Table:
     rows = tuple(
         (
             communicator_name(communicator),
-            f"{len(found.groups):,}",
-            str(found.groups.shape[1]),
-            str(len(found.examples)),
-            " ".join(str(int(rank)) for rank in found.groups[0][:8])
-            + (" …" if found.groups.shape[1] > 8 else ""),
+            f"{len(folded.groups):,}",
+            str(folded.groups.shape[1]),
+            str(len(folded.examples)),
+            " ".join(str(int(rank)) for rank in folded.groups[0][:8])
+            + (" …" if folded.groups.shape[1] > 8 else ""),
         )
-        for communicator, found in graph.fold.groups.items()
-        if len(found.groups)
+        for communicator, folded in graph.fold.groups.items()
+        if len(folded.groups)
     )
     return Table("Communicators", ("", "groups", "ranks each", "classes", "first group"), rows)
 
@@ -156,7 +156,7 @@ def _streams(graph: ExecutionGraph) -> Table:
 
 def folded(sequence: Sequence[T], longest: int = 64) -> list[tuple[int, Sequence[T]]]:
     """Runs as (times, block): at each place the repetition that covers most, blocks up to `longest`."""
-    found: list[tuple[int, Sequence[T]]] = []
+    runs: list[tuple[int, Sequence[T]]] = []
     at = 0
     while at < len(sequence):
         times, size = 1, 1
@@ -166,9 +166,9 @@ def folded(sequence: Sequence[T], longest: int = 64) -> list[tuple[int, Sequence
                 count += 1
             if count > 1 and count * width > times * size:
                 times, size = count, width
-        found.append((times, sequence[at : at + size]))
+        runs.append((times, sequence[at : at + size]))
         at += times * size
-    return found
+    return runs
 
 
 def _shapes(graph: ExecutionGraph) -> Iterator[Lines]:

@@ -206,7 +206,7 @@ def _bars(section: Bars) -> Iterator[str]:
     for (name, values), tip in zip(
         section.rows, section.tips or [""] * len(section.rows), strict=True
     ):
-        drawn = "".join(
+        bars = "".join(
             _bar(
                 Bar(
                     v / longest, color, tip=f"{part}: {section.text(v)}, {percent(v / sum(values))}"
@@ -218,7 +218,7 @@ def _bars(section: Bars) -> Iterator[str]:
         label = f"{section.label} {name}" if name.isdigit() else name
         yield (
             f"<span{_tip(tip)}>{_said(label)}</span><span>{_said(section.text(sum(values)))}</span>"
-            f'<div class="stalls">{drawn}{line}</div>'
+            f'<div class="stalls">{bars}{line}</div>'
         )
     yield "</div>"
 
@@ -253,31 +253,31 @@ def _timeline(section: TimelineChart) -> Iterator[str]:
 
 
 def _network(section: NetworkDrawing) -> Iterator[str]:
-    drawn = network.drawing(section.prediction)
+    drawing = network.drawing(section.prediction)
     yield (
         '<p class="hint">Links are colored by utilization: the share of the step they are busy at the bandwidth of '
         "large messages. One link and one node of each kind is shown; hover over a line for details.</p>"
     )
     yield _legend(network.legend())
     yield '<div class="boxes">'
-    yield from map(_box, drawn.boxes)
+    yield from map(_box, drawing.boxes)
     yield "</div>"
-    if drawn.has_network:
+    if drawing.has_network:
         chips = "".join(
             f'<span class="chip {part.cls}"{_tip(part.tip)}>{_said(part.text)}</span>'
-            for part in drawn.fabric
+            for part in drawing.fabric
         )
         yield f'<div class="fabric"><b>network fabric</b>{chips}</div>'
-    if drawn.left_out:
+    if drawing.left_out:
         yield (
-            f'<p class="hint">{drawn.left_out} more kinds of nodes are not shown; the JSON report lists '
+            f'<p class="hint">{drawing.left_out} more kinds of nodes are not shown; the JSON report lists '
             "their links.</p>"
         )
     yield "<h3>Most utilized links</h3>"
     yield from _table(links.table(section.prediction, MOST_LINKS))
 
 
-def _box(box: network.Drawn) -> str:
+def _box(box: network.Picture) -> str:
     lines = "".join(
         f'<path class="link {line.cls}" d="{line.path}">'
         + (f"<title>{escape(clean_lines(line.tip))}</title>" if line.tip else "")

@@ -39,13 +39,13 @@ def text(value: object, limit: int = 2000) -> str:
     return _SPECIAL.sub(_escape, shown)
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     # a backslash does not stop GitHub from linking addresses and mentions, an entity does
-    character = found[0]
+    character = match[0]
     return f"&#{ord(character)};" if character in "@:" else f"\\{character}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    drawn = ["| " + " | ".join(text(cell) for cell in row) + " |" for row in (head, *rows)]
-    drawn.insert(1, "|" + "---|" * len(head))
-    return "\n".join(drawn)
+    lines = ["| " + " | ".join(text(cell) for cell in row) + " |" for row in (head, *rows)]
+    lines.insert(1, "|" + "---|" * len(head))
+    return "\n".join(lines)

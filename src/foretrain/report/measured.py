@@ -142,9 +142,9 @@ def _share(value: float) -> str:
 
 def measurements_table(rows: Sequence[Measurement]) -> Table:
     """One line for each machine and kind."""
-    found: dict[tuple[str, str], list[Measurement]] = {}
+    groups: dict[tuple[str, str], list[Measurement]] = {}
     for row in rows:
-        found.setdefault((row.machine.id, row.kind), []).append(row)
+        groups.setdefault((row.machine.id, row.kind), []).append(row)
     lines = tuple(
         (
             machine,
@@ -154,7 +154,7 @@ def measurements_table(rows: Sequence[Measurement]) -> Table:
             _share(statistics.median(row.spread for row in few)),
             max(row.at for row in few)[:19].replace("T", " "),
         )
-        for (machine, kind), few in sorted(found.items())
+        for (machine, kind), few in sorted(groups.items())
     )
     head = ("machine", "title", "kind", "measurements", "spread", "last (UTC)")
     return Table("measurements", head, lines, left=3)
@@ -198,12 +198,12 @@ def _kernels(calibration: Calibration) -> Section:
         if calibration.threads is None
         else f", {counted(calibration.threads, 'thread')} a process"
     )
-    told = (
+    note = (
         f"memory {show_bandwidth(fitted.bandwidth)}, kernel start "
         f"{show_seconds(fitted.start_seconds)}{threads}; kernels are within "
         f"{100 * fitted.spread:.0f} % of this roofline"
     )
-    return Table("kernels", ("kind", "dtype", "timed", "rate"), rows, notes=(told,), left=2)
+    return Table("kernels", ("kind", "dtype", "timed", "rate"), rows, notes=(note,), left=2)
 
 
 def _link_curves(calibration: Calibration) -> Section:

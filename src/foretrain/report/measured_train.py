@@ -60,15 +60,15 @@ def headline(run: Mapping[str, Any]) -> str:
 
 
 def _stalls(run: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> Table:
-    step, found = run["step_seconds"], run["stalls"]
+    step, stalls = run["step_seconds"], run["stalls"]
     theirs = predicted["stalls"] if predicted else {}
-    named = [n for n in STALLS if max(found[n], theirs.get(n, 0.0)) > step * 5e-5]
-    named.sort(key=lambda name: -found[name])
+    named = [n for n in STALLS if max(stalls[n], theirs.get(n, 0.0)) > step * 5e-5]
+    named.sort(key=lambda name: -stalls[name])
     at, rows = 0.0, []
     for name in named:
-        share = found[name] / step
+        share = stalls[name] / step
         low, high = map(words.seconds, run["stall_intervals"][name])
-        figures = (words.seconds(found[name]), words.percent(share), f"{low} – {high}")
+        figures = (words.seconds(stalls[name]), words.percent(share), f"{low} – {high}")
         more = (words.seconds(theirs.get(name, 0.0)),) if predicted else ()
         rows.append((name, Bar(share, name, at), *figures, *more))
         at += share
@@ -99,19 +99,19 @@ def _runs(runs: Mapping[str, Any]) -> Table:
     return Table("Runs", head, rows, left=2)
 
 
-def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
+def whatif_sections(what_if: Mapping[str, Any] | None) -> list[Section]:
     """What would change the speed, and what removes the data stall."""
-    if not found:
+    if not what_if:
         return []
-    now = found["now"]["step_seconds"]
-    rows = [("as measured (cold cache)", found["now"])]
-    rows += [(f"{x['cached']:.0%} of the data cached", x) for x in found["cached_fraction"][1:]]
-    rows += [(f"{counted(x['workers'], 'worker')}, cold cache", x) for x in found["workers"]]
-    rows += [(f"{counted(x['workers'], 'worker')}, warm cache", x) for x in found["workers_warm"]]
-    rows += [(f"{x['cores']:g} cores per rank, warm cache", x) for x in found["cores"][1:]]
-    rows += [(f"disk {x['factor']:g} times as fast", x) for x in found["disk"]]
-    if found["communication_seconds_alone"] > 0:
-        rows += [(f"network {x['factor']:g} times as fast", x) for x in found["network"]]
+    now = what_if["now"]["step_seconds"]
+    rows = [("as measured (cold cache)", what_if["now"])]
+    rows += [(f"{x['cached']:.0%} of the data cached", x) for x in what_if["cached_fraction"][1:]]
+    rows += [(f"{counted(x['workers'], 'worker')}, cold cache", x) for x in what_if["workers"]]
+    rows += [(f"{counted(x['workers'], 'worker')}, warm cache", x) for x in what_if["workers_warm"]]
+    rows += [(f"{x['cores']:g} cores per rank, warm cache", x) for x in what_if["cores"][1:]]
+    rows += [(f"disk {x['factor']:g} times as fast", x) for x in what_if["disk"]]
+    if what_if["communication_seconds_alone"] > 0:
+        rows += [(f"network {x['factor']:g} times as fast", x) for x in what_if["network"]]
     rows = [(name, x) for name, x in rows if x["step_seconds"] > 0]
     steps = words.seconds_alike(x["step_seconds"] for _, x in rows)
     table = tuple(
@@ -121,44 +121,44 @@ def whatif_sections(found: Mapping[str, Any] | None) -> list[Section]:
     head = ("change", "step", "speed-up", "bottleneck")
     return [
         Table("What if", head, table),
-        Lines("How to remove the data stall", _remedies(found)),
+        Lines("How to remove the data stall", _remedies(what_if)),
     ]
 
 
-def _remedies(found: Mapping[str, Any]) -> Sequence[str]:
-    share, size = found["smallest_cached_fraction"], found["smallest_cache_bytes"]
+def _remedies(what_if: Mapping[str, Any]) -> Sequence[str]:
+    share, size = what_if["smallest_cached_fraction"], what_if["smallest_cache_bytes"]
     if share is None:
-        told = [
+        lines = [
             "Caching alone is not enough: preprocessing is too slow even with all data in memory."
         ]
     else:
         of = f" ({show_bytes(size)})" if size is not None else ""
-        told = [f"A cache that holds {words.percent(share)} of the data{of}."]
+        lines = [f"A cache that holds {words.percent(share)} of the data{of}."]
     for name, state in (("fewest_workers_cold", "cold"), ("fewest_workers_warm", "warm")):
-        count = found[name]
-        told.append(
+        count = what_if[name]
+        lines.append(
             f"With a {state} cache: {counted(count, 'worker')} per rank, given enough cores."
             if count is not None
             else (
                 f"With a {state} cache: more workers do not help; something else is the bottleneck."
             )
         )
-    if found["cores_per_rank"] is not None:
-        told.append(
-            f"Training and preprocessing need {found['cores_per_rank']:.1f} cores per rank "
+    if what_if["cores_per_rank"] is not None:
+        lines.append(
+            f"Training and preprocessing need {what_if['cores_per_rank']:.1f} cores per rank "
             "to keep up."
         )
-    return told
+    return lines
 
 
 def changed_document(before: Feeding, after: Feeding, changes: Mapping[str, Any]) -> Document:
     """One change to a measured run: before and after."""
     first, second = before.point(), after.point()
     ratio = first.step_seconds / second.step_seconds
-    told = ", ".join(f"{name}={value}" for name, value in changes.items())
+    changed = ", ".join(f"{name}={value}" for name, value in changes.items())
     line = (
         f"{words.seconds(second.step_seconds)} per step instead of {words.seconds(first.step_seconds)} "
-        f"with {told}: {ratio:.2f}×; bottleneck: {second.bottleneck}"
+        f"with {changed}: {ratio:.2f}×; bottleneck: {second.bottleneck}"
     )
     rows = tuple(
         (name, words.seconds(point.step_seconds), point.bottleneck)

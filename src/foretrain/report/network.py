@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from foretrain.analysis.prediction import LinkUse, Prediction
-from foretrain.report import links as told
+from foretrain.report import links as link_words
 from foretrain.report.words import clean, devices, percent
 
 WIDTH = 320
@@ -53,7 +53,7 @@ class Rect:
 
 
 @dataclass(slots=True)
-class Drawn:
+class Picture:
     """A box as it is drawn; `words` have a place and a text."""
 
     title: str = ""
@@ -75,7 +75,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    boxes: list[Drawn]
+    boxes: list[Picture]
     left_out: int
     has_network: bool
     fabric: list[Chip]
@@ -83,11 +83,11 @@ class Drawing:
 
 def drawing(prediction: Prediction) -> Drawing:
     """What a page draws."""
-    found = boxes(prediction)
+    all_boxes = boxes(prediction)
     per_node = _per_node(prediction)
     return Drawing(
-        [_drawn(box, per_node) for box in found[:MOST_BOXES]],
-        max(0, len(found) - MOST_BOXES),
+        [_picture(box, per_node) for box in all_boxes[:MOST_BOXES]],
+        max(0, len(all_boxes) - MOST_BOXES),
         any(link.is_network for link in prediction.links),
         _fabric(prediction),
     )
@@ -95,10 +95,10 @@ def drawing(prediction: Prediction) -> Drawing:
 
 def legend() -> Iterator[tuple[str, str]]:
     """Style and meaning of every color."""
-    yield told.use_class(0.0), f"under {100 * told.STEPS[0]:g} %"
-    for low, high in itertools.pairwise(told.STEPS):
-        yield told.use_class(low), f"{100 * low:g}–{100 * high:g} %"
-    yield told.use_class(told.STEPS[-1]), f"over {100 * told.STEPS[-1]:g} %"
+    yield link_words.use_class(0.0), f"under {100 * link_words.STEPS[0]:g} %"
+    for low, high in itertools.pairwise(link_words.STEPS):
+        yield link_words.use_class(low), f"{100 * low:g}–{100 * high:g} %"
+    yield link_words.use_class(link_words.STEPS[-1]), f"over {100 * link_words.STEPS[-1]:g} %"
 
 
 # --- which boxes --------------------------------------------------------------------------------
@@ -111,18 +111,18 @@ def boxes(prediction: Prediction) -> list[Box]:
     for link in prediction.links:
         if not link.is_network:
             places.setdefault(link.name.partition(".")[0], []).append(link)
-    found = [(_stages(inside), tuple(inside)) for inside in places.values()]
-    seen = {stage for stages, _ in found for stage in stages}
-    found += [((stage,), ()) for stage in sorted(ranks) if stage not in seen]
-    found.sort(key=lambda row: row[0])
+    places_of = [(_stages(inside), tuple(inside)) for inside in places.values()]
+    named = {stage for stages, _ in places_of for stage in stages}
+    places_of += [((stage,), ()) for stage in sorted(ranks) if stage not in named]
+    places_of.sort(key=lambda row: row[0])
     per_node = _per_node(prediction)
-    made = []
-    for stages, inside in found:
-        alone = sum(bool(set(stages) & set(other)) for other, _ in found) == 1
+    unmerged = []
+    for stages, inside in places_of:
+        alone = sum(bool(set(stages) & set(other)) for other, _ in places_of) == 1
         total = sum(ranks.get(stage, 0) for stage in stages)
         nodes = total // per_node if alone and per_node and total % per_node == 0 else 0
-        made.append(Box(stages, nodes, inside, _outside(prediction, stages)))
-    return _merged(made)
+        unmerged.append(Box(stages, nodes, inside, _outside(prediction, stages)))
+    return _merged(unmerged)
 
 
 def _ranks(prediction: Prediction) -> dict[int, int]:
@@ -152,15 +152,15 @@ def _outside(prediction: Prediction, stages: tuple[int, ...]) -> tuple[LinkUse, 
         link
         for link in prediction.links
         if link.is_network
-        and any(told.is_port(end) for end in told.ends(link))
-        and set(told.home_stages(link)[:1]) & set(stages)
+        and any(link_words.is_port(end) for end in link_words.ends(link))
+        and set(link_words.home_stages(link)[:1]) & set(stages)
     ]
     return tuple(sorted(mine, key=lambda link: -link.share))
 
 
-def _merged(found: list[Box]) -> list[Box]:
+def _merged(boxes: list[Box]) -> list[Box]:
     kept: list[Box] = []
-    for box in found:
+    for box in boxes:
         for at, other in enumerate(kept):
             if _look_alike(box, other):
                 nodes = box.nodes + other.nodes if box.nodes and other.nodes else 0
@@ -178,7 +178,7 @@ def _look_alike(one: Box, other: Box) -> bool:
             return False
         pairs = zip(sorted(mine, key=_look), sorted(theirs, key=_look), strict=True)
         for a, b in pairs:
-            if _look(a)[0] != _look(b)[0] or not told.are_close(a.share, b.share):
+            if _look(a)[0] != _look(b)[0] or not link_words.are_close(a.share, b.share):
                 return False
     return True
 
@@ -191,26 +191,30 @@ def _look(link: LinkUse) -> tuple[str, float]:
 # --- one box ------------------------------------------------------------------------------------
 
 
-def _drawn(box: Box, per_node: int) -> Drawn:
-    ends = [told.ends(link) for link in box.inside]
+def _picture(box: Box, per_node: int) -> Picture:
+    ends = [link_words.ends(link) for link in box.inside]
     named = sorted({int(n) for pair in ends for e in pair for n in re.findall(r"^device(\d+)$", e)})
     count = max(per_node, named[-1] + 1 if named else 1)
     columns = _columns(count, named)
-    hubs = list(dict.fromkeys(e for pair in ends for e in pair if not told.is_port(e)))[:MOST_HUBS]
-    made = Drawn(_title(box), _note(box, count))
+    hubs = list(dict.fromkeys(e for pair in ends for e in pair if not link_words.is_port(e)))[
+        :MOST_HUBS
+    ]
+    picture = Picture(_title(box), _note(box, count))
     at = _places(columns, hubs)
-    bottom = _inner_links(made, box, at, columns, hubs)
-    _devices(made, columns, count)
+    bottom = _inner_links(picture, box, at, columns, hubs)
+    _devices(picture, columns, count)
     for hub in hubs:
         x, y = at[hub]
-        made.rects.append(_rect(x - _hub_width(hubs) / 2, y, _hub_width(hubs), hub, "hub"))
-    made.height = round(_ports(made, box, bottom) if box.outside else bottom + 12)
-    return made
+        picture.rects.append(_rect(x - _hub_width(hubs) / 2, y, _hub_width(hubs), hub, "hub"))
+    picture.height = round(_ports(picture, box, bottom) if box.outside else bottom + 12)
+    return picture
 
 
 def _title(box: Box) -> str:
     nodes = f"{box.nodes:,} node{'' if box.nodes == 1 else 's'}" if box.nodes else ""
-    return " · ".join(part for part in (told.stages_text(box.stages), nodes) if part) or "node"
+    return (
+        " · ".join(part for part in (link_words.stages_text(box.stages), nodes) if part) or "node"
+    )
 
 
 def _note(box: Box, count: int) -> str:
@@ -243,22 +247,22 @@ def _rect(x: float, y: float, width: float, text: str, cls: str) -> Rect:
 
 
 def _line(path: str, link: LinkUse, like: str = "") -> Line:
-    tip = told.tip(link)
-    return Line(path, told.use_class(link.share), f"{like}\n{tip}" if like else tip)
+    tip = link_words.tip(link)
+    return Line(path, link_words.use_class(link.share), f"{like}\n{tip}" if like else tip)
 
 
-def _devices(made: Drawn, columns: list[int], count: int) -> None:
+def _devices(picture: Picture, columns: list[int], count: int) -> None:
     step = WIDTH / len(columns)
     for i, number in enumerate(columns):
-        made.rects.append(
+        picture.rects.append(
             _rect(step * (i + 0.5) - SIZE / 2, _DEVICES_Y, SIZE, str(number), "device")
         )
     if count > len(columns):
-        made.rects[-1] = replace(made.rects[-1], text="…")
+        picture.rects[-1] = replace(picture.rects[-1], text="…")
 
 
 def _inner_links(
-    made: Drawn,
+    picture: Picture,
     box: Box,
     at: dict[str, tuple[float, float]],
     columns: list[int],
@@ -266,22 +270,22 @@ def _inner_links(
 ) -> float:
     """Draws them, least busy first so that the busiest lies on top; gives where the drawing ends."""
     bottom = float(_DEVICES_Y + SIZE)
-    _spokes(made, box, at, columns, hubs)
+    _spokes(picture, box, at, columns, hubs)
     for link in sorted(box.inside, key=lambda link: link.share):
-        tail, head = told.ends(link)
+        tail, head = link_words.ends(link)
         if tail not in at or head not in at or (tail in hubs) != (head in hubs):
             continue
         (x1, y), (x2, _) = at[tail], at[head]
         depth = 14 + abs(x2 - x1) * (0.1 if tail in hubs else 0.28)
         y += SIZE
         path = f"M{x1:.1f} {y:.1f}Q{(x1 + x2) / 2:.1f} {y + 2 * depth:.1f} {x2:.1f} {y:.1f}"
-        made.lines.append(_line(path, link))
+        picture.lines.append(_line(path, link))
         bottom = max(bottom, y + depth + 4)
     return max(bottom, float(_HUBS_Y + SIZE)) if hubs else bottom
 
 
 def _spokes(
-    made: Drawn,
+    picture: Picture,
     box: Box,
     at: dict[str, tuple[float, float]],
     columns: list[int],
@@ -290,7 +294,7 @@ def _spokes(
     """Devices to switches. A device without a link of its own kind is like the one before it."""
     known: dict[int, tuple[LinkUse, str]] = {}
     for link in sorted(box.inside, key=lambda link: link.share):
-        for port, hub in (told.ends(link), told.ends(link)[::-1]):
+        for port, hub in (link_words.ends(link), link_words.ends(link)[::-1]):
             if hub in hubs and port in at and port not in hubs:
                 known[int(port.removeprefix("device"))] = (link, hub)  # the busier way stays
     # where every known device is on the switch it would be on if they were dealt out evenly, all are
@@ -305,29 +309,29 @@ def _spokes(
         (x1, y1), (x2, y2) = at[f"device{number}"], at[dealt[number] if is_even else hub]
         x2 = x1 if len(hubs) == 1 else x2 + (x1 - x2) * 0.6
         path = f"M{x1:.1f} {y1 + SIZE:.1f}L{x2:.1f} {y2:.1f}"
-        made.lines.append(_line(path, link, like))
+        picture.lines.append(_line(path, link, like))
 
 
-def _ports(made: Drawn, box: Box, top: float) -> float:
+def _ports(picture: Picture, box: Box, top: float) -> float:
     """Network cards and their links, out and in, down to the lower edge."""
     shown = box.outside[:MOST_PORTS]
     y, bottom = top + 26, top + 26 + SIZE + 34
     middle, step = WIDTH / 2, 44
     ways = {_way(link) for link in shown}
     width = max(110, step * len(shown))
-    made.lines.append(Line(f"M{middle} {top}V{y}", "inner"))
-    made.rects.append(_rect(middle - width / 2, y, width, "network cards", "hub"))
+    picture.lines.append(Line(f"M{middle} {top}V{y}", "inner"))
+    picture.rects.append(_rect(middle - width / 2, y, width, "network cards", "hub"))
     for i, link in enumerate(shown):
         x = middle + (i - (len(shown) - 1) / 2) * step
-        made.lines.append(_line(f"M{x:.1f} {y + SIZE:.1f}V{bottom:.1f}", link))
+        picture.lines.append(_line(f"M{x:.1f} {y + SIZE:.1f}V{bottom:.1f}", link))
         if len(ways) > 1:
-            made.words.append((round(x + 14, 1), round(y + SIZE + 21, 1), _way(link)))
+            picture.words.append((round(x + 14, 1), round(y + SIZE + 21, 1), _way(link)))
     return bottom
 
 
 def _way(link: LinkUse) -> str:
     """`out` from a node or `in` to it; both are one kind of link where the loads are equal."""
-    return "out" if told.is_port(told.ends(link)[0]) else "in"
+    return "out" if link_words.is_port(link_words.ends(link)[0]) else "in"
 
 
 # --- the network --------------------------------------------------------------------------------
@@ -338,7 +342,7 @@ def _fabric(prediction: Prediction) -> list[Chip]:
     inner = [
         link
         for link in prediction.links
-        if link.is_network and not any(told.is_port(end) for end in told.ends(link))
+        if link.is_network and not any(link_words.is_port(end) for end in link_words.ends(link))
     ]
     busiest: dict[str, LinkUse] = {}
     for link in sorted(inner, key=lambda link: -link.share):
@@ -346,8 +350,8 @@ def _fabric(prediction: Prediction) -> list[Chip]:
     return [
         Chip(
             f"{clean(kind, 60).replace('->', ' → ')} {percent(link.share)}",
-            told.use_class(link.share),
-            told.tip(link),
+            link_words.use_class(link.share),
+            link_words.tip(link),
         )
         for kind, link in busiest.items()
     ]

@@ -31,41 +31,41 @@ HOURS = {"d": 24.0, "h": 1.0, "min": 1.0 / 60.0}
 HEAD = ("offer", "time", "80 % interval", "cost", "prices as of")
 
 
-def recommendation_document(found: Recommendation) -> Document:
+def recommendation_document(recommendation: Recommendation) -> Document:
     return Document(
-        headline(found),
-        found.to_dict,
-        partial(_sections, found),
-        not found.offers,
+        headline(recommendation),
+        recommendation.to_dict,
+        partial(_sections, recommendation),
+        not recommendation.offers,
         title="Cloud offers",
-        make_rows=found.rows,
-        whole=tuple(name for one in found.offers for name in (one.name, one.plan)),
+        make_rows=recommendation.rows,
+        whole=tuple(name for one in recommendation.offers for name in (one.name, one.plan)),
     )
 
 
-def _sections(found: Recommendation) -> Iterator[Section]:
+def _sections(recommendation: Recommendation) -> Iterator[Section]:
     """Best offers first; with -v all of them, and every instance that is none."""
-    offers, rest = found.offers[:MOST_ROWS], found.offers[MOST_ROWS:]
-    yield chart(found.offers)
-    yield Table("Offers", HEAD, _rows(offers), notes=_more(found))
+    offers, rest = recommendation.offers[:MOST_ROWS], recommendation.offers[MOST_ROWS:]
+    yield chart(recommendation.offers)
+    yield Table("Offers", HEAD, _rows(offers), notes=_more(recommendation))
     yield Lines("Plans and reasons", [f"{one.name}: {one.plan}; {one.why}" for one in offers])
     title = "Pareto-optimal offers: none is both cheaper and faster"
-    yield Table(title, HEAD, _rows(found.pareto))
-    yield _best_offer(found)
+    yield Table(title, HEAD, _rows(recommendation.pareto))
+    yield _best_offer(recommendation)
     yield Table("Other offers", HEAD, _rows(rest), detail=1)
-    refused = tuple((row.instance, row.why) for row in found.infeasible)
-    detail = 1 if found.offers else 0
+    refused = tuple((row.instance, row.why) for row in recommendation.infeasible)
+    detail = 1 if recommendation.offers else 0
     yield Table("Infeasible", ("instance", "why"), refused, left=2, detail=detail)
-    yield listed("Assumptions", found.notes)
+    yield listed("Assumptions", recommendation.notes)
 
 
 def chart(offers: Sequence[Offer]) -> Chart:
     """Hours to the right, money upwards, clouds in colors, the front joined by a line."""
-    drawn = [one for one in offers if one.hours > 0 and one.usd > 0]
-    front = sorted((one for one in drawn if one.is_best), key=lambda one: one.hours)
-    clouds = sorted({_cloud(one) for one in drawn})
+    shown = [one for one in offers if one.hours > 0 and one.usd > 0]
+    front = sorted((one for one in shown if one.is_best), key=lambda one: one.hours)
+    clouds = sorted({_cloud(one) for one in shown})
     series = [
-        Series(cloud, [_point(one) for one in drawn if _cloud(one) == cloud]) for cloud in clouds
+        Series(cloud, [_point(one) for one in shown if _cloud(one) == cloud]) for cloud in clouds
     ]
     return Chart(
         "Cost vs. time",
@@ -89,13 +89,13 @@ def _point(one: Offer) -> ChartPoint:
     return ChartPoint(one.hours, one.usd, tip, "", one.is_simulated, 6 if one.is_best else 4)
 
 
-def headline(found: Recommendation) -> str:
-    job = found.job
+def headline(recommendation: Recommendation) -> str:
+    job = recommendation.job
     asked = f"{job.model.name}, {job.asked}"
-    if not found.offers:
-        nearest = f" Closest: {found.nearest}" if found.nearest else ""
+    if not recommendation.offers:
+        nearest = f" Closest: {recommendation.nearest}" if recommendation.nearest else ""
         return f"No feasible offer for {asked}.{nearest}"
-    best = found.offers[0]
+    best = recommendation.offers[0]
     return (
         f"{best.name} trains {asked} in {hours(best.hours)} ({words.between(*map(hours, best.interval_hours))}) for "
         f"{words.usd(best.usd)} (prices as of {best.candidate.price_date}): {best.plan}"
@@ -123,20 +123,20 @@ def _unit(texts: Sequence[str]) -> str | None:
     return texts[0].rpartition(" ")[2] if texts else None
 
 
-def _more(found: Recommendation) -> tuple[str, ...]:
-    if not found.offers:
+def _more(recommendation: Recommendation) -> tuple[str, ...]:
+    if not recommendation.offers:
         return ()
-    rest = len(found.offers) - MOST_ROWS
-    seen = f"{counted(found.looked_at, 'cluster')} evaluated, {len(found.offers):,} feasible"
-    seen += f"; showing the first {MOST_ROWS}." if rest > 0 else "."
-    return (seen,)
+    rest = len(recommendation.offers) - MOST_ROWS
+    text = f"{counted(recommendation.looked_at, 'cluster')} evaluated, {len(recommendation.offers):,} feasible"
+    text += f"; showing the first {MOST_ROWS}." if rest > 0 else "."
+    return (text,)
 
 
-def _best_offer(found: Recommendation) -> Table:
+def _best_offer(recommendation: Recommendation) -> Table:
     """What the best offer is made of."""
-    if not found.offers:
+    if not recommendation.offers:
         return Table("Best offer")
-    best = found.offers[0]
+    best = recommendation.offers[0]
     risk = best.interruptions
     every = risk.interval(best.passed.seconds)
     lines = [
@@ -147,7 +147,7 @@ def _best_offer(found: Recommendation) -> Table:
         f"{words.seconds(risk.checkpoint)} every {hours(every / 3600)}, "
         f"{words.seconds(risk.restart)} to restart.",
     ]
-    if found.job.data is not None:
+    if recommendation.job.data is not None:
         lines.append(
             f"A step takes {words.seconds(best.passed.cold_seconds)} with a cold cache, "
             f"{words.seconds(best.passed.warm_seconds)} once the data is cached"

@@ -41,73 +41,73 @@ Launch: TypeAlias = Mapping[str, Any]
 
 
 def search_document(
-    found: SearchResult, asked: Explanation | None = None, launch: Launch | None = None
+    result: SearchResult, asked: Explanation | None = None, launch: Launch | None = None
 ) -> Document:
     """`asked`: the answer to a why, put first."""
     return Document(
-        headline(found),
-        partial(_data, found, asked, launch),
-        partial(_sections, found, asked, launch),
-        not found.best,
-        asked=asked_line(found),
-        make_rows=found.rows,
-        whole=_names(found, asked, launch),
+        headline(result),
+        partial(_data, result, asked, launch),
+        partial(_sections, result, asked, launch),
+        not result.best,
+        asked=asked_line(result),
+        make_rows=result.rows,
+        whole=_names(result, asked, launch),
     )
 
 
 def _sections(
-    found: SearchResult, asked: Explanation | None, launch: Launch | None
+    result: SearchResult, asked: Explanation | None, launch: Launch | None
 ) -> Iterator[Section]:
-    told, has_best = found.explanations, bool(found.best)
+    explanations, has_best = result.explanations, bool(result.best)
     first = [
-        next(one for one in told if one.choice == choice)
-        for choice in dict.fromkeys(one.choice for one in told)
+        next(one for one in explanations if one.choice == choice)
+        for choice in dict.fromkeys(one.choice for one in explanations)
     ]
     why = "Why other choices are slower" if has_best else "How far each choice is from fitting"
-    rest = tuple(one.sentence for one in told if one not in first)
-    yield Figures("Key figures", tuple(_tiles(found)))
+    rest = tuple(one.sentence for one in explanations if one not in first)
+    yield Figures("Key figures", tuple(_tiles(result)))
     yield Lines("Why not " + _asked(asked), (asked.sentence,) if asked else ())
-    yield _best(found)
-    yield Lines("Best plan in detail", (found.command,) if found.command else (), kind="command")
-    yield Lines("What would fit", tuple(_remedies(found)), kind="warning")
-    stalls = {str(n): row.prediction.stalls for n, row in enumerate(found.best, 1)}
+    yield _best(result)
+    yield Lines("Best plan in detail", (result.command,) if result.command else (), kind="command")
+    yield Lines("What would fit", tuple(_remedies(result)), kind="warning")
+    stalls = {str(n): row.prediction.stalls for n, row in enumerate(result.best, 1)}
     yield stall_bars("Where the time goes", "plan", stalls, detail=1)
-    yield front(found)
-    excluded = tuple((reason, f"{n:,}") for reason, n in pruned(found.plans_pruned).items())
+    yield front(result)
+    excluded = tuple((reason, f"{n:,}") for reason, n in pruned(result.plans_pruned).items())
     yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
     yield Lines(why, tuple(o.sentence for o in first), detail=0 if has_best else 1)
     yield Lines("… and other values", rest, detail=1)
     yield from _launch(launch) if launch else ()
-    yield listed("Warnings", found.task.warnings)
-    yield listed("Assumptions", found.task.assumptions)
-    yield Lines("Notes", found.notes)
+    yield listed("Warnings", result.task.warnings)
+    yield listed("Assumptions", result.task.assumptions)
+    yield Lines("Notes", result.notes)
 
 
 def _names(
-    found: SearchResult, asked: Explanation | None, launch: Launch | None
+    result: SearchResult, asked: Explanation | None, launch: Launch | None
 ) -> tuple[str, ...]:
     """Plans and files that sentences speak of."""
-    q, larger = question(found), found.with_more_nodes
+    q, larger = question(result), result.with_more_nodes
     spoken_of = [
-        *(described(row.plan) for row in found.best),
-        *(row.plan for row in (*found.pareto, found.nearest) if row is not None),
-        *(one.plan for one in (*found.explanations, asked) if one is not None),
+        *(described(row.plan) for row in result.best),
+        *(row.plan for row in (*result.pareto, result.nearest) if row is not None),
+        *(one.plan for one in (*result.explanations, asked) if one is not None),
         None if larger is None else larger.best.plan,
-        found.command,
+        result.command,
         *((f"{launch['folder']}/{name}" for name in launch["files"]) if launch else ()),
     ]
     return tuple(dict.fromkeys(name for name in (*spoken_of, q["model"], q["cluster"]) if name))
 
 
 def _data(
-    found: SearchResult, asked: Explanation | None, launch: Launch | None
+    result: SearchResult, asked: Explanation | None, launch: Launch | None
 ) -> Mapping[str, Any]:
-    made = dict(found.to_dict())
+    document = dict(result.to_dict())
     if asked is not None:
-        made["why"] = asked.to_dict()
+        document["why"] = asked.to_dict()
     if launch is not None:
-        made["exported"] = dict(launch)
-    return made
+        document["exported"] = dict(launch)
+    return document
 
 
 def _launch(launch: Launch) -> Iterator[Section]:
@@ -121,33 +121,33 @@ def _asked(asked: Explanation | None) -> str:
     return "" if asked is None else f"{asked.choice}={asked.value}" if asked.value else asked.choice
 
 
-def headline(found: SearchResult) -> str:
+def headline(result: SearchResult) -> str:
     """The decision in one sentence."""
-    count = counted(found.plans_valid, "plan")
-    if found.best:
-        best = found.best[0]
+    count = counted(result.plans_valid, "plan")
+    if result.best:
+        best = result.best[0]
         return f"Best of {count}: {described(best.plan)}, {words.headline(best.prediction)}"
-    if not found.plans_valid:
+    if not result.plans_valid:
         return "No valid plan"
-    if found.plans_fitting:
+    if result.plans_fitting:
         return (
-            f"None of {count} fits: {found.plans_fitting:,} were estimated to fit, but too "
+            f"None of {count} fits: {result.plans_fitting:,} were estimated to fit, but too "
             "narrowly: the simulation of the best shows that it does not"
         )
     text = f"None of {count} fits"
-    if found.nearest is None:
+    if result.nearest is None:
         return text
-    lacks = show_bytes(found.nearest.lacks)
-    text += f": the closest, {found.nearest.plan}, exceeds device memory by {lacks}"
-    larger = found.with_more_nodes
+    lacks = show_bytes(result.nearest.lacks)
+    text += f": the closest, {result.nearest.plan}, exceeds device memory by {lacks}"
+    larger = result.with_more_nodes
     if larger is not None:
         text += f"; with {larger.factor}x the nodes {larger.best.plan} fits"
     return text
 
 
-def asked_line(found: SearchResult) -> str:
+def asked_line(result: SearchResult) -> str:
     """`llama3-8b on 2 x dgx-h100 · batch 256 · seq 8,192 · bf16 · megatron`."""
-    q = question(found)
+    q = question(result)
     parts = [
         f"{words.clean(q['model'])} on {words.clean(q['cluster'])}",
         f"batch {q['global_batch']:,}",
@@ -155,31 +155,31 @@ def asked_line(found: SearchResult) -> str:
     if q["seq_len"]:
         parts.append(f"seq {q['seq_len']:,}")
     parts += [words.clean(q["precision"]), words.clean(q["runtime"])]
-    if found.where:
-        parts.append(words.clean(", ".join(found.where)))
+    if result.where:
+        parts.append(words.clean(", ".join(result.where)))
     return " · ".join(parts)
 
 
-def _best(found: SearchResult) -> Table:
-    unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in found.best), "")
+def _best(result: SearchResult) -> Table:
+    unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in result.best), "")
     head = ("#", "plan", "step", unit.partition("/device")[0], "MFU", "peak")
-    has_price = any(row.prediction.cost.usd_per_step is not None for row in found.best)
+    has_price = any(row.prediction.cost.usd_per_step is not None for row in result.best)
     rows = tuple(
         (str(number), described(row.plan), step, *_cells(row, has_price))
-        for number, (row, step) in enumerate(zip(found.best, _steps(found), strict=True), 1)
+        for number, (row, step) in enumerate(zip(result.best, _steps(result), strict=True), 1)
     )
     front = "Pareto-optimal plans (step time and memory)"
-    title = f"{front if found.objective == 'pareto' else 'Best plans'}, simulated"
-    if found.best:
-        title += f"; {words.usable(found.best[0].prediction.memory)}"
+    title = f"{front if result.objective == 'pareto' else 'Best plans'}, simulated"
+    if result.best:
+        title += f"; {words.usable(result.best[0].prediction.memory)}"
     return Table(
         title, (*head, *(("per step",) if has_price else ())), rows, "rp" + "r" * (4 + has_price)
     )
 
 
-def _steps(found: SearchResult) -> tuple[str, ...]:
+def _steps(result: SearchResult) -> tuple[str, ...]:
     """Step times of the best plans."""
-    return words.seconds_alike(row.prediction.step_seconds for row in found.best)
+    return words.seconds_alike(row.prediction.step_seconds for row in result.best)
 
 
 def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
@@ -194,17 +194,17 @@ def _cells(row: Ranked, has_price: bool) -> tuple[str, ...]:
     return (*cells, "" if usd is None else words.usd(usd))
 
 
-def _remedies(found: SearchResult) -> Iterator[str]:
+def _remedies(result: SearchResult) -> Iterator[str]:
     """What is missing where nothing fits."""
-    if found.best or found.nearest is None:
+    if result.best or result.nearest is None:
         return
-    nearest = found.nearest
+    nearest = result.nearest
     yield (
         f"The closest plan, {nearest.plan}, needs {show_bytes(nearest.memory)}, but only "
         f"{show_bytes(nearest.usable)} per device is usable: {show_bytes(nearest.lacks)} too "
         "much."
     )
-    larger = found.with_more_nodes
+    larger = result.with_more_nodes
     if larger is not None:
         yield (
             f"With {larger.factor}x the nodes ({larger.nodes:,}) {larger.best.plan} fits: estimated "
@@ -218,15 +218,15 @@ def _remedies(found: SearchResult) -> Iterator[str]:
         )
 
 
-def _tiles(found: SearchResult) -> Iterator[Figure]:
-    excluded = (n for reason, n in found.plans_pruned.items() if reason != TOO_LARGE)
-    whole = found.plans_valid + sum(excluded)
-    note = f"of {whole:,}, in {words.seconds(found.seconds)}"
-    yield Figure("Plans looked at", f"{found.plans_valid:,}", note)
-    yield Figure("Plans that fit", f"{found.plans_fitting:,}", "by estimate")
-    if not found.best:
+def _tiles(result: SearchResult) -> Iterator[Figure]:
+    excluded = (n for reason, n in result.plans_pruned.items() if reason != TOO_LARGE)
+    whole = result.plans_valid + sum(excluded)
+    note = f"of {whole:,}, in {words.seconds(result.seconds)}"
+    yield Figure("Plans looked at", f"{result.plans_valid:,}", note)
+    yield Figure("Plans that fit", f"{result.plans_fitting:,}", "by estimate")
+    if not result.best:
         return
-    best = found.best[0].prediction
+    best = result.best[0].prediction
     rate, _, unit = words.rate(best).rpartition(" ")
     usable = f"of {show_bytes(best.memory.usable_bytes)} usable"
     yield Figure("Step time", words.seconds(best.step_seconds), words.interval(best))
@@ -237,13 +237,13 @@ def _tiles(found: SearchResult) -> Iterator[Figure]:
         yield Figure("Cost per step", shown, money)
 
 
-def front(found: SearchResult) -> Chart:
+def front(result: SearchResult) -> Chart:
     """Step time against memory: the front as estimated, and the best plans as simulated."""
     best = [
         (row.prediction.step_seconds, row.prediction.memory.peak_bytes, described(row.plan))
-        for row in found.best
+        for row in result.best
     ]
-    estimated = [(row.seconds, row.memory, row.plan) for row in found.pareto]
+    estimated = [(row.seconds, row.memory, row.plan) for row in result.pareto]
     fastest = min((row[0] for row in (*estimated, *best)), default=math.inf)
     near = [row for row in estimated if row[0] <= FAR * fastest]
     hint = (
@@ -261,9 +261,9 @@ def front(found: SearchResult) -> Chart:
             Series("estimated", [_point(*row) for row in near], "stairs"),
             Series("simulated", [_point(*row, label) for row, label in simulated]),
         ),
-        guides=_usable(found, [row[1] for row in (*near, *best)]),
+        guides=_usable(result, [row[1] for row in (*near, *best)]),
         hint=hint,
-        data=_front_table(found),
+        data=_front_table(result),
     )
 
 
@@ -273,16 +273,16 @@ def _point(seconds: float, size: float, plan: str, label: str = "") -> ChartPoin
     return ChartPoint(seconds, size, tip, label, bool(label), 7 if label else 4)
 
 
-def _usable(found: SearchResult, sizes: list[float]) -> tuple[Guide, ...]:
+def _usable(result: SearchResult, sizes: list[float]) -> tuple[Guide, ...]:
     """The limit, where plans come near it."""
-    usable = min((row.usable for row in found.pareto), default=math.inf)
+    usable = min((row.usable for row in result.pareto), default=math.inf)
     if not sizes or usable > 2.16 * max(sizes):
         return ()
     return (Guide(value=usable, text=f"{show_bytes(usable)} usable"),)
 
 
-def _front_table(found: SearchResult) -> Table:
-    rows = spread(found.pareto, FRONT_ROWS)
+def _front_table(result: SearchResult) -> Table:
+    rows = spread(result.pareto, FRONT_ROWS)
     most = max((row.memory for row in rows), default=1.0)
     steps = words.seconds_alike(row.seconds for row in rows)
     cells = tuple(
@@ -290,6 +290,6 @@ def _front_table(found: SearchResult) -> Table:
         for row, step in zip(rows, steps, strict=True)
     )
     title = "Step time vs. memory (estimated)"
-    if len(found.pareto) > len(rows):
-        title = f"{title}: {len(rows)} of {len(found.pareto)} Pareto-optimal plans"
+    if len(result.pareto) > len(rows):
+        title = f"{title}: {len(rows)} of {len(result.pareto)} Pareto-optimal plans"
     return Table(title, ("plan", "memory", "step", "peak"), cells, "pbrr")

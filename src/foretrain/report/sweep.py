@@ -13,24 +13,24 @@ from foretrain.report.document import Document, Section, Table, listed
 from foretrain.sweeps import Sweep
 
 
-def sweep_document(found: Sweep) -> Document:
-    count, best = len(found.points), found.best
+def sweep_document(sweep: Sweep) -> Document:
+    count, best = len(sweep.points), sweep.best
     headline = f"Best of {count:,}: {best.name}" if best else f"None of {count:,} fits"
-    whole = (word_of(value) for point in found.points for value in point.values.values())
+    whole = (word_of(value) for point in sweep.points for value in point.values.values())
     return Document(
         headline,
-        found.to_dict,
-        partial(_sections, found),
+        sweep.to_dict,
+        partial(_sections, sweep),
         is_no=best is None,
-        asked=_asked(found),
-        make_rows=found.rows,
+        asked=_asked(sweep),
+        make_rows=sweep.rows,
         whole=(*dict.fromkeys(whole),),
     )
 
 
-def _sections(found: Sweep) -> Iterator[Section]:
-    chosen = _chosen(found)
-    answered = [(point.values, p) for point in found.points if (p := point.prediction) is not None]
+def _sections(sweep: Sweep) -> Iterator[Section]:
+    chosen = _chosen(sweep)
+    answered = [(point.values, p) for point in sweep.points if (p := point.prediction) is not None]
     predictions = [prediction for _, prediction in answered]
     steps = words.seconds_alike(prediction.step_seconds for prediction in predictions)
     table = [
@@ -39,39 +39,45 @@ def _sections(found: Sweep) -> Iterator[Section]:
             answered, steps, rates(predictions), strict=True
         )
     ]
-    named = len(found.varied) + len(chosen)
-    head = (*found.varied, *chosen, "step", "MFU", *RATES, "peak of usable")
+    named = len(sweep.varied) + len(chosen)
+    head = (*sweep.varied, *chosen, "step", "MFU", *RATES, "peak of usable")
     kept = [c for c in range(len(head)) if c < named or any(row[c] for row in table)]
     failed = tuple(
         (point.name, words.clean(point.error["message"]))
-        for point in found.points
+        for point in sweep.points
         if point.error is not None
     )
     letters = "".join("p" if head[c] == "plan" else "n" if c < named else "r" for c in kept)
     rows = tuple(tuple(row[c] for c in kept) for row in table)
     yield Table("Sweep", tuple(head[c] for c in kept), rows, letters)
     yield Table("Invalid combinations", ("", "why"), failed, left=2)
-    yield listed("Assumptions", _common(found))
+    yield listed("Assumptions", _common(sweep))
 
 
-def _asked(found: Sweep) -> str:
+def _asked(sweep: Sweep) -> str:
     """What all points have in common."""
-    told = next((point.prediction.question for point in found.points if point.prediction), {})
-    parts = [words.clean(told[key]) for key in ("model", "cluster") if told.get(key)]
-    return " on ".join(parts) if not {"model", "on"} & {*found.varied} else ""
+    question = next((point.prediction.question for point in sweep.points if point.prediction), {})
+    parts = [words.clean(question[key]) for key in ("model", "cluster") if question.get(key)]
+    return " on ".join(parts) if not {"model", "on"} & {*sweep.varied} else ""
 
 
-def _chosen(found: Sweep) -> tuple[str, ...]:
+def _chosen(sweep: Sweep) -> tuple[str, ...]:
     """What was filled in differently from point to point."""
-    asked = [point.prediction.question for point in found.points if point.prediction is not None]
-    names = (name for name in ("runtime", "plan", "micro_batch") if name not in found.varied)
+    asked = [point.prediction.question for point in sweep.points if point.prediction is not None]
+    names = (name for name in ("runtime", "plan", "micro_batch") if name not in sweep.varied)
     return tuple(name for name in names if len({one[name] for one in asked}) > 1)
 
 
-def _common(found: Sweep) -> tuple[str, ...]:
+def _common(sweep: Sweep) -> tuple[str, ...]:
     """Assumptions that hold at every point."""
-    told = [point.prediction.assumptions for point in found.points if point.prediction is not None]
-    return tuple(line for line in told[0] if all(line in one for one in told)) if told else ()
+    assumptions = [
+        point.prediction.assumptions for point in sweep.points if point.prediction is not None
+    ]
+    return (
+        tuple(line for line in assumptions[0] if all(line in one for one in assumptions))
+        if assumptions
+        else ()
+    )
 
 
 def _cells(

@@ -68,10 +68,10 @@ class Sheet:
 
 def render(document: Document, width: int = WIDTH) -> str:
     """A text file, with all details."""
-    return drawn(sheet(document, 1), width)
+    return laid_out(sheet(document, 1), width)
 
 
-def drawn(shown: Sheet, width: int) -> str:
+def laid_out(shown: Sheet, width: int) -> str:
     """In lines of at most `width` cells, but for names that are longer."""
     texts = ("".join(text for text, _ in line).rstrip() for line in lines(shown, width))
     return "\n".join(texts) + "\n"
@@ -134,9 +134,9 @@ def plain_width(stream: IO[str]) -> int | None:
     wishes = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     if os.name != "posix" or stream.isatty() or any(os.environ.get(wish) for wish in wishes):
         return None
-    told = os.environ.get("COLUMNS", "")
-    if told.isdigit():
-        return int(told) or 80
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit():
+        return int(columns) or 80
     for descriptor in (0, 1, 2):  # the terminal that the text may be shown on after all
         try:
             return os.get_terminal_size(descriptor).columns or 80
@@ -163,14 +163,14 @@ def lines(sheet: Sheet, width: int) -> Iterator[Line]:
 
 def wrapped(text: str, width: int, whole: Sequence[str] = ()) -> list[str]:
     """Broken between words; a word longer than a line is folded unless it is one of the phrases kept `whole`."""
-    found, line = [], ""
+    lines, line = [], ""
     for piece in _pieces(text, width, whole):
         if line and cells(line) + 1 + cells(piece) > width:
-            found.append(line)
+            lines.append(line)
             line = piece
         else:
             line = f"{line} {piece}" if line else piece
-    return [*found, line] if line or not found else found
+    return [*lines, line] if line or not lines else lines
 
 
 def cells(text: str) -> int:
@@ -243,12 +243,12 @@ def _part(part: Part, width: int, whole: Sequence[str]) -> Iterator[Line]:
     for grid in (_with_bars(part, LONGEST_BAR), _with_bars(required, _room(bare, width)), bare):
         sizes = _sizes(grid, width)
         if sizes is not None:
-            yield from _drawn(grid, sizes, whole)
+            yield from _grid_lines(grid, sizes, whole)
             return
     if "n" in part.columns:
         yield from _stacked(bare, width, whole)
     else:
-        yield from _told(bare, width, whole)
+        yield from _as_text(bare, width, whole)
 
 
 def _without(grid: Grid, letters: str) -> Grid:
@@ -313,7 +313,7 @@ def _sizes(grid: Grid, width: int) -> list[int] | None:
     return sizes
 
 
-def _drawn(grid: Grid, sizes: Sequence[int], whole: Sequence[str]) -> Iterator[Line]:
+def _grid_lines(grid: Grid, sizes: Sequence[int], whole: Sequence[str]) -> Iterator[Line]:
     rows = [tuple((title, "dim") for title in grid.head)] if any(grid.head) else []
     for row in (*rows, *grid.rows):
         columns = [
@@ -326,15 +326,15 @@ def _drawn(grid: Grid, sizes: Sequence[int], whole: Sequence[str]) -> Iterator[L
 
 
 def _line(texts: Sequence[str], styles: Sequence[str], sizes: Sequence[int], grid: Grid) -> Line:
-    found: list[Cell] = []
+    parts: list[Cell] = []
     last = max((at for at, text in enumerate(texts) if text), default=-1)
     for at, text in enumerate(texts[: last + 1]):
         room = " " * (sizes[at] - cells(text))
         before = room if grid.columns[at] in "rR" else ""
         after = room if at < last and not before else ""
         gap = " " * grid.gap if at else ""
-        found += [(gap + before, ""), (text, styles[at]), (after, "")]
-    return tuple(cell for cell in found if cell[0])
+        parts += [(gap + before, ""), (text, styles[at]), (after, "")]
+    return tuple(cell for cell in parts if cell[0])
 
 
 def _stacked(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
@@ -347,12 +347,12 @@ def _stacked(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
     if any(grid.head):
         yield from _name_lines([(grid.head[i], "dim") for i in at], width)
         if sizes is not None:  # no line at all where every column is a name
-            for head in _drawn(Grid(rest.columns, (), rest.gap, rest.head), sizes, whole):
+            for head in _grid_lines(Grid(rest.columns, (), rest.gap, rest.head), sizes, whole):
                 yield ((" " * INDENT, ""), *head)
     for own, others in zip(grid.rows, rest.rows, strict=True):
         yield from _name_lines([own[i] for i in at], width)
         one = Grid(rest.columns, (others,), rest.gap, () if sizes is not None else rest.head)
-        below = _told(one, inner, whole) if sizes is None else _drawn(one, sizes, whole)
+        below = _as_text(one, inner, whole) if sizes is None else _grid_lines(one, sizes, whole)
         for line in below:
             yield ((" " * INDENT, ""), *line)
 
@@ -369,7 +369,7 @@ def _name_lines(names: Sequence[Cell], width: int) -> Iterator[Line]:
     yield tuple(line)
 
 
-def _told(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
+def _as_text(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
     """A row as text: each figure after its title."""
     for row in grid.rows:
         titles = grid.head or ("",) * len(row)

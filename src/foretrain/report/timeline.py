@@ -89,30 +89,30 @@ def _merged(
 def page_data(prediction: Prediction) -> dict[str, Any]:
     """What the script of a page draws."""
     timeline = prediction.timeline
-    drawn = bars(timeline)
+    shown = bars(timeline)
     whole = max(float(timeline.end.max(initial=0.0)), prediction.step_seconds, 1e-12)
-    task = drawn.task
+    task = shown.task
 
     def ticks(seconds: NDArray[np.float64]) -> list[int]:
-        found: list[int] = np.round(seconds * (TICKS / whole)).astype(np.int64).tolist()
-        return found
+        rounded: list[int] = np.round(seconds * (TICKS / whole)).astype(np.int64).tolist()
+        return rounded
 
-    is_merged = drawn.shortest_drawn_alone > 0
+    is_merged = shown.shortest_drawn_alone > 0
     columns = ("lane", "label", "phase", "kind", "micro", "chunk")
     return {
         "whole": whole,
         "ticks": TICKS,
         "tasks": int(np.count_nonzero(timeline.lane >= 0)),
-        "merged": drawn.shortest_drawn_alone,
+        "merged": shown.shortest_drawn_alone,
         "lanes": [
             [process_name(lane), clean(lane.stream, 40), lane.rank_class] for lane in timeline.lanes
         ],
         "labels": [clean(label, 200) for label in timeline.labels],
         "phases": PHASE_NAMES,
         "kinds": KIND_NAMES,
-        "start": ticks(drawn.start),
-        "end": ticks(drawn.end),
-        "busy": ticks(drawn.busy) if is_merged else [],
-        "count": drawn.count.tolist() if is_merged else [],
+        "start": ticks(shown.start),
+        "end": ticks(shown.end),
+        "busy": ticks(shown.busy) if is_merged else [],
+        "count": shown.count.tolist() if is_merged else [],
         **{name: getattr(timeline, name)[task].tolist() for name in columns},
     }

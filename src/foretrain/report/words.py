@@ -150,8 +150,8 @@ def asked_line(question: Mapping[str, Any]) -> str:
 
 def names(prediction: Prediction) -> tuple[str, ...]:
     """What people copy out of a report, and no line may break."""
-    found = (prediction.question.get(key) for key in ("model", "cluster", "plan"))
-    return tuple(clean(name) for name in found if name)
+    values = (prediction.question.get(key) for key in ("model", "cluster", "plan"))
+    return tuple(clean(name) for name in values if name)
 
 
 def question_rows(prediction: Prediction) -> list[tuple[str, str]]:
@@ -175,8 +175,8 @@ def _value(value: object) -> str:
 
 def stall_rows(stalls: Mapping[str, float], step: float) -> list[tuple[str, float, float]]:
     """(stall, seconds, share of the step), greatest first; those of no length are left out."""
-    found = sorted(((name, stalls.get(name, 0.0)) for name in STALLS), key=lambda row: -row[1])
-    return [(name, value, value / (step or 1.0)) for name, value in found if value > step * 5e-5]
+    rows = sorted(((name, stalls.get(name, 0.0)) for name in STALLS), key=lambda row: -row[1])
+    return [(name, value, value / (step or 1.0)) for name, value in rows if value > step * 5e-5]
 
 
 def remedy_rows(prediction: Prediction) -> list[tuple[Remedy, str]]:
@@ -187,11 +187,11 @@ def remedy_rows(prediction: Prediction) -> list[tuple[Remedy, str]]:
 
 def path_rows(prediction: Prediction, limit: int = 20) -> list[tuple[str, int, int, float]]:
     """(what, stage, how often, seconds in all) along the critical path, greatest first."""
-    found: dict[tuple[str, int], tuple[int, float]] = {}
+    totals: dict[tuple[str, int], tuple[int, float]] = {}
     for step in prediction.critical_path:
-        count, total = found.get((step.what, step.stage), (0, 0.0))
-        found[step.what, step.stage] = (count + 1, total + step.end - step.start)
-    ranked = sorted(found.items(), key=lambda row: -row[1][1])
+        count, total = totals.get((step.what, step.stage), (0, 0.0))
+        totals[step.what, step.stage] = (count + 1, total + step.end - step.start)
+    ranked = sorted(totals.items(), key=lambda row: -row[1][1])
     return [(clean(what), stage, *sums) for (what, stage), sums in ranked[:limit]]
 
 
@@ -206,9 +206,9 @@ def path_note(prediction: Prediction) -> str:
 
 def kinds(prediction: Prediction) -> list[str]:
     """Memory kinds in use: the usual order, then any other."""
-    seen = [prediction.memory.by_kind, *(stage.by_kind for stage in prediction.memory.by_stage)]
-    names = dict.fromkeys([*MEMORY_KINDS, *(kind for by_kind in seen for kind in by_kind)])
-    return [name for name in names if any(by_kind.get(name, 0.0) > 0 for by_kind in seen)]
+    tables = [prediction.memory.by_kind, *(stage.by_kind for stage in prediction.memory.by_stage)]
+    names = dict.fromkeys([*MEMORY_KINDS, *(kind for by_kind in tables for kind in by_kind)])
+    return [name for name in names if any(by_kind.get(name, 0.0) > 0 for by_kind in tables)]
 
 
 def money(prediction: Prediction) -> str | None:

@@ -58,12 +58,12 @@ def chosen_plan(draft: Draft, batch: int | None, micro: int | None, *, is_search
                 f"the {draft.runtime.name} default, {own.text}, needs {show_bytes(needs)} per "
                 "device"
             )
-    found = _quick(draft, batch or _usual_batch(draft), micro)
-    if found is None:
+    best = _quick(draft, batch or _usual_batch(draft), micro)
+    if best is None:
         if lacking:
             lacking += ", and "
         return Chosen(own, f"{lacking}a quick search found none that fits", batch, size)
-    plan, samples, count = found
+    plan, samples, count = best
     why = f"the fastest of {count:,} in a quick search"
     size = MicroBatch(samples, "part of that plan", True)
     return Chosen(plan, f"{why}; {lacking}" if lacking else why, batch or _usual_batch(draft), size)
@@ -88,13 +88,13 @@ def _quick(draft: Draft, batch: int, micro: int | None) -> tuple[Plan, int, int]
     for who in (_with_room(draft), draft):  # a plan that surely fits, else one that is expected to
         task = Task.of(who.scenario(own_plan(who), batch, 1))
         try:
-            found = planner.search(task, where=where, top=LOOKED_AT, simulated=LOOKED_AT)
+            result = planner.search(task, where=where, top=LOOKED_AT, simulated=LOOKED_AT)
         except InputError:
             return None
-        if found.best:
-            best = _plainest(found.best).plan
+        if result.best:
+            best = _plainest(result.best).plan
             words = replace(task.words(best.text), micro=None)
-            return draft.plan(words), best.schedule.micro_batch, found.plans_valid
+            return draft.plan(words), best.schedule.micro_batch, result.plans_valid
     return None
 
 

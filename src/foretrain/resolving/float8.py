@@ -23,28 +23,28 @@ _RECIPES = {
 }  # fmt: skip
 
 
-def with_float8(found: Precision, options: Mapping[str, Any], notes: Notes) -> Precision:
+def with_float8(current: Precision, options: Mapping[str, Any], notes: Notes) -> Precision:
     """The precision with what the switch makes of it; where both speak, the precision is the last word unless it is
     bf16, which is what such runs call theirs."""
     stated = options.get("float8")
     if stated is None:
-        return found
+        return current
     word = str(stated).strip().lower().replace("-", "_")
     if word not in (*_OFF, *_ON, *_RECIPES):
         known = ("on", "off", *_RECIPES)
-        told = f"float8 = {shown(stated)}: must be on, off or one of {', '.join(_RECIPES)}."
+        fault = f"float8 = {shown(stated)}: must be on, off or one of {', '.join(_RECIPES)}."
         notes.unknown_switch(
             f"runtime_options.float8 = {stated}: unknown; ignored.",
-            RuntimePresetError(told + did_you_mean(stated, known)),
+            RuntimePresetError(fault + did_you_mean(stated, known)),
         )
-        return found
+        return current
     is_off = word in _OFF
-    if is_off == (not found.quantises):
-        return found
-    if is_off or found.name != "bf16":
+    if is_off == (not current.quantises):
+        return current
+    if is_off or current.name != "bf16":
         remedy = "Use --precision bf16." if is_off else "Use --precision fp8."
-        notes.warn(f"float8 = {stated} has no effect with precision {found.name}. {remedy}")
-        return found
+        notes.warn(f"float8 = {stated} has no effect with precision {current.name}. {remedy}")
+        return current
     name = _RECIPES.get(word, "fp8")
     notes.assume(f"precision {name}", f"float8 = {stated}", "--precision")
     return precision(name)

@@ -45,7 +45,7 @@ def _expect_layers(word: str, model: Model, notes: Notes) -> None:
     beyond = sorted(index for index in listed_recomputed(word) or () if index >= layers)
     if not beyond:
         return
-    told = f"recompute=full@…: {model.name} has {counted(layers, 'layer')}, numbered from 0; there is no layer {beyond[0]}."
+    fault = f"recompute=full@…: {model.name} has {counted(layers, 'layer')}, numbered from 0; there is no layer {beyond[0]}."
     if notes.strict:
-        raise PlanError(told)
-    notes.warn(told)
+        raise PlanError(fault)
+    notes.warn(fault)

@@ -84,7 +84,7 @@ class Notes:
 
     def contradiction(self, one: str, other: str, used: str) -> None:
         """Two switches that cannot both be: a mistake of the user, or a run of which one has to be believed."""
-        told = f"{one} and {other} contradict each other"
+        conflict = f"{one} and {other} contradict each other"
         if self.strict:
-            raise RuntimePresetError(f"{told}. Specify only one of them.")
-        self.warnings.append(f"{told}; {used} is used.")
+            raise RuntimePresetError(f"{conflict}. Specify only one of them.")
+        self.warnings.append(f"{conflict}; {used} is used.")

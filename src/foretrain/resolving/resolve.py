@@ -51,26 +51,26 @@ _FILES = (".yaml", ".yml", ".json")
 def resolve(request: Request) -> Scenario:
     """The scenario of a request; every wrong word is an `InputError`."""
     first = _Resolver(request)
-    found = first.scenario()
+    scenario = first.scenario()
     if first.is_stuck and first.may_split:
-        stack, name = str(defaults()["splitting_stack"]), found.runtime.name
+        stack, name = str(defaults()["splitting_stack"]), scenario.runtime.name
         why = f"no {name} plan fits this model, batch and cluster"
         second = _Resolver(replace(request, runtime=stack), f"runtime {stack}: {why} (--runtime)")
         other = second.scenario()
         if not second.is_stuck:
             return other
     if first.is_stuck and not request.strict and request.batch is not None:
-        return _shared_out(request, found)
-    return found
+        return _shared_out(request, scenario)
+    return scenario
 
 
-def _shared_out(request: Request, found: Scenario) -> Scenario:
+def _shared_out(request: Request, scenario: Scenario) -> Scenario:
     """A run whose plan is not known, with the nearest batch that the replicas of its stack's own plan can share."""
     whole, warned = shared_batch(
-        found.workload.global_batch, request.micro_batch, found.plan.replicas
+        scenario.workload.global_batch, request.micro_batch, scenario.plan.replicas
     )
     if not warned:
-        return found
+        return scenario
     return resolve(replace(request, batch=whole, warnings=(*request.warnings, *warned)))
 
 
@@ -140,11 +140,11 @@ class _Resolver:
 
     def scenario(self) -> Scenario:
         draft, words, is_known = self.draft()
-        found = self._planned(draft, words)
-        self._note_storage(found.cluster)
+        planned = self._planned(draft, words)
+        self._note_storage(planned.cluster)
         return replace(
-            found,
-            job=self._job(found),
+            planned,
+            job=self._job(planned),
             id=self.request.id,
             stragglers=self._stragglers(),
             assumptions=tuple(self.notes.assumptions),
@@ -153,12 +153,12 @@ class _Resolver:
             unknown_switches=self.notes.unknown,
         )
 
-    def _job(self, found: Scenario) -> JobTerms | None:
+    def _job(self, planned: Scenario) -> JobTerms | None:
         if not self.request.job:
             return None
         from foretrain.analysis.job import job_terms
 
-        return job_terms(self.request.job, found.workload)
+        return job_terms(self.request.job, planned.workload)
 
     # --- names into values ----------------------------------------------------------------------------
 
@@ -258,12 +258,14 @@ class _Resolver:
         try:
             return optimizer(asked)
         except InputError:
-            found = next((o for part, o in _OPTIMIZERS.items() if part in str(asked).lower()), None)
-            if self.notes.strict or found is None:
+            fallback = next(
+                (o for part, o in _OPTIMIZERS.items() if part in str(asked).lower()), None
+            )
+            if self.notes.strict or fallback is None:
                 raise
-            self.notes.warn(f"optimizer {asked!r} is unknown; falling back to {found}.")
+            self.notes.warn(f"optimizer {asked!r} is unknown; falling back to {fallback}.")
             self.notes.unknown += 1
-            return optimizer(found)
+            return optimizer(fallback)
 
     def _expect_experts(self, words: Mapping[str, object] | None, model: Model) -> None:
         degree = (words or {}).get("ep", 1)
@@ -290,9 +292,9 @@ class _Resolver:
             batch, warned = shared_batch(batch, micro, plan.replicas)
             self.notes.warnings += warned
         if micro is None:
-            found = largest_that_fits(draft, plan, batch)
-            self._assume_micro(found)
-            micro = found.samples
+            largest = largest_that_fits(draft, plan, batch)
+            self._assume_micro(largest)
+            micro = largest.samples
         if batch is None:
             batch = default_batch(plan, micro)
             self._assume_batch(plan, batch, micro)
@@ -306,20 +308,20 @@ class _Resolver:
     def _chosen(self, draft: Draft, batch: int | None, micro: int | None) -> Scenario:
         """What the stack does by itself if that fits, else the winner of a quick search."""
         is_searched = str(self.request.plan or "").strip().lower() == AUTO
-        found = chosen_plan(draft, batch, micro, is_searched=is_searched)
-        self.is_stuck = not found.micro.fits
-        self.notes.assume(f"plan {found.plan.text}", found.why, "--plan")
+        chosen = chosen_plan(draft, batch, micro, is_searched=is_searched)
+        self.is_stuck = not chosen.micro.fits
+        self.notes.assume(f"plan {chosen.plan.text}", chosen.why, "--plan")
         if micro is None:
-            self._assume_micro(found.micro)
-            micro = found.micro.samples
-        whole = batch or found.batch or default_batch(found.plan, micro)
+            self._assume_micro(chosen.micro)
+            micro = chosen.micro.samples
+        whole = batch or chosen.batch or default_batch(chosen.plan, micro)
         if batch is None:
             length = draft.model.seq_len
             usual = (
-                f"{show_count(whole * length)} tokens per step" if found.batch and length else ""
+                f"{show_count(whole * length)} tokens per step" if chosen.batch and length else ""
             )
-            self._assume_batch(found.plan, whole, micro, usual)
-        return draft.scenario(found.plan, whole, micro)
+            self._assume_batch(chosen.plan, whole, micro, usual)
+        return draft.scenario(chosen.plan, whole, micro)
 
     def _plan(self, draft: Draft, words: Mapping[str, object] | None) -> Plan:
         if words is None:
@@ -356,18 +358,18 @@ class _Resolver:
                 f"micro-batch {asked} conflicts with micro={in_plan} in the plan. Specify "
                 "only one of them."
             )
-        found = asked if asked is not None else in_plan
-        if found is not None and not MICRO_BATCH.allows(found):
-            raise InputError(f"micro-batch: {MICRO_BATCH.fault(found)}")
-        return found  # type: ignore[return-value]  # a whole number, as the limit has it
+        size = asked if asked is not None else in_plan
+        if size is not None and not MICRO_BATCH.allows(size):
+            raise InputError(f"micro-batch: {MICRO_BATCH.fault(size)}")
+        return size  # type: ignore[return-value]  # a whole number, as the limit has it
 
-    def _assume_micro(self, found: MicroBatch) -> None:
-        self.notes.assume(f"micro-batch {found.samples:,}", found.why, "--micro-batch")
+    def _assume_micro(self, micro: MicroBatch) -> None:
+        self.notes.assume(f"micro-batch {micro.samples:,}", micro.why, "--micro-batch")
 
     def _assume_batch(self, plan: Plan, batch: int, micro: int, usual: str = "") -> None:
         passes = batch // (micro * plan.replicas)
-        told = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
-        size = f"{usual}, {told}" if usual else told
+        passes_text = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
+        size = f"{usual}, {passes_text}" if usual else passes_text
         self.notes.assume(f"global batch {batch:,}", f"{size} per replica", "--batch")
 
 

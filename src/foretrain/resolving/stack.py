@@ -57,7 +57,7 @@ def stack_of(
         _expect_said_here(given)
         _note_labels(given, notes)
     given = _understood(given, notes)
-    preset = _told(preset, given)
+    preset = _with_stated(preset, given)
     chosen = preset.with_options(_changes(preset, given, notes))
     chosen, why = _with_attention(chosen, given.get("attention"), cluster, precision)
     chosen = _as_released(chosen, given, cluster, model, notes)
@@ -149,7 +149,7 @@ def nearest(name: str) -> str:
     return known[close[0]] if close else FALLBACK
 
 
-def _told(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
+def _with_stated(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
     """The stack that a switch gives away, where it is more than the preset's name says."""
     for tell, stands_for in preset_file()["tells"].items():
         key, _, word = tell.partition("=")
@@ -303,8 +303,8 @@ def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
             faults[key] = f"{key}: {value!r} is not a valid value.{near}"
     error = RuntimePresetError("invalid runtime options:", faults=faults.values())
     for key in faults:
-        told = f"runtime_options.{key} = {options[key]}: unknown; ignored."
-        notes.unknown_switch(told, error)
+        warning = f"runtime_options.{key} = {options[key]}: unknown; ignored."
+        notes.unknown_switch(warning, error)
     return {key: value for key, value in options.items() if key not in faults}
 
 
@@ -392,10 +392,12 @@ def _as_released(
     stack: Runtime, options: Mapping[str, Any], cluster: Cluster, model: Model, notes: Notes
 ) -> Runtime:
     """The stack as the release that a container is named after ran on these devices."""
-    found = re.search(r"(\d\d\.\d\d)", str(options.get("container") or ""))
+    release = re.search(r"(\d\d\.\d\d)", str(options.get("container") or ""))
     architectures = {device.architecture for device in cluster.devices}
     for row in preset_file()["lacks"]:
-        is_old = found is not None and found[1] < row["before"] and stack.name in row["runtimes"]
+        is_old = (
+            release is not None and release[1] < row["before"] and stack.name in row["runtimes"]
+        )
         is_here = architectures & {*row.get("architectures", architectures)}
         if is_old and is_here and _heads(model) == row.get("heads", _heads(model)):
             stack = stack.with_options(row["sets"])

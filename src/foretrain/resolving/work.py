@@ -60,8 +60,8 @@ def _note_without_effect(model: Model, options: Mapping[str, Any], notes: Notes)
     }
     for key, reason in reasons.items():
         if reason and options.get(key) is not None:
-            told = f"{key} = {shown(options[key])} has no effect: {model.name} {reason}."
-            notes.warn(told)
+            warning = f"{key} = {shown(options[key])} has no effect: {model.name} {reason}."
+            notes.warn(warning)
 
 
 def _capacity(options: Mapping[str, Any], notes: Notes) -> float | None:

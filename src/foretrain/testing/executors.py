@@ -29,8 +29,8 @@ def check_executor(make: Callable[[], Executor], *, loses_workers: bool) -> None
 
 def _check_results(executor: Executor) -> None:
     assert list(executor.run(square, [])) == []
-    found = list(executor.run(square, list(range(7))))
-    assert sorted(found) == [(number, number**2) for number in range(7)], found
+    results = list(executor.run(square, list(range(7))))
+    assert sorted(results) == [(number, number**2) for number in range(7)], results
     assert sorted(executor.run(square, [3, 3])) == [(0, 9), (1, 9)], "equal items are two items"
     assert not executor.notes, executor.notes
 
@@ -43,10 +43,10 @@ def _check_errors(executor: Executor) -> None:
 
 def _refusal(executor: Executor, work: Work, items: int) -> InputError:
     try:
-        found = list(executor.run(work, list(range(items))))
+        results = list(executor.run(work, list(range(items))))
     except InputError as error:
         return error
-    raise AssertionError(f"the error of an item was lost: {found}")
+    raise AssertionError(f"the error of an item was lost: {results}")
 
 
 def _check_closing(executor: Executor) -> None:
@@ -61,8 +61,8 @@ def _check_closing(executor: Executor) -> None:
 
 def _check_loss(executor: Executor, deaths: int) -> None:
     with TemporaryDirectory() as folder:
-        found = sorted(executor.run(partial(die_at_three, folder, deaths), list(range(6))))
-    assert found == [(number, number**2) for number in range(6)], found
+        results = sorted(executor.run(partial(die_at_three, folder, deaths), list(range(6))))
+    assert results == [(number, number**2) for number in range(6)], results
     assert len(executor.notes) == deaths, executor.notes
     assert all("part 4 of 6" in note for note in executor.notes), executor.notes
 

@@ -112,7 +112,7 @@ def sample_prediction(stages: int = 4, micro_batches: int = 8, ranks: int = 16) 
 
 def _links(timeline: Timeline, stages: int, step: float) -> tuple[LinkUse, ...]:
     """Each stage is a node: its kernels talk over a switch, sends and gradients leave by its network cards."""
-    found = []
+    links = []
     for stage in range(stages):
         for kind, rate, moved in (("device->switch", 3e11, 6e9), ("nic->fabric", 2.5e10, 2e8)):
             is_network = kind == "nic->fabric"
@@ -123,10 +123,10 @@ def _links(timeline: Timeline, stages: int, step: float) -> tuple[LinkUse, ...]:
             name = f"network.nic{stage}->fabric" if is_network else f"domain{stage}.device0->switch"
             flows = LinkFlows(task, np.full(len(task), moved), label, names)
             total, traffic = moved * len(task), ((names[0].split()[0], moved * len(task)),)
-            found.append(LinkUse(
+            links.append(LinkUse(
                 name, is_network, total, rate, total / rate / step, kind, 4, traffic, (stage,), (stage,), flows,
             ))  # fmt: skip
-    return tuple(sorted(found, key=lambda link: -link.share))
+    return tuple(sorted(links, key=lambda link: -link.share))
 
 
 def _pipeline(stages: int, micro_batches: int, ranks: int) -> Timeline:
@@ -343,8 +343,8 @@ def _check_text(raw: bytes) -> None:
 def _check_markdown(raw: bytes) -> None:
     _check_text(raw)
     text = raw.decode("utf-8")
-    found = re.search(r"<[a-z!/]|(?<!\\)\]\(|://|@", text)
-    assert found is None, f"{text[found.start() :][:40]!r} is live in Markdown" if found else ""
+    live = re.search(r"<[a-z!/]|(?<!\\)\]\(|://|@", text)
+    assert live is None, f"{text[live.start() :][:40]!r} is live in Markdown" if live else ""
 
 
 def _check_csv(raw: bytes) -> None:

@@ -69,7 +69,7 @@ def check_parallelism(parallelism: Parallelism) -> None:
         assert after.split[:1] == before.split, "cuts of others must stay in front"
         assert after.schedule == before.schedule, "the schedule is not a parallelism's to change"
         named = {axis for cut in after.split for axis in cut.axes}
-        named |= {axis for _, found in after.state for axis in found}
+        named |= {axis for _, state_axes in after.state for axis in state_axes}
         assert named <= axes, f"{words.text()}: {sorted(named - axes)} are no axes of the mesh"
         assert parallelism(words, mesh, before) == after, "the same words give another tree"
         _check_round_trip(Plan(mesh, after, words.text()))
@@ -132,22 +132,22 @@ def contraction_flops(graph: ExecutionGraph, phase: int | None = None) -> float:
 
 def messages(graph: ExecutionGraph, rank_class: int = 0) -> Counter[Sent]:
     """How often a rank class takes part in each kind of message."""
-    found: Counter[Sent] = Counter()
+    counts: Counter[Sent] = Counter()
     for sent, _ in _messages(graph, rank_class):
-        found[sent] += 1
-    return found
+        counts[sent] += 1
+    return counts
 
 
 def message_bytes(graph: ExecutionGraph, rank_class: int = 0) -> dict[Sent, float]:
     """Bytes (as `Communication` counts them) of each kind of message that a rank class takes part in."""
-    found: dict[Sent, float] = {}
+    sizes: dict[Sent, float] = {}
     for sent, size in _messages(graph, rank_class):
-        found[sent] = found.get(sent, 0.0) + size
-    return found
+        sizes[sent] = sizes.get(sent, 0.0) + size
+    return sizes
 
 
 def _messages(graph: ExecutionGraph, rank_class: int) -> list[tuple[Sent, float]]:
-    found = []
+    messages = []
     kinds = np.isin(graph.task_kind, (CHAIN, COLLECTIVE, TRANSFER))
     mine = np.array([c == rank_class for c, _ in graph.streams], dtype=np.bool_)
     for task in np.flatnonzero(kinds).tolist():
@@ -158,8 +158,8 @@ def _messages(graph: ExecutionGraph, rank_class: int) -> list[tuple[Sent, float]
                 if isinstance(work, Communication):
                     phase = int(graph.task_phase[task])
                     sent = Sent(phase, work.collective, work.group.axes, work.purpose)
-                    found.append((sent, work.bytes))
-    return found
+                    messages.append((sent, work.bytes))
+    return messages
 
 
 def _plain(question: Scenario) -> ExecutionGraph:

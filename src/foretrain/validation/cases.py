@@ -18,7 +18,13 @@ from foretrain.loading import load_json, read_standard_input, read_text
 from foretrain.validation.figures import Scored, figures, row_document
 from foretrain.validation.running import Progress, run_all
 from foretrain.validation.split import HALVES, SEED, half_of
-from foretrain.validation.steps import blind
+
+
+def blind(case: Mapping[str, Any]) -> dict[str, Any]:
+    """A case without what a prediction must not see."""
+    return {
+        key: value for key, value in case.items() if key not in ("measured", "caveats", "source")
+    }
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,7 +83,7 @@ def validate(
     """
     cases = read_cases(paths_of(paths), quality, split=split, groups=groups)
     documents = run_all(predict_case, [blind(case) for case in cases], jobs, progress)
-    scored = [Scored(case, found) for case, found in zip(cases, documents, strict=True)]
+    scored = [Scored(case, prediction) for case, prediction in zip(cases, documents, strict=True)]
     return report(scored, {"quality": list(quality), "split": split, "seed": SEED})
 
 

@@ -25,8 +25,8 @@ class Scored:
 
     @property
     def measured(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.case.get("measured") or {}
-        return found
+        measured: Mapping[str, Any] = self.case.get("measured") or {}
+        return measured
 
     @property
     def group(self) -> str:
@@ -99,10 +99,10 @@ def figures(rows: Iterable[Scored], worst: int = 5) -> dict[str, Any]:
 
 def _of_ranks(rows: list[Scored]) -> dict[str, Any]:
     """How many ranks were measured and how far off they are, by what was measured of them."""
-    found = [rank for row in rows for rank in row.ranks]
-    out: dict[str, Any] = {"ranks_n": len(found)}
+    ranks = [rank for row in rows for rank in row.ranks]
+    out: dict[str, Any] = {"ranks_n": len(ranks)}
     for meaning in BY_RANK.values():
-        errors = [abs(rank.error) for rank in found if rank.meaning == meaning]
+        errors = [abs(rank.error) for rank in ranks if rank.meaning == meaning]
         out[f"ranks_{meaning}_mape"] = mean(errors) if errors else None
     return out
 
@@ -129,14 +129,14 @@ def _order(errors: list[tuple[Scored, float]]) -> tuple[int, int, float | None]:
         sets.setdefault(_comparable(row.case), []).append(pair)
     right = pairs = 0
     regrets = []
-    for found in sets.values():
-        if len(found) < 3:
+    for times in sets.values():
+        if len(times) < 3:
             continue
-        for (p1, m1), (p2, m2) in combinations(found, 2):
+        for (p1, m1), (p2, m2) in combinations(times, 2):
             if max(m1, m2) / min(m1, m2) - 1.0 > APART:
                 pairs += 1
                 right += (p1 - p2) * (m1 - m2) > 0
-        regrets.append(min(found)[1] / min(m for _, m in found) - 1.0)
+        regrets.append(min(times)[1] / min(m for _, m in times) - 1.0)
     return right, pairs, mean(regrets) if regrets else None
 
 
@@ -146,8 +146,8 @@ def _coverage(errors: list[tuple[Scored, float]]) -> float | None:
 
 def _verdicts(rows: list[Scored]) -> float | None:
     """Share of right answers to "does it fit"."""
-    told = [bool(row.prediction["fits"]) == row.ran for row in rows if not row.failed]
-    return sum(told) / len(told) if told else None
+    verdicts = [bool(row.prediction["fits"]) == row.ran for row in rows if not row.failed]
+    return sum(verdicts) / len(verdicts) if verdicts else None
 
 
 def _far(row: Scored, error: float) -> dict[str, Any]:
@@ -162,9 +162,9 @@ def _far(row: Scored, error: float) -> dict[str, Any]:
 
 def row_document(row: Scored) -> dict[str, Any]:
     """One case beside what was measured, None where there is nothing to tell."""
-    found, error = row.prediction, row.error
-    question: Mapping[str, Any] = found.get("question") or {}
-    memory: Mapping[str, Any] = found.get("memory") or {}
+    prediction, error = row.prediction, row.error
+    question: Mapping[str, Any] = prediction.get("question") or {}
+    memory: Mapping[str, Any] = prediction.get("memory") or {}
     return {
         "id": row.case.get("id"),
         "group": row.group,
@@ -172,11 +172,11 @@ def row_document(row: Scored) -> dict[str, Any]:
         "what": " · ".join(
             str(question[key]) for key in ("model", "cluster", "plan") if question.get(key)
         ),
-        "predicted": found.get("step_seconds"),
+        "predicted": prediction.get("step_seconds"),
         "measured": row.measured.get("step_time_s"),
-        "interval": found.get("interval"),
+        "interval": prediction.get("interval"),
         "error": error,
-        "fits": found.get("fits"),
+        "fits": prediction.get("fits"),
         "ran": row.ran,
         "memory_predicted_gib": predicted_gib(row.case, memory) if memory else None,
         "memory_measured_gib": row.measured.get("memory_gib"),

@@ -70,7 +70,7 @@ def by_rank(case: Mapping[str, Any], memory: Mapping[str, Any]) -> tuple[RankMem
     return tuple(
         RankMemory(rank, stage, BY_RANK[key], _size(held[stage], BY_RANK[key]), gib)
         for key, values in given.items()
-        for rank, stage, gib in _told(values, stages)
+        for rank, stage, gib in _by_rank(values, stages)
         if stage in held
     )
 
@@ -90,7 +90,7 @@ def _stages(case: Mapping[str, Any]) -> list[int]:
     return [int(stage) for stage in mesh.coordinate("pp")]
 
 
-def _told(values: Any, stages: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+def _by_rank(values: Any, stages: Sequence[int]) -> Iterator[tuple[int, int, float]]:
     """(rank, stage, GiB): a list goes rank by rank, or stage by stage where it is as long; a mapping names ranks."""
     if isinstance(values, Mapping):
         numbered = [(_number(name), value) for name, value in values.items()]
@@ -105,5 +105,5 @@ def _told(values: Any, stages: Sequence[int]) -> Iterator[tuple[int, int, float]
 
 def _number(name: object) -> int | None:
     """`3`, `"3"`, `"rank3"` and `"rank_3"` are rank 3."""
-    found = re.search(r"\d+$", str(name).strip())
-    return int(found.group()) if found else None
+    match = re.search(r"\d+$", str(name).strip())
+    return int(match.group()) if match else None

@@ -86,9 +86,9 @@ def _count(value: Any) -> int:
 def _ranks(value: Any) -> tuple[int, ...]:
     """From `[0, 1, 2, 3]`, a list or its text; long ones are written with dots, so ends are what can be had."""
     if isinstance(value, list):
-        found = [rank for rank in value[:MAX_TEXT] if type(rank) is int and 0 <= rank < 10**7]
+        ranks = [rank for rank in value[:MAX_TEXT] if type(rank) is int and 0 <= rank < 10**7]
     elif isinstance(value, str):
-        found = [int(text) for text in re.findall(r"\d{1,7}", value[:MAX_TEXT])]
+        ranks = [int(text) for text in re.findall(r"\d{1,7}", value[:MAX_TEXT])]
     else:
         return ()
-    return tuple(found) if len(found) <= 64 else (min(found), max(found))
+    return tuple(ranks) if len(ranks) <= 64 else (min(ranks), max(ranks))

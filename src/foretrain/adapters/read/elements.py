@@ -154,10 +154,10 @@ class Elements:
             raise FileError(f"{self._where} is not JSON; expected a profiler trace.")
         pattern = re.compile(rb'"' + re.escape(self._key.encode()) + rb'"\s*:\s*\[')
         while True:
-            found = self._found(pattern, text)
-            if found is not None:
-                self.frame = (text[: found[0]].rstrip().removesuffix(b",") + b"}",)
-                return text[found[1] :], 2
+            span = self._span(pattern, text)
+            if span is not None:
+                self.frame = (text[: span[0]].rstrip().removesuffix(b",") + b"}",)
+                return text[span[1] :], 2
             more = next(self._pieces, b"")
             if not more or len(text) > MAX_FRAME:
                 raise FileError(
@@ -166,7 +166,7 @@ class Elements:
                 )
             text += more
 
-    def _found(self, pattern: re.Pattern[bytes], text: bytes) -> tuple[int, int] | None:
+    def _span(self, pattern: re.Pattern[bytes], text: bytes) -> tuple[int, int] | None:
         """(start, end) of the key at the top of the document, not in a string or deeper."""
         marks = scan(text, ReaderState())
         self._expect_shallow(marks)

@@ -154,15 +154,15 @@ class _Columns:
             self._keep(self._one_by_one(block))
 
     def _one_by_one(self, block: bytes) -> list[_Event]:
-        found = []
+        events = []
         for element in cut(block):
             self.last_was_broken = False
             try:
-                found.append(self._decode_one(element))
+                events.append(self._decode_one(element))
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 self.broken += 1
                 self.last_was_broken = True
-        return found
+        return events
 
     def _keep(self, events: list[_Event]) -> None:
         starts, lengths = self._doubles
@@ -261,8 +261,8 @@ class _Interned:
         self._other = other
 
     def number(self, value: Any) -> int:
-        found = self._numbers.get(value)
-        return self._new(value) if found is None else found
+        number = self._numbers.get(value)
+        return self._new(value) if number is None else number
 
     def _new(self, value: Any) -> int:
         if len(self.values) >= self._most or self._room <= 0:
@@ -290,22 +290,22 @@ def _label(value: Any) -> str:
 
 def _framed(frames: tuple[bytes, ...]) -> _Frame:
     """What stands around the events; whatever of it cannot be read is not known."""
-    found = _Frame()
+    merged = _Frame()
     for text in frames:
         try:
             frame = msgspec.json.decode(text, type=_Frame)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
         for name in _Frame.__struct_fields__:
-            if getattr(found, name) is None:
-                setattr(found, name, getattr(frame, name))
-    return found
+            if getattr(merged, name) is None:
+                setattr(merged, name, getattr(frame, name))
+    return merged
 
 
 def _place(frame: _Frame) -> tuple[int | None, int | None]:
     """Rank and number of ranks."""
-    told = frame.distributed if isinstance(frame.distributed, dict) else {}
-    rank, world = _whole(told.get("rank")), _whole(told.get("world_size"))
+    distributed = frame.distributed if isinstance(frame.distributed, dict) else {}
+    rank, world = _whole(distributed.get("rank")), _whole(distributed.get("world_size"))
     if world < 1 or rank >= world:
         return None, None
     return (rank if rank >= 0 else None), world

@@ -95,10 +95,10 @@ def read_nccl_tests(
     nodes: int | None = None,
 ) -> LinkTable:
     """`collective`, `ranks` and `nodes` are for outputs that do not tell them, and go before what they tell."""
-    told = _Setting(_known(collective), _positive("ranks", ranks), _positive("nodes", nodes))
+    given = _Setting(_known(collective), _positive("ranks", ranks), _positive("nodes", nodes))
     text = _text(path)
     read = _from_json if text.lstrip()[:1] == "{" else _from_text
-    rows, found, skipped = read(text, str(path), told)
+    rows, setting, skipped = read(text, str(path), given)
     if not rows:
         raise FileError(
             f"{path} contains no nccl-tests results. Expected its text output, or the file "
@@ -108,7 +108,7 @@ def read_nccl_tests(
     wrong = sum(row.is_right is False for row in rows)
     if wrong:
         warnings.append(f"{wrong:,} results were reported as wrong by nccl-tests")
-    return LinkTable(str(path), found.device, tuple(rows), tuple(warnings))
+    return LinkTable(str(path), setting.device, tuple(rows), tuple(warnings))
 
 
 def _text(path: str | Path) -> str:
@@ -143,7 +143,7 @@ def _positive(name: str, value: int | None) -> int | None:
 # --- text -------------------------------------------------------------------------------------------
 
 
-def _from_text(text: str, path: str, told: _Setting) -> tuple[list[LinkRow], _Setting, int]:
+def _from_text(text: str, path: str, given: _Setting) -> tuple[list[LinkRow], _Setting, int]:
     """Tables in order; each takes the collective and devices named last before it."""
     rows: list[LinkRow] = []
     setting, devices, columns = _Setting(_program(Path(path).name)), {}, None
@@ -170,21 +170,21 @@ def _from_text(text: str, path: str, told: _Setting) -> tuple[list[LinkRow], _Se
             continue
         if columns is None or line.lstrip().startswith("#") or not words or not words[0].isdigit():
             continue
-        found = _line(words, columns, _complete(setting, told, path))
-        rows += found
-        skipped += not found
+        parsed = _line(words, columns, _complete(setting, given, path))
+        rows += parsed
+        skipped += not parsed
     return rows, setting, skipped
 
 
 def _program(text: str) -> str | None:
-    found = _PROGRAM.search(text)
-    return None if found is None else COLLECTIVES[found[1]]
+    match = _PROGRAM.search(text)
+    return None if match is None else COLLECTIVES[match[1]]
 
 
-def _complete(setting: _Setting, told: _Setting, path: str) -> _Setting:
+def _complete(setting: _Setting, given: _Setting, path: str) -> _Setting:
     """What is told goes before what was found; the rest must be there."""
-    collective = told.collective or setting.collective
-    ranks = told.ranks or setting.ranks
+    collective = given.collective or setting.collective
+    ranks = given.ranks or setting.ranks
     faults = []
     if collective is None:
         faults.append("the collective: specify --collective, such as all_reduce.")
@@ -192,7 +192,7 @@ def _complete(setting: _Setting, told: _Setting, path: str) -> _Setting:
         faults.append("the number of ranks: specify --ranks.")
     if faults:
         raise FileError(f"{path} does not state", faults=faults)
-    return _Setting(collective, ranks, told.nodes or setting.nodes or 1, setting.device)
+    return _Setting(collective, ranks, given.nodes or setting.nodes or 1, setting.device)
 
 
 def _line(words: Sequence[str], columns: Sequence[str], setting: _Setting) -> list[LinkRow]:
@@ -256,28 +256,28 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        number = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 # --- JSON -------------------------------------------------------------------------------------------
 
 
-def _from_json(text: str, path: str, told: _Setting) -> tuple[list[LinkRow], _Setting, int]:
+def _from_json(text: str, path: str, given: _Setting) -> tuple[list[LinkRow], _Setting, int]:
     document = load_json(text if "\n" in text else text + "\n", "nccl-tests results")
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list) or not results:
-        return [], told, 0
-    found = _surroundings(document, path)
-    setting = _complete(found, told, path)
+        return [], given, 0
+    surroundings = _surroundings(document, path)
+    setting = _complete(surroundings, given, path)
     rows, skipped = [], 0
     for result in results:
-        made = _result(result, setting) if isinstance(result, dict) else []
-        rows += made
-        skipped += not made
-    return rows, found, skipped
+        parsed = _result(result, setting) if isinstance(result, dict) else []
+        rows += parsed
+        skipped += not parsed
+    return rows, surroundings, skipped
 
 
 def _result(result: dict[str, Any], setting: _Setting) -> list[LinkRow]:

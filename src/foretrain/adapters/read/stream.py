@@ -130,11 +130,11 @@ def _slices(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _until_error(unpack: Any, packed: bytes) -> bytes:
     """What comes out before the damage."""
-    found = []
+    pieces = []
     with contextlib.suppress(zlib.error):
         for at in range(len(packed)):
-            found.append(unpack.decompress(packed[at : at + 1]))
-    return b"".join(found)
+            pieces.append(unpack.decompress(packed[at : at + 1]))
+    return b"".join(pieces)
 
 
 def _near(path: Path) -> str:

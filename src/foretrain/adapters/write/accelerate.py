@@ -110,15 +110,15 @@ def _sizes(job: ExportJob, account: Account) -> dict[str, Any]:
     inner = shards // words.cp
     if words.tp == 1 and words.cp == 1 and inner == replicas:
         return {}
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "parallelism_config_dp_replicate_size": replicas // inner,
         "parallelism_config_dp_shard_size": inner,
         "parallelism_config_tp_size": words.tp,
         "parallelism_config_cp_size": words.cp,
     }
     if words.cp > 1:
-        found["parallelism_config_cp_comm_strategy"] = "allgather"
-    return found
+        config["parallelism_config_cp_comm_strategy"] = "allgather"
+    return config
 
 
 def _replicated(job: ExportJob, account: Account) -> None:

@@ -28,8 +28,8 @@ def shape_of(model: Model) -> TransformerShape | None:
 
 def _draws(shape: TransformerShape, model: Model) -> bool:
     assert model.seq_len is not None
-    drawn = transformer(shape, model.seq_len, model.name, model.source)
-    return drawn.blocks == model.blocks and drawn.tied == model.tied
+    rebuilt = transformer(shape, model.seq_len, model.name, model.source)
+    return rebuilt.blocks == model.blocks and rebuilt.tied == model.tied
 
 
 def _named(model: Model) -> TransformerShape | None:
@@ -94,7 +94,7 @@ def _outside(start: Ops, end: Ops, is_tied: bool) -> dict[str, Any]:
 def _attention(blocks: list[Block]) -> dict[str, Any]:
     ops = _ops(blocks[-1])
     core = ops["attention"]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "num_attention_heads": core.size["heads"],
         "num_key_value_heads": core.size["kv_heads"],
         "causal": bool(core.attr["causal"]),
@@ -102,7 +102,7 @@ def _attention(blocks: list[Block]) -> dict[str, Any]:
         **_window(blocks),
     }
     if "kv_down" in ops:
-        found |= {
+        fields |= {
             "kv_lora_rank": ops["kv_down"].size["kv_rank"],
             "q_lora_rank": ops["q_down"].size["q_rank"] if "q_down" in ops else None,
             "qk_nope_head_dim": ops["kv_up"].size["nope_dim"],
@@ -110,8 +110,8 @@ def _attention(blocks: list[Block]) -> dict[str, Any]:
             "v_head_dim": ops["kv_up"].size["v_dim"],
         }
     else:
-        found |= {"head_dim": core.size["head_dim"], "qk_norm": "q_norm" in ops}
-    return found
+        fields |= {"head_dim": core.size["head_dim"], "qk_norm": "q_norm" in ops}
+    return fields
 
 
 def _window(blocks: list[Block]) -> dict[str, Any]:
@@ -155,18 +155,18 @@ def _feed_forward(blocks: list[Block], seq: int) -> dict[str, Any]:
     dense = next((o for o in map(_ops, blocks) if "fc1" in o), None)
     act = dense["act"] if dense else ops["experts_act"]
     wide = dense["fc1"] if dense else ops["experts_fc1"]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "num_hidden_layers": sum(block.repeat for block in blocks),
         "hidden_act": str(act.attr["op"]),
         "intermediate_size": wide.size["ffn"],
     }
     if "experts_fc1" not in ops:
-        return found
+        return fields
     sparse = ops["experts_fc1"]
     experts, slots = sparse.size["expert"], sparse.size["slot"]
     chosen, width = int(ops["dispatch"].attr["top_k"]), sparse.size["ffn"]
     even = -(-seq * chosen // experts)
-    return found | {
+    return fields | {
         "num_experts": experts,
         "num_experts_per_tok": chosen,
         "moe_intermediate_size": width,

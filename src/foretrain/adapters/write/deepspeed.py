@@ -48,18 +48,18 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
 
 def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
     workload = job.question.workload
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     optimizer, precision = workload.optimizer.name, workload.precision
     if optimizer in OPTIMIZERS:
-        found["optimizer"] = OPTIMIZERS[optimizer]
+        config["optimizer"] = OPTIMIZERS[optimizer]
     else:
         account.note(f"optimizer {optimizer}: not built into DeepSpeed; the script must create it")
     if optimizer in UNTESTED and job.words.zero:
-        found["zero_allow_untested_optimizer"] = True
+        config["zero_allow_untested_optimizer"] = True
     if precision.name in ("bf16", "fp16"):
-        found[precision.name] = {"enabled": True}
+        config[precision.name] = {"enabled": True}
     elif precision.quantises:
-        found[precision.attention] = {"enabled": True}
+        config[precision.attention] = {"enabled": True}
         account.note(
             f"precision {precision.name}: DeepSpeed's JSON supports no lower GEMM precision "
             f"than {precision.attention}; the script's layers must implement it"
@@ -67,19 +67,19 @@ def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
     elif precision.name != "fp32":
         account.note(f"precision {precision.name}: set through torch in the script; fp32 is used")
     if precision.gradient_bytes == 2 and job.gradient_bytes == 4:
-        found["data_types"] = {"grad_accum_dtype": "fp32"}
-        found["communication_data_type"] = "fp32"
-    return found
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+        config["communication_data_type"] = "fp32"
+    return config
 
 
 def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
-    found: dict[str, Any] = {"stage": words.zero, "overlap_comm": runtime.overlaps_gradients}
+    config: dict[str, Any] = {"stage": words.zero, "overlap_comm": runtime.overlaps_gradients}
     size = words.buckets if words.buckets is not None else runtime.bucket_bytes
     elements = max(1, round(size / job.gradient_bytes))
-    found["reduce_bucket_size"] = elements
-    found["allgather_bucket_size"] = elements
-    found["reduce_scatter"] = runtime.scatters_gradients
+    config["reduce_bucket_size"] = elements
+    config["allgather_bucket_size"] = elements
+    config["reduce_scatter"] = runtime.scatters_gradients
     account.says("zero", "buckets")
     account.cannot(
         "shard",
@@ -87,12 +87,12 @@ def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
         "the weights per group instead, which is a different plan",
     )
     if "optimizer" in words.offload and words.zero:
-        found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        config["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif "optimizer" in words.offload:
         account.note(
             "offload=optimizer: DeepSpeed offloads optimizer states only with ZeRO (zero1 to zero3)"
         )
-    return found
+    return config
 
 
 def _tensor(job: ExportJob, account: Account) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class ExportJob:
 
     @classmethod
     def of(cls, question: Scenario) -> ExportJob:
-        told = said(question.plan, question.runtime)
+        spelled = said(question.plan, question.runtime)
         count = micro_batches(question.workload, question.plan)
-        return cls(question, told.words, told.order, told.rest, count)
+        return cls(question, spelled.words, spelled.order, spelled.rest, count)
 
     @property
     def micro(self) -> int:
@@ -200,11 +200,11 @@ def parts_of(job: ExportJob) -> tuple[str, ...] | None:
 
 def _letters(model: Model) -> list[str]:
     """Of every block; the head of a module goes with it."""
-    found = ["E"]
+    letters = ["E"]
     for block in model.blocks[1:-1]:
         names = {op.name for op in block.ops}
-        found.append("m" if "eh_proj" in names else "" if "loss" in names else "t")
-    return [*found, "L"]
+        letters.append("m" if "eh_proj" in names else "" if "loss" in names else "t")
+    return [*letters, "L"]
 
 
 def is_even(parts: tuple[str, ...]) -> bool:

@@ -15,9 +15,9 @@ def remarked(script: str, cannot: Iterable[str], warnings: Iterable[str]) -> str
     """The script with what it does not say, so that the files tell it wherever they go."""
     first, title, rest = script.split("\n", 2)
     lines = [f"#   {one_line(line)}" for line in cannot]
-    told = [f"# Warning: {one_line(line)}" for line in warnings]
-    told += ["# Not expressible in these files:", *lines] if lines else []
-    return "\n".join([first, title, *told, rest])
+    remarks = [f"# Warning: {one_line(line)}" for line in warnings]
+    remarks += ["# Not expressible in these files:", *lines] if lines else []
+    return "\n".join([first, title, *remarks, rest])
 
 
 def torchrun_script(

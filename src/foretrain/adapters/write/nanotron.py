@@ -115,7 +115,7 @@ def _model_config(job: ExportJob, account: Account, shape: TransformerShape) -> 
             f"{line}: not supported by nanotron's Llama and Qwen2; the closest option is used"
         )
     kind = "is_qwen2_config" if is_qwen else "is_llama_config"
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         kind: True,
         "hidden_act": "silu",
         "hidden_size": shape.hidden_size,
@@ -132,17 +132,17 @@ def _model_config(job: ExportJob, account: Account, shape: TransformerShape) -> 
         "_attn_implementation": "ring" if job.words.cp > 1 else "flash_attention_2",
     }
     if shape.sliding_window:
-        found["sliding_window_size"] = shape.sliding_window
+        config["sliding_window_size"] = shape.sliding_window
     if shape.num_experts:
         dense = shape.dense_layers
-        found["moe_config"] = {
+        config["moe_config"] = {
             "num_experts": shape.num_experts,
             "top_k": shape.num_experts_per_tok or 1,
             "layers": list(range(dense, shape.num_hidden_layers)) if dense else [-1],
             "enable_shared_expert": bool(shape.num_shared_experts),
             "token_dispatcher_type": "alltoall",
         }
-    return found
+    return config
 
 
 def _unlike(shape: TransformerShape) -> list[str]:

@@ -148,5 +148,5 @@ def _order(plan: Plan) -> tuple[str, ...]:
     for cut in root.split:
         if "seq" in cut.dims:
             roles |= {axis: "cp" for axis in cut.axes if axis not in roles}
-    found = [roles.get(axis, axis) for axis, size in reversed(plan.mesh.axes) if size > 1]
-    return tuple(role for i, role in enumerate(found) if i == 0 or found[i - 1] != role)
+    order = [roles.get(axis, axis) for axis, size in reversed(plan.mesh.axes) if size > 1]
+    return tuple(role for i, role in enumerate(order) if i == 0 or order[i - 1] != role)

@@ -38,12 +38,12 @@ class _Shelf(Mapping[str, T], Generic[T]):
     def __init__(self, rows: Rows, make: Callable[[str, Rows], T]) -> None:
         self._rows = rows
         self._make = make
-        self._made: dict[str, T] = {}
+        self._built: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._made:
-            self._made[name] = self._make(name, self._rows[name])
-        return self._made[name]
+        if name not in self._built:
+            self._built[name] = self._make(name, self._rows[name])
+        return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -85,18 +85,18 @@ def parts() -> Parts:
 
 def find_device(name: str) -> Device:
     """By name or alias, whatever the case: `H100`, `a100-80gb`, `NVIDIA A100 SXM4 80GB`."""
-    found = _catalogue().device_named(name)
-    if found is None:
+    key = _catalogue().device_named(name)
+    if key is None:
         raise _unknown("device", name, _catalogue().device_names)
-    return devices()[found]
+    return devices()[key]
 
 
 def find_node(name: str) -> Node:
     """By name or alias; a cloud instance with or without its cloud."""
-    found = _catalogue().node_names.get(_folded(name))
-    if found is None:
+    key = _catalogue().node_names.get(_folded(name))
+    if key is None:
         raise _unknown("node", name, _catalogue().node_names)
-    return nodes()[found]
+    return nodes()[key]
 
 
 def standard_node(device: Device) -> Node:
@@ -169,11 +169,11 @@ class _Catalogue:
         """A device from its row, or from that of another one and what differs."""
         chain = [name]
         while (like := self.device_rows[chain[-1]].get("like")) is not None:
-            found = self.device_names.get(_folded(str(like)))
-            if found is None:
+            base = self.device_names.get(_folded(str(like)))
+            if base is None:
                 raise _unknown("device", str(like), self.device_names)
-            chain.append(found)
-            if found in chain[:-1]:
+            chain.append(base)
+            if base in chain[:-1]:
                 raise ClusterError(
                     f"Device {name!r}: `like` is circular, {' → '.join(chain)}. Specify "
                     "the rates of one of them directly."
@@ -199,14 +199,14 @@ def _user_files(folder: Path) -> dict[str, Rows]:
         raise FileError(f"FORETRAIN_CATALOG is set to {folder}, which is not a directory.")
     from foretrain.cluster.catalog.checking import check_catalogue_file
 
-    found = {}
+    tables = {}
     for name in ("devices", "links", "nodes"):
         path = folder / f"{name}.yaml"
         if path.exists():
             rows = load_yaml(path, f"catalog {name}") or {}
             check_catalogue_file(name, rows, str(path))
-            found[name] = rows
-    return found
+            tables[name] = rows
+    return tables
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
@@ -280,11 +280,11 @@ def _device_word(row: Rows) -> str | None:
 
 def _names(rows: Rows) -> dict[str, str]:
     """Folded name or alias to name; names win over aliases."""
-    found = {_folded(name): name for name in rows}
+    names = {_folded(name): name for name in rows}
     for name, row in rows.items():
         for alias in row.get("aliases") or ():
-            found.setdefault(_folded(str(alias)), name)
-    return found
+            names.setdefault(_folded(str(alias)), name)
+    return names
 
 
 def _folded(name: str) -> str:
@@ -296,5 +296,5 @@ def _folded(name: str) -> str:
 
 
 def _unknown(what: str, name: str, words: Mapping[str, str]) -> ClusterError:
-    told = hint(_folded(name), words, f"foretrain catalog list {what}s")
-    return ClusterError(f"Unknown {what} {shown(name, 80)}.{told}")
+    remedy = hint(_folded(name), words, f"foretrain catalog list {what}s")
+    return ClusterError(f"Unknown {what} {shown(name, 80)}.{remedy}")

@@ -25,8 +25,8 @@ def _interconnect(file: str) -> InterconnectBuilder:
     """The `build` of a file, which is loaded when something is built."""
 
     def build(site: Site, interconnect: Interconnect) -> Fabric:
-        made: Fabric = import_module(f"{__name__}.{file}").build(site, interconnect)
-        return made
+        fabric: Fabric = import_module(f"{__name__}.{file}").build(site, interconnect)
+        return fabric
 
     return build
 

@@ -62,19 +62,19 @@ def _offsets(nodes: int, given: Parameters) -> list[int]:
 
 def _walks(nodes: int, offsets: list[int]) -> Ints:
     """For each distance around the circle the cables of a shortest walk: every node sees the same graph."""
-    seen = np.zeros(nodes, dtype=np.bool_)
-    seen[0] = True
+    visited = np.zeros(nodes, dtype=np.bool_)
+    visited[0] = True
     front = np.zeros(1, dtype=np.int64)
     walks = np.full((nodes, 0), -1, dtype=np.int64)
-    while not seen.all():
+    while not visited.all():
         walks = np.concatenate([walks, np.full((nodes, 1), -1)], axis=1)
         reached = []
         for number, offset in enumerate(offsets):
             far = (front + offset) % nodes
-            fresh = ~seen[far]
+            fresh = ~visited[far]
             walks[far[fresh]] = walks[front[fresh]]
             walks[far[fresh], -1] = number
-            seen[far[fresh]] = True
+            visited[far[fresh]] = True
             reached.append(far[fresh])
         front = np.concatenate(reached)
     return walks

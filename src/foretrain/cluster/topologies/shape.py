@@ -48,8 +48,8 @@ class NetworkShape:
 
     @property
     def build(self) -> Callable[[Site, ClusterNetwork, Any], Fabric]:
-        made: Callable[[Site, ClusterNetwork, Any], Fabric] = self._module.build
-        return made
+        builder: Callable[[Site, ClusterNetwork, Any], Fabric] = self._module.build
+        return builder
 
     @property
     def parameters(self) -> type:

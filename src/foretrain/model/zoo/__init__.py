@@ -57,8 +57,8 @@ def entry(name: str) -> Entry:
     for family in _FAMILIES:
         if key in _models(family):
             return _models(family)[key]
-    told = hint(name, (*names(), *_ALIASES), "foretrain catalog list models")
-    raise ModelError(f"unknown model {shown(name, 80)}.{told}")
+    remedy = hint(name, (*names(), *_ALIASES), "foretrain catalog list models")
+    raise ModelError(f"unknown model {shown(name, 80)}.{remedy}")
 
 
 def _models(family: str) -> dict[str, Entry]:

@@ -147,12 +147,12 @@ class ConvSketch(Sketch):
         first = inputs[0]
         out = Map(Tensor(name, DIMS), sum(x.channels for x in inputs), first.height, first.width)
         labels = [f"channel_{index}" for index in range(len(inputs))]
-        seen = [
+        views = [
             view(x.tensor, "batch", label, "height", "width")
             for x, label in zip(inputs, labels, strict=True)
         ]
         sizes = out.sizes | {label: x.channels for x, label in zip(inputs, labels, strict=True)}
-        self.op(name, "elementwise", seen, [out.tensor], (), sizes, op="concat", reduces=False)
+        self.op(name, "elementwise", views, [out.tensor], (), sizes, op="concat", reduces=False)
         return out
 
     def classify(self, features: Tensor, width: int, classes: int) -> None:

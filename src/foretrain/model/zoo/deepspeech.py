@@ -25,10 +25,10 @@ def _front() -> tuple[Block, int, int]:
     h = s.conv_bn_relu("1", image(1, _BINS, _FRAMES), 32, (41, 11), (2, 2), (20, 5))
     h = s.conv_bn_relu("2", h, 32, (21, 11), (2, 1), (10, 5))
     width = h.channels * h.height
-    seen = view(h.tensor, "batch", "channel_in", "height", "seq")
+    frames = view(h.tensor, "batch", "channel_in", "height", "seq")
     sizes = {"channel_in": h.channels, "height": h.height, "seq": h.width, "hidden": width}
     flat = Tensor("frames", TOKENS)
-    s.op("frames", "elementwise", [seen], [flat], (), sizes, op="copy", reduces=False)
+    s.op("frames", "elementwise", [frames], [flat], (), sizes, op="copy", reduces=False)
     s.sizes |= {"seq": h.width}
     out = both_ways(s, "first", flat, width, _CELLS, joined=False)
     s.sizes |= {"hidden": _CELLS}

@@ -89,11 +89,11 @@ class _Stack(Sketch):
         )
 
 
-def _seen(tensors: list[Tensor], counts: list[int]) -> tuple[list[Tensor], dict[str, int]]:
+def _labelled(tensors: list[Tensor], counts: list[int]) -> tuple[list[Tensor], dict[str, int]]:
     """Embedding groups side by side in one op: each keeps a table dim of its own."""
     labels = [f"{t.name.removesuffix('s')}" for t in tensors]
-    seen = [view(t, "batch", label, "hidden") for t, label in zip(tensors, labels, strict=True)]
-    return seen, dict(zip(labels, counts, strict=True))
+    views = [view(t, "batch", label, "hidden") for t, label in zip(tensors, labels, strict=True)]
+    return views, dict(zip(labels, counts, strict=True))
 
 
 def _bottom(
@@ -103,8 +103,8 @@ def _bottom(
     width = widths[-1]
     tensors, counts = s.both_tables(rows, bags, width)
     dense = s.mlp("bottom", Tensor("dense", _VECTOR), widths, True)
-    seen, sizes = _seen(tensors, counts)
-    return [view(dense, *_VECTOR), *seen], {**sizes, "hidden": width}
+    views, sizes = _labelled(tensors, counts)
+    return [view(dense, *_VECTOR), *views], {**sizes, "hidden": width}
 
 
 def _block(name: str, s: _Stack) -> Block:
@@ -173,11 +173,11 @@ def neumf() -> Model:
 
 def _joined(s: Sketch, name: str, *parts: tuple[Tensor, int]) -> Tensor:
     labels = [f"part_{index}" for index in range(len(parts))]
-    seen = [view(t, "batch", label) for (t, _), label in zip(parts, labels, strict=True)]
+    views = [view(t, "batch", label) for (t, _), label in zip(parts, labels, strict=True)]
     sizes = {label: width for (_, width), label in zip(parts, labels, strict=True)}
     sizes["feature"] = sum(width for _, width in parts)
     out = Tensor(name, ("batch", "feature"))
-    return s.op(name, "elementwise", seen, [out], (), sizes, op="concat", reduces=False)
+    return s.op(name, "elementwise", views, [out], (), sizes, op="concat", reduces=False)
 
 
 def _mlperf() -> Model:

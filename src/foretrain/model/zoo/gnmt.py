@@ -63,10 +63,10 @@ def _decoder_layer(seq: int) -> Block:
     """The context enters every layer beside the stream."""
     s = _sketch(seq)
     h = s.elementwise("dropout", "dropout", [X], "dropped")
-    seen = [view(h, "batch", "seq", "stream"), view(CONTEXT, "batch", "seq", "beside")]
+    views = [view(h, "batch", "seq", "stream"), view(CONTEXT, "batch", "seq", "beside")]
     sizes = {"stream": _WIDTH, "beside": _WIDTH, "hidden": 2 * _WIDTH}
     out = Tensor("joined", TOKENS)
-    h = s.op("join", "elementwise", seen, [out], (), sizes, op="concat", reduces=False)
+    h = s.op("join", "elementwise", views, [out], (), sizes, op="concat", reduces=False)
     y = s.elementwise("add", "add", [lstm(s, "lstm", h, 2 * _WIDTH, _WIDTH), X], "y")
     return s.block("decoder", [X, CONTEXT], [y, CONTEXT], 3)
 

@@ -32,7 +32,7 @@ def both_ways(s: Sketch, name: str, x: Tensor, width: int, cells: int, joined: b
     if not joined:
         sizes = {"hidden": cells}
         return s.op(name, "elementwise", [forth, back], [Tensor(name, TOKENS)], (), sizes, op="add")
-    seen = [view(forth, "batch", "seq", "forth"), view(back, "batch", "seq", "back")]
+    views = [view(forth, "batch", "seq", "forth"), view(back, "batch", "seq", "back")]
     sizes = {"forth": cells, "back": cells, "hidden": 2 * cells}
     out = Tensor(name, TOKENS)
-    return s.op(name, "elementwise", seen, [out], (), sizes, op="concat", reduces=False)
+    return s.op(name, "elementwise", views, [out], (), sizes, op="concat", reduces=False)

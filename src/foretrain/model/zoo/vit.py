@@ -62,8 +62,10 @@ def _patches(shape: ViTShape, body: TransformerShape, tokens: int) -> Block:
         kernel_h=patch, kernel_w=patch, stride=patch, groups=1, halo_h=0, halo_w=0,
         input_scale=float(shape.pixels**2 / side**2), input_gradient=False,
     )  # fmt: skip
-    seen = view(h, "batch", "hidden", "height", "width")
-    h = s.op("flatten", "elementwise", [seen], [Tensor("tokens", TOKENS)], op="copy", reduces=False)
+    patches = view(h, "batch", "hidden", "height", "width")
+    h = s.op(
+        "flatten", "elementwise", [patches], [Tensor("tokens", TOKENS)], op="copy", reduces=False
+    )
     table = [weight("weight", "position", "hidden"), weight("class_token", "hidden")]
     h = s.op("positions", "position", [h], [Tensor("placed", TOKENS)], table)
     return s.block("embedding", [], [h])

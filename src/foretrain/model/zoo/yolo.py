@@ -52,8 +52,8 @@ def _heads(x: Map, passed: list[Map]) -> Block:
     _detect(s, 1, h)
     for scale, (width, skip) in enumerate(zip((256, 128), reversed(passed), strict=True), start=2):
         up = s.upsample(f"up{scale}", _conv(s, f"lateral{scale}", h, width, 1))
-        seen = Map(view(skip.tensor, *DIMS), skip.channels, skip.height, skip.width)
-        h = _neck(s, scale, s.concat(f"joined{scale}", [up, seen]), width)
+        carried = Map(view(skip.tensor, *DIMS), skip.channels, skip.height, skip.width)
+        h = _neck(s, scale, s.concat(f"joined{scale}", [up, carried]), width)
         _detect(s, scale, h)
     return s.finish("heads", x, None, 1, passed)
 

@@ -78,15 +78,15 @@ class Written:
         self, at: float, length: float, kind: str = "allreduce", elements: int = 1000, ranks: Any = None,
         launched: int = -1, group: str = "0",
     ) -> None:  # fmt: skip
-        """An NCCL kernel with what PyTorch tells of its call."""
-        told: dict[str, Any] = {
+        """An NCCL kernel with what PyTorch records of its call."""
+        call: dict[str, Any] = {
             "Collective name": kind, "In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float",
             "Process Group Name": group,
         }  # fmt: skip
         if ranks is not None:
-            told |= {"Group size": len(ranks), "Process Group Ranks": str(list(ranks))}
+            call |= {"Group size": len(ranks), "Process Group Ranks": str(list(ranks))}
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self.kernel(name, at, length, launched, stream=NCCL, **told)
+        self.kernel(name, at, length, launched, stream=NCCL, **call)
 
     def text(self) -> str:
         return json.dumps({**self.frame, "traceEvents": self.events, "traceName": "t.json"})

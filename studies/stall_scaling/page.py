@@ -72,13 +72,13 @@ def _points(row: Mapping[str, Any], key: str) -> Iterator[ChartPoint]:
 def headline(study: Mapping[str, Any]) -> str:
     shares = study["law"]["shares"]
     main = max(shares, key=lambda name: shares[name])
-    found = study["agreement"]
-    order = found["rank_correlation"]
+    agreement = study["agreement"]
+    order = agreement["rank_correlation"]
     return (
         f"{len(study['rows'])} networks measured: {words.percent(shares[main])} of their "
         f"communication stalls scales with {CAUSES[main]}; the simulator predicts "
-        f"{found['median_ratio']:.2f} times the measured stall (median; "
-        f"{found['median_ratio_waited']:.2f} times the wait of ranks after their own work), "
+        f"{agreement['median_ratio']:.2f} times the measured stall (median; "
+        f"{agreement['median_ratio_waited']:.2f} times the wait of ranks after their own work), "
         f"rank correlation {'unknown' if order is None else f'{order:.2f}'}"
     )
 
@@ -93,13 +93,13 @@ def _law(study: Mapping[str, Any]) -> Table:
         rows.append(tuple(cells))
     fit = ["fit (R², median error)"]
     for law in (study["law"], study["predicted_law"]):
-        told = law["r_squared"]
-        fit += ["–" if told is None else f"{told:.2f}", words.percent(law["median_error"])]
+        share = law["r_squared"]
+        fit += ["–" if share is None else f"{share:.2f}", words.percent(law["median_error"])]
     head = ("per …", "measured", "share", "simulated", "share")
     return Table("What communication stalls scale with", head, (*rows, tuple(fit)))
 
 
-def _rows(found: Sequence[Mapping[str, Any]]) -> Table:
+def _rows(measured: Sequence[Mapping[str, Any]]) -> Table:
     rows = tuple(
         (
             row["net"],
@@ -113,7 +113,7 @@ def _rows(found: Sequence[Mapping[str, Any]]) -> Table:
             words.seconds(row["waited_seconds"]),
             words.seconds(row["predicted_stall_seconds"]),
         )
-        for row in found
+        for row in measured
     )
     head = ("layers x width", "ranks", "tensors", "bytes", "buckets", "T0", "T1", "stall", "waited", "simulated")  # fmt: skip
     return Table("Networks", head, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretrain.cluster import catalog
 from foretrain.cluster.cluster import Cluster, NodeRun
@@ -14,13 +14,13 @@ from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.compute.base import KernelCosts
 from foretrain.cost.curves import OwnCurves
 from foretrain.measurement.link_curves import own_curves, rising, wire
-from foretrain.measurement.study_networks import CLASSES, PIXELS, Net
 from foretrain.measurement.tables import LinkCurve
 from foretrain.model.graph import Model
 from foretrain.model.ops.base import Kernel
 from foretrain.model.zoo.cnn import ConvSketch, carried, image
 from foretrain.resolving import ask
 from foretrain.simulate import answer
+from studies.stall_scaling.networks import CLASSES, PIXELS, Net
 
 __all__ = ["graph_of", "predicted_stalls"]
 
@@ -28,16 +28,14 @@ DEVICE = "generic-cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Paced:
+class ScaledCompute:
     """Kernels of a known device, all of them slower or faster by one factor."""
 
     factor: float
 
     def seconds(self, kernels: Sequence[Kernel], device: Device) -> KernelCosts:
-        found = Calibrated().seconds(kernels, device)
-        return KernelCosts(
-            found.seconds * self.factor, found.spread, found.measured, found.source, found.notes
-        )
+        costs = Calibrated().seconds(kernels, device)
+        return replace(costs, seconds=costs.seconds * self.factor)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +53,7 @@ class _Measured:
 
 
 def graph_of(net: Net) -> Model:
-    """The network as the simulator sees it: the same tensors as `study_worker.Chain`."""
+    """The network as the simulator sees it: the same tensors as `worker.Chain`."""
     s = ConvSketch()
     h = s.conv("conv", image(3, PIXELS, PIXELS), net.width, 3)
     h = s.pointwise("y", "relu", s.batch_norm("bn", h) if net.is_normed else h)
@@ -85,7 +83,7 @@ def predicted_stalls(
     curves = own_curves((link,), DEVICE)
     latency, bandwidth = wire((link,), 1) or (0.0, sizes[-1] / seconds[-1])
     return [
-        _stall(net, devices, batch, _Measured(Paced(1.0), curves), latency, bandwidth, one)
+        _stall(net, devices, batch, _Measured(ScaledCompute(1.0), curves), latency, bandwidth, one)
         for net, one in zip(family, alone, strict=True)
     ]
 
@@ -99,10 +97,10 @@ def _stall(
     bandwidth: float,
     alone: float,
 ) -> float:
-    """Paced so that one process takes what it was measured to take, then asked for several."""
+    """Scaled so that one process takes what it was measured to take, then asked for several."""
     model = graph_of(net)
 
-    def step(count: int, paced: float) -> dict[str, float]:
+    def step(count: int, factor: float) -> dict[str, float]:
         question = ask(
             model,
             on=_processes(count, latency, bandwidth),
@@ -113,14 +111,13 @@ def _stall(
             optimizer="sgd",
             runtime="cpu-gloo",
             runtime_options={"host_seconds_per_kernel": 0.0},
-            measured=_Measured(Paced(paced), measured.curves),
+            measured=_Measured(ScaledCompute(factor), measured.curves),
         )
-        found = answer(question)
-        return {"step": found.step_seconds, **found.stalls}
+        prediction = answer(question)
+        return {"step": prediction.step_seconds, **prediction.stalls}
 
-    factor = alone / step(1, 1.0)["step"]
-    found = step(devices, factor)
-    return found["interconnect"] + found["network"]
+    together = step(devices, alone / step(1, 1.0)["step"])
+    return together["interconnect"] + together["network"]
 
 
 def _processes(count: int, latency: float, bandwidth: float) -> Cluster:

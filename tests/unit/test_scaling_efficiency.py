@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scaling_efficiency import scaling
 
 from foretrain.validation.figures import Scored
-from foretrain.validation.scaling import scaling
 
 
 def run(devices: int, measured: float, predicted: float, **more: Any) -> Scored:

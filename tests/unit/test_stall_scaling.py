@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 
 from foretrain.errors import InputError
-from foretrain.measurement.study import (
+from foretrain.report import render
+from studies.stall_scaling.__main__ import main
+from studies.stall_scaling.networks import FAMILY, Net
+from studies.stall_scaling.page import study_document as shown
+from studies.stall_scaling.prediction import graph_of, predicted_stalls
+from studies.stall_scaling.study import (
     LAW,
-    _worked,
+    _results,
     fitted_law,
     measure_study,
     rank_correlation,
     study_document,
 )
-from foretrain.measurement.study_networks import FAMILY, Net
-from foretrain.measurement.study_prediction import graph_of, predicted_stalls
-from foretrain.report import render
-from foretrain.report.measured_study import study_document as shown
 
 CURVE = [[float(2**power), 5e-5 + 2.0**power / 1e9] for power in range(8, 25, 2)]
 
@@ -65,7 +66,7 @@ def test_the_family_tells_causes_apart() -> None:
 @pytest.mark.parametrize("net", FAMILY, ids=lambda net: net.name)
 def test_the_simulator_sees_the_trained_tensors(net: Net) -> None:
     torch = pytest.importorskip("torch")
-    from foretrain.measurement.study_worker import Chain
+    from studies.stall_scaling.worker import Chain
 
     chain = Chain(net)
     assert [4 * p.numel() for p in chain.parameters()] == net.tensor_bytes()
@@ -105,20 +106,28 @@ def test_one_process_is_nothing_to_compare() -> None:
         measure_study(devices=(1,))
 
 
-@pytest.mark.parametrize("has_told", [True, False])
-def test_processes_that_are_aborted_count_if_all_was_told(
-    monkeypatch: pytest.MonkeyPatch, has_told: bool
+def test_a_study_too_small_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--quick", "--steps", "4", "--repeats", "0"])
+    complaint = capsys.readouterr().err
+    assert "steps 4: must be 5 or more" in complaint
+    assert "repeats 0: must be 1 or more" in complaint
+
+
+@pytest.mark.parametrize("has_results", [True, False])
+def test_processes_that_are_aborted_count_if_all_was_measured(
+    monkeypatch: pytest.MonkeyPatch, has_results: bool
 ) -> None:
     def aborted(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        if has_told:
-            (Path(words[-1]) / "told.json").write_text('{"nets": []}')
+        if has_results:
+            (Path(words[-1]) / "results.json").write_text('{"nets": []}')
         return subprocess.CompletedProcess(words, 1, "", "Signal 6 (SIGABRT)")
 
     monkeypatch.setattr(subprocess, "run", aborted)
-    if has_told:
-        assert _worked({}, 2, 1) == {"nets": []}
+    if has_results:
+        assert _results({}, 2, 1) == {"nets": []}
     else:
         with pytest.raises(
             InputError, match=r"exited with code 1 before reporting all results[^!]*SIGABRT"
         ):
-            _worked({}, 2, 1)
+            _results({}, 2, 1)

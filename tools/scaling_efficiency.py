@@ -29,16 +29,16 @@ def scaling(scored: Iterable[Scored]) -> tuple[Scaling, ...]:
     """Groups that have families of at least two sizes."""
     usable = [row for row in scored if row.error is not None and row.case.get("devices")]
     usable.sort(key=lambda row: (row.group, _family(row), int(row.case["devices"])))
-    found = []
+    groups = []
     for group, rows in groupby(usable, key=lambda row: row.group):
         families = [_points(list(mine)) for _, mine in groupby(rows, key=_family)]
         points = [point for family in families for point in family]
         if points:
             count = sum(1 for family in families if family)
-            found.append(
+            groups.append(
                 Scaling(group, count, len(points), mean(points), median(points), max(points))
             )
-    return tuple(found)
+    return tuple(groups)
 
 
 def _family(row: Scored) -> str:
@@ -48,11 +48,11 @@ def _family(row: Scored) -> str:
     batch = case.get("batch") or {}
     each = round(float(batch.get("global") or 0) / float(case["devices"]), 6)
     options = {k: v for k, v in (case.get("runtime_options") or {}).items() if k != "placement"}
-    told = [
+    fixed = [
         case.get("model"), case.get("seq_len"), case.get("precision"), case.get("runtime"), options, plan,
         (case.get("cluster") or {}).get("device"), batch.get("micro") or batch.get("per_device"), each,
     ]  # fmt: skip
-    return json.dumps(told, sort_keys=True, default=str)
+    return json.dumps(fixed, sort_keys=True, default=str)
 
 
 def _points(rows: Sequence[Scored]) -> list[float]:

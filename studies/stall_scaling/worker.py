@@ -1,6 +1,6 @@
 """One process of the study: trains every network of the family in turn and times it.
 
-python -m torch.distributed.run --nproc-per-node 2 -m foretrain.measurement.study_worker FOLDER
+python -m torch.distributed.run --nproc-per-node 2 -m studies.stall_scaling.worker FOLDER
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 from foretrain.measurement.launching import end_at_once
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import StepEvents, clock_of
-from foretrain.measurement.study_networks import CLASSES, PIXELS, Net
+from studies.stall_scaling.networks import CLASSES, PIXELS, Net
 
 WARMUP = 4
 CURVE_BYTES = tuple(2**power for power in range(8, 25, 2))
@@ -54,7 +54,7 @@ class Chain(nn.Module):
 
 
 def trained(net: Net, batch: int, steps: int, ranks: Ranks) -> dict[str, Any]:
-    """The steps of one network, as a launch of the stall protocol tells them."""
+    """The steps of one network, as a launch of the stall protocol reports them."""
     torch.manual_seed(0)
     model: Any = Chain(net)
     if ranks.world > 1:
@@ -73,7 +73,7 @@ def trained(net: Net, batch: int, steps: int, ranks: Ranks) -> dict[str, Any]:
         nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     events.begin()
-    seen = {
+    measured = {
         "passes": events.parts()[WARMUP:],
         "updates": events.updates()[WARMUP:],
         "cpu_seconds": 0.0,
@@ -87,7 +87,7 @@ def trained(net: Net, batch: int, steps: int, ranks: Ranks) -> dict[str, Any]:
         "workers": 0,
         "batch": batch,
         "communication": ranks.reduce_alone(model),
-        "ranks": ranks.gathered(seen),
+        "ranks": ranks.gathered(measured),
     }
 
 
@@ -109,17 +109,17 @@ def curve(ranks: Ranks) -> list[list[float]]:
 def main() -> None:
     folder = Path(sys.argv[1])
     orders = json.loads((folder / "orders.json").read_text("utf-8"))
-    family = [Net(**told) for told in orders["family"]]
+    family = [Net(**fields) for fields in orders["family"]]
     group.init_process_group("gloo")
     ranks = Ranks.here()
-    told: dict[str, Any] = {"nets": [[] for _ in family], "curve": curve(ranks)}
+    results: dict[str, Any] = {"nets": [[] for _ in family], "curve": curve(ranks)}
     for _ in range(orders["repeats"]):
         for at, net in enumerate(family):
-            told["nets"][at].append(trained(net, orders["batch"], orders["steps"], ranks))
+            results["nets"][at].append(trained(net, orders["batch"], orders["steps"], ranks))
     if ranks.rank == 0:
-        part = folder / "told.part"
-        part.write_text(json.dumps(told), "utf-8")
-        part.replace(folder / "told.json")
+        part = folder / "results.part"
+        part.write_text(json.dumps(results), "utf-8")
+        part.replace(folder / "results.json")
     ranks.leave()
     end_at_once()
 

@@ -25,12 +25,13 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.errors import InputError
 from foretrain.measurement.launching import free_port
-from foretrain.measurement.study_networks import FAMILY, Net
-from foretrain.measurement.study_prediction import predicted_stalls
 from foretrain.measurement.train_runs import train_run
+from studies.stall_scaling.networks import FAMILY, Net
+from studies.stall_scaling.prediction import predicted_stalls
 
 __all__ = ["LAW", "fitted_law", "measure_study"]
 
+CHECKOUT = Path(__file__).resolve().parents[2]  # where Python finds the worker
 LAW = ("per_layer", "per_tensor", "per_bucket", "per_byte")
 
 
@@ -46,24 +47,27 @@ def measure_study(
     """The study document: a row for each network and number of processes, the law, and the simulator's."""
     counts = tuple(dict.fromkeys(devices))
     if not counts or min(counts) < 2:
-        raise InputError("a study compares one process with 2 or more: use --devices 2 or 2,4.")
-    tell = progress or (lambda done, of: None)
+        raise InputError("a study compares one process with 2 or more: use --devices 2 or 2 4.")
+    least = {"batch": (batch, 1), "steps": (steps, 5), "repeats": (repeats, 1)}
+    if faults := [f"{k} {n}: must be {low} or more." for k, (n, low) in least.items() if n < low]:
+        raise InputError("invalid study:", faults=faults)
+    report_progress = progress or (lambda done, total: None)
     orders = {"family": [asdict(net) for net in family], "batch": batch, "steps": steps, "repeats": repeats}  # fmt: skip
     threads = max(1, (os.cpu_count() or 1) // max(counts))
-    told: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     for number, count in enumerate((1, *counts)):
-        told[count] = _worked(orders, count, threads)
-        tell(number + 1, len(counts) + 1)
-    rows = [row for count in counts for row in _rows(family, told[1], told[count], count)]
+        results[count] = _results(orders, count, threads)
+        report_progress(number + 1, len(counts) + 1)
+    rows = [row for count in counts for row in _rows(family, results[1], results[count], count)]
     for count in counts:
         chosen = [row for row in rows if row["devices"] == count]
-        curve = told[count]["curve"]
+        curve = results[count]["curve"]
         alone = [row["alone_seconds"] for row in chosen]
         for row, stall in zip(
             chosen, predicted_stalls(family, count, batch, curve, alone), strict=True
         ):
             row["predicted_stall_seconds"] = stall
-    return study_document(rows, {count: told[count]["curve"] for count in counts}, batch)
+    return study_document(rows, {count: results[count]["curve"] for count in counts}, batch)
 
 
 def study_document(
@@ -97,15 +101,17 @@ def fitted_law(rows: Sequence[Mapping[str, Any]], stalls: Floats) -> dict[str, A
     weight = 1.0 / np.maximum(stalls, 0.05 * max(float(stalls.max(initial=0.0)), 1e-9))
     scale = causes.max(axis=0)
     scale[scale == 0] = 1.0
-    found = nnls(causes / scale * weight[:, None], stalls * weight)[0] / scale
-    fit = causes @ found
+    seconds = nnls(causes / scale * weight[:, None], stalls * weight)[0] / scale
+    fit = causes @ seconds
     left = float(((stalls - fit) ** 2).sum())
     whole = float(((stalls - stalls.mean()) ** 2).sum())
     return {
-        **dict(zip(LAW, found.tolist(), strict=True)),
+        **dict(zip(LAW, seconds.tolist(), strict=True)),
         "r_squared": 1.0 - left / whole if whole > 0 else None,
         "median_error": float(np.median(np.abs(fit - stalls) * weight)),
-        "shares": dict(zip(LAW, (causes * found).sum(axis=0) / max(fit.sum(), 1e-12), strict=True)),
+        "shares": dict(
+            zip(LAW, (causes * seconds).sum(axis=0) / max(fit.sum(), 1e-12), strict=True)
+        ),
     }
 
 
@@ -153,21 +159,21 @@ def _rows(
     return rows
 
 
-def _worked(orders: Mapping[str, Any], processes: int, threads: int) -> dict[str, Any]:
-    """What `processes` of the worker tell."""
+def _results(orders: Mapping[str, Any], processes: int, threads: int) -> dict[str, Any]:
+    """What `processes` of the worker measured."""
     with tempfile.TemporaryDirectory(prefix="foretrain-study-") as folder:
         (Path(folder) / "orders.json").write_text(json.dumps(orders), "utf-8")
         words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
         words += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-        words += ["-m", "foretrain.measurement.study_worker", folder]
+        words += ["-m", "studies.stall_scaling.worker", folder]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        result = Path(folder) / "told.json"
-        if not result.is_file():  # where it is, all is told, however the processes ended
+        done = subprocess.run(words, env=environment, cwd=CHECKOUT, capture_output=True, text=True)
+        file = Path(folder) / "results.json"
+        if not file.is_file():  # where it is, all is measured, however the processes ended
             raise InputError(
                 f"the study's {processes} processes exited with code {done.returncode} before "
                 "reporting all results (torch is needed: pip install "
                 f"'foretrain[torch]'):\n{done.stderr[-1500:]}"
             )
-        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
-        return found
+        results: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return results

@@ -14,6 +14,7 @@ from foretrain.compile import ExecutionGraph
 from foretrain.cost.compute import ComputeModel
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario, cost_scenario, known_of, simulate
+from foretrain.validation.cases import blind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,6 @@ class Step:
     def log_error(self) -> float:
         """Positive where the prediction is too long."""
         return log(self.seconds / self.measured)
-
-
-def blind(case: Mapping[str, Any]) -> dict[str, Any]:
-    """A case without what a prediction must not see."""
-    return {
-        key: value for key, value in case.items() if key not in ("measured", "caveats", "source")
-    }
 
 
 def is_timed(case: Mapping[str, Any]) -> bool:
@@ -67,8 +61,8 @@ def step_of(
     costs = cost_scenario(question, graph, compute)
     run = simulate(graph, costs)
     seconds = float(run.end.max())
-    found = None
+    certainty = None
     if with_trust:
-        found = trust(graph, costs, stalls(graph, costs, run, seconds), known_of(question))
+        certainty = trust(graph, costs, stalls(graph, costs, run, seconds), known_of(question))
     measured = float(case["measured"]["step_time_s"])
-    return Step(str(case.get("id", "")), str(case.get("group", "")), seconds, measured, found)
+    return Step(str(case.get("id", "")), str(case.get("group", "")), seconds, measured, certainty)

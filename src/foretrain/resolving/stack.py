@@ -13,6 +13,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.errors import RuntimePresetError, did_you_mean
 from foretrain.limits import shown
 from foretrain.model.graph import Model
+from foretrain.model.ops import family
 from foretrain.resolving.defaults import family_of, stack_for
 from foretrain.resolving.lora import SWITCHES
 from foretrain.resolving.request import Notes, Request
@@ -407,9 +408,5 @@ def _as_released(
 
 def _heads(model: Model) -> str:
     """Whether values have heads of another width than keys, as in latent attention."""
-    widths = {
-        (op.size["head_dim"], op.size.get("v_dim", op.size["head_dim"]))
-        for _, op in model.ops()
-        if op.kind == "attention"
-    }
-    return "equal" if all(keys == values for keys, values in widths) else "unequal"
+    widths = {family(op).head_widths(op) for _, op in model.ops()} - {None}
+    return "equal" if all(one is None or one[0] == one[1] for one in widths) else "unequal"

@@ -21,6 +21,7 @@ from foretrain.model.ops.base import (
     output_bytes,
     tensor_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 
@@ -87,8 +88,9 @@ ROTARY: dict[str, Row] = {
 }
 
 
-class Elementwise:
+class Elementwise(OpFamily):
     name = "elementwise"
+    hands_on_kept = True
 
     def flops(self, op: Op) -> float:
         return 0.0  # model FLOPs count contractions only

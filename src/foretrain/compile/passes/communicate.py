@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from foretrain.compile.exchanges.tokens import Tokens
+from foretrain.compile.exchanges.vectors import Vectors
 from foretrain.compile.execution import (
     Communication,
     Communicator,
     Compute,
     Item,
-    Tokens,
-    Vectors,
 )
 from foretrain.compile.layout import TensorLayout, overlap_bytes, transition
 from foretrain.compile.passes import differentiate

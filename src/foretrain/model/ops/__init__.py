@@ -5,6 +5,8 @@ Model FLOPs are what the mathematics asks for, whatever the implementation recom
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops.attention import Attention
@@ -56,9 +58,16 @@ def family(op: Op) -> OpFamily:
         ) from None
 
 
-def register(formulas: OpFamily) -> None:
-    """Add a family of one's own to the table, for the rest of the process."""
+def register(formulas: OpFamily) -> Callable[[], None]:
+    """Add a family of one's own to the table, for this process; what comes back takes it out again."""
+    if formulas.name in FAMILIES:
+        raise ModelError(f"op family {formulas.name!r} is in the table already. Use another name.")
     FAMILIES[formulas.name] = formulas
+
+    def undo() -> None:
+        del FAMILIES[formulas.name]
+
+    return undo
 
 
 def workspace(op: Op, precision: Precision, choices: KernelChoices) -> float:

@@ -20,7 +20,6 @@ from foretrain.resolving.request import Notes, Request
 from foretrain.runtime import Runtime, fields_of, folded, names, preset_file, presets, runtime
 
 MIB = float(1 << 20)
-FALLBACK = "generic"
 OF_MODELS = (
     "max_predictions", "task", "float8", "moe_capacity_factor", "mtp", "mtp_layers", *SWITCHES,
 )  # fmt: skip
@@ -126,7 +125,7 @@ def _preset(
             f"runtime {asked!r}: {row['is']}, which is not supported. {row['remedy']}"
         )
     if notes.strict or folded(asked) in names():
-        return runtime(asked), names().get(folded(asked)) != FALLBACK
+        return runtime(asked), names().get(folded(asked)) != preset_file()["fallback"]
     taken = nearest(asked)
     notes.warn(f"runtime {asked!r} is unknown; falling back to preset {taken!r}.")
     return presets()[taken], False
@@ -147,7 +146,7 @@ def nearest(name: str) -> str:
     if inside:
         return known[max(inside, key=lambda alias: (len(alias), alias))]
     close = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
-    return known[close[0]] if close else FALLBACK
+    return known[close[0]] if close else str(preset_file()["fallback"])
 
 
 def _told(preset: Runtime, options: Mapping[str, Any]) -> Runtime:

@@ -113,6 +113,9 @@ def register(algorithm: Algorithm) -> Callable[[], None]:
 
     Libraries do not choose it by themselves: name it in `algorithms`.
     """
+    known = {(a.name, collective) for a in ALGORITHMS for collective in a.collectives}
+    if any((algorithm.name, collective) in known for collective in algorithm.collectives):
+        raise InputError(f"algorithm {algorithm.name!r} is in the table already. Use another name.")
     ALGORITHMS.append(algorithm)
     algorithms_for.cache_clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from foretrain.model.graph import Attr, Op, Tensor
 from foretrain.model.ops.base import Kernel, KernelChoices
@@ -37,7 +38,7 @@ class OpFamily(ABC):
     is_outer = (
         False  # a block that has one, and is no layer, stands around them and is not recomputed
     )
-    attributes: Mapping[str, Check] = {}  # that only this family reads
+    attributes: ClassVar[Mapping[str, Check]] = {}  # that only this family reads
 
     # what is exchanged
     goes_round = False  # what it reads may go round a ring of ranks beside its kernels

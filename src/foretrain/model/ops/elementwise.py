@@ -150,7 +150,7 @@ def _bits(op: Op) -> float:
 
 def _is_fused(op: Op, choices: KernelChoices) -> bool:
     """One pass; between products of experts that run one by one frameworks have no fused activation."""
-    return choices.fuses_elementwise and (choices.groups_experts or op.name != "experts_act")
+    return choices.fuses_elementwise and (choices.groups_experts or "expert" not in op.size)
 
 
 def _is_in_the_product(op: Op, choices: KernelChoices) -> bool:

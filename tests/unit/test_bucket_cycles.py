@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretrain.compile.exchanges.from_buffer import FromBuffer
 from foretrain.compile.execution import Communication, Compute
 from foretrain.compile.passes.bucket import (
     Cycles,
-    FromBuffer,
     Fused,
     Reduction,
     cycles,

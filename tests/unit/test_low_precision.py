@@ -6,9 +6,8 @@ import pytest
 
 from foretrain.compile.execution import Communication, Compute
 from foretrain.model import zoo
-from foretrain.model.ops import family
+from foretrain.model.ops import FAMILIES, family
 from foretrain.model.ops.base import KernelChoices
-from foretrain.model.ops.linear import casts
 from foretrain.model.precision import precision
 from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
@@ -36,7 +35,7 @@ def test_the_head_and_attention_stay_wide(name):
 
 
 def test_operands_are_cast_once_and_written_twice():
-    op = op_of("llama3-8b", "fc2")
+    op, casts = op_of("llama3-8b", "fc2"), FAMILIES["linear"].casts
     forward, backward = casts(op, precision("fp8"))
     assert forward.bytes == 4.0 * op.elements(op.inputs[0])
     assert backward.bytes == 4.0 * op.elements(op.outputs[0])

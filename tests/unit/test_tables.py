@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from foretrain import predict
-from foretrain.compile.execution import Communication, Compute, Vectors
+from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.execution import Communication, Compute
 from foretrain.forecast import compile_graph
 from foretrain.model import zoo
 from foretrain.model.graph import Op

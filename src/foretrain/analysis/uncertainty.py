@@ -27,6 +27,7 @@ from foretrain.cost import cost
 from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.cost import Costs
 from foretrain.loading import load_own_yaml
+from foretrain.model.ops.base import kernel_family
 
 GREATEST = 3.0
 """of log seconds: beyond a factor of 20 a wider interval says no more"""
@@ -171,7 +172,7 @@ def _kernels(
         rests = times * float(costs.item_measured[rank_class, index])
         spent = times * float(costs.item_seconds[rank_class, index])
         if isinstance(work, Compute):
-            name = family(work.kernel.kind)
+            name = kernel_family(work.kernel.kind)
             seconds[name] = seconds.get(name, 0.0) + spent
             off = times * float(costs.item_spread[rank_class, index])
             deviation[name] = deviation.get(name, 0.0) + off
@@ -196,11 +197,6 @@ def _collectives(graph: ExecutionGraph, costs: Costs, rank_class: int) -> tuple[
         for column in (costs.item_seconds, costs.item_measured, costs.item_left)
     )
     return (measured / total, left / total) if total else (0.0, 0.0)
-
-
-def family(kind: str) -> str:
-    """`attention_cudnn` is a kind of attention."""
-    return "attention" if kind.startswith("attention") else kind
 
 
 def _counts(graph: ExecutionGraph, rank_class: int) -> Floats:

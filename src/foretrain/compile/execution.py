@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.compile.columns import order_of
 from foretrain.model.ops.base import Kernel
-from foretrain.model.ops.embedding import parts
 from foretrain.units import counted
 
 if TYPE_CHECKING:
@@ -61,9 +60,26 @@ class Compute:
     is_recomputed: bool = False
 
 
+class ExchangeGroup(Protocol):
+    """What an exchange may ask of those that carry it out; the cost models, above this layer, know."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def domains(self) -> int: ...
+
+    def inside_seconds(self, size: float) -> float:
+        """Of so many bytes over the slowest link inside a domain."""
+
+    def copy_seconds(self, tensors: int, size: float) -> float:
+        """Until the slowest device has copied so many tensors, of so many bytes in all, to where they are sent from and
+        back from where they arrive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """A collective. `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the
+    """A collective; exchanges that cost something of their own say so in subclasses (`compile/exchanges/`). `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the
     gathered result of all-gather, the whole input of reduce-scatter, the message of a send or to one
     neighbour of an exchange."""
 
@@ -73,41 +89,15 @@ class Communication:
     purpose: (
         str  # tensor | context | expert | data | pipeline | embedding | halo | reshard | weights
     )
+    is_sized: ClassVar[bool] = True  # its cost follows from collective, bytes and group alone
 
+    def on_the_wire(self, group: ExchangeGroup) -> Communication:
+        """What the library is asked to carry out."""
+        return self
 
-@dataclass(frozen=True, slots=True)
-class Tokens(Communication):
-    """An all-to-all of tokens for `copies` experts each, sent once to wherever several of them are."""
-
-    copies: int = 1
-
-    def sent(self, places: int) -> float:
-        """Bytes as if each token went once to every one of so many places that has an expert for it.
-
-        Of `copies` experts, each as likely at any place, `places · (1 - (1 - 1/places)^copies)` places have some.
-        """
-        hit = places * (1.0 - (1.0 - 1.0 / places) ** self.copies)
-        return self.bytes * min(1.0, hit / self.copies)
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors(Communication):
-    """Pooled look-ups on their way to the samples' owners, or their gradients on the way back: `each` bytes for every
-    vector that a sample gets, from tables with so many look-ups in their `bags`.
-
-    Between nodes partial sums of one node travel as one (HugeCTR's hierarchical exchange).
-    """
-
-    each: float = 0.0
-    bags: tuple[int, ...] = ()
-
-    def sent(self, places: int) -> float:
-        return self.each * sum(parts(self.bags, places))
-
-    def inside(self, places: int, ranks: int) -> float:
-        """Bytes of partial sums that a rank has to add up with others at its place, of so many."""
-        several = zip(self.bags, parts(self.bags, places), strict=True)
-        return self.each * sum(part * min(ranks, bag / part) for bag, part in several)
+    def more_seconds(self, group: ExchangeGroup) -> float:
+        """What it takes beside that, before anything moves."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

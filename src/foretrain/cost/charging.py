@@ -10,11 +10,12 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
-from foretrain.compile.execution import Communication, Tokens, Vectors
-from foretrain.compile.passes.bucket import FromBuffer
+from foretrain.compile.execution import Communication
 from foretrain.compile.passes.fold import Fold, SubgroupSources, Use
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.collectives.selector import AlgorithmChoice, GroupTopology, protocols, select
+from foretrain.cost.collectives.base import GroupTopology
+from foretrain.cost.collectives.constants import constants
+from foretrain.cost.collectives.selector import AlgorithmChoice, protocols, row_of, select
 from foretrain.cost.curves import MeasuredSeconds
 from foretrain.cost.network import Network, Price, Routes, wiring_of
 
@@ -73,7 +74,7 @@ def movers(
 def charge(network: Network, who: CollectiveGroups, routes: Routes, work: Communication, library: str) -> CollectiveCost:  # fmt: skip
     """What a collective costs those that move together."""
     asked = (work, who.members, who.wiring, who.own_rate, library, who.moving)
-    if type(work) is Communication:  # all of a group begin alike
+    if work.is_sized:  # all of a group begin alike
         key = (work.collective, work.bytes, library)
         price = who.prices.get(key) or who.prices.setdefault(key, priced(network, *asked))
     else:
@@ -103,19 +104,43 @@ def priced(
     `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
     """
     collective = network.flow_mapping.named(work.collective)
-    summed = _summed(network, work, wiring) if isinstance(work, Vectors) else 0.0
-    if isinstance(work, Tokens | Vectors):
-        places = wiring.domains if wiring.domains > 1 else len(members)
-        work = Communication(work.collective, work.sent(places), work.group, work.purpose)
+    group = _Group(network, wiring.ranks, wiring.domains, moving)
+    own, work = work.more_seconds(group), work.on_the_wire(group)
     choice = select(collective, work.bytes, wiring, library, network.choose)
     rate = own_rate[choice.pattern]
     timed = _timed(network, work, members, wiring, library)
     if timed.seconds is not None and np.isfinite(rate):
         choice = _lasting(choice, timed.seconds, rate)
         wiring = replace(wiring, domains=1)  # its sockets were measured with it
-    waits = summed + _waits(network, work, choice, wiring, library, moving)
+    waits = own + _waits(network, work, choice, wiring, library)
     is_measured = timed.seconds is not None and np.isfinite(rate)
     return Price(replace(choice, latency=choice.latency + waits), is_measured, timed.left)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Group:
+    """A group as exchanges with a cost of their own ask about it."""
+
+    network: Network
+    ranks: int
+    domains: int
+    moving: Callable[[], Ints]
+
+    def inside_seconds(self, size: float) -> float:
+        inside = self.network.capacity[~self.network.is_network]
+        return size / float(inside.min()) if len(inside) else 0.0
+
+    def copy_seconds(self, tensors: int, size: float) -> float:
+        cluster = self.network.cluster
+        kinds = np.unique(np.asarray(cluster.device_kind)[self.moving()]).tolist()
+        return max(_copied(tensors, size, cluster.devices[kind]) for kind in kinds)
+
+
+def _copied(tensors: int, size: float, device: Device) -> float:
+    """Each tensor into the buffer and out of it: read and written, in a kernel of its own."""
+    reached, _ = table().of(device)
+    moved = 2.0 * size / (device.memory_bandwidth * reached.memory)
+    return 2.0 * (tensors * reached.start_seconds + moved)
 
 
 def _timed(
@@ -141,43 +166,20 @@ def _lasting(choice: AlgorithmChoice, seconds: float, rate: float) -> AlgorithmC
     return replace(choice, latency=latency, volume=(seconds - latency) * rate, max_rate=None)
 
 
-def _summed(network: Network, work: Vectors, wiring: GroupTopology) -> float:
-    """Seconds in which partial sums of one node meet before they leave it, or gradients go round inside it."""
-    inside = network.capacity[~network.is_network]
-    ranks = wiring.ranks // wiring.domains
-    if wiring.domains == 1 or ranks == 1 or not len(inside):
-        return 0.0
-    return work.inside(wiring.domains, ranks) * (ranks - 1) / ranks / float(inside.min())
-
-
 def _waits(
     network: Network,
     work: Communication,
     choice: AlgorithmChoice,
     wiring: GroupTopology,
     library: str,
-    moving: Callable[[], Ints],
 ) -> float:
     """Seconds that a library's tuner does not know of when it chooses. Its latencies are those of network cards that
     reach device memory; through the sockets of a host every hop takes a TCP message."""
-    seconds = 0.0
-    if isinstance(work, FromBuffer):  # those that move together begin when the slowest has copied
-        kinds = np.unique(np.asarray(network.cluster.device_kind)[moving()]).tolist()
-        seconds = max(_fusion(work, network.cluster.devices[kind]) for kind in kinds)
-    if network.transport == "tcp" and wiring.domains > 1:
-        known = next(p for p in protocols(library, choice.algorithm) if p.name == choice.protocol)
-        able = network.algorithms(work.collective)
-        algorithm = next(a for a in able if a.name == choice.algorithm)
-        steps = algorithm.steps(work.collective, wiring.ranks, wiring.domains)
-        more = max(0.0, protocols("gloo")[0].between - known.between)
-        seconds += steps.between * more * wiring.between_latency
-    return seconds
-
-
-def _fusion(work: FromBuffer, device: Device) -> float:
-    """Until the coordinator is done, and copies of several tensors into the fusion buffer and out of it."""
-    if work.tensors < 2:
-        return work.delay
-    reached, _ = table().of(device)
-    moved = 2.0 * work.bytes / (device.memory_bandwidth * reached.memory)
-    return work.delay + 2.0 * (work.tensors * reached.start_seconds + moved)
+    if network.transport != "tcp" or wiring.domains == 1:
+        return 0.0
+    able = network.algorithms(work.collective)
+    algorithm = next(a for a in able if a.name == choice.algorithm)
+    known = next(p for p in protocols(library, row_of(algorithm)) if p.name == choice.protocol)
+    steps = algorithm.steps(work.collective, wiring.ranks, wiring.domains)
+    more = max(0.0, protocols(constants()["tcp"]["library"])[0].between - known.between)
+    return steps.between * more * wiring.between_latency

@@ -9,7 +9,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.compile.execution import Communication, Communicator
 from foretrain.cost.charging import priced
-from foretrain.cost.collectives.selector import GroupTopology
+from foretrain.cost.collectives.base import GroupTopology
 from foretrain.cost.network import Network, wiring_of
 
 

@@ -18,11 +18,11 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import Colors, Fold, Loads, Subgroups, Use, mix
 from foretrain.cost.collectives import Chosen, algorithms_for, name_of
-from foretrain.cost.collectives.base import Algorithm
+from foretrain.cost.collectives.base import Algorithm, GroupTopology
 from foretrain.cost.collectives.selector import (
     AlgorithmChoice,
-    GroupTopology,
     expect_able,
+    has_tuner,
     link_efficiency,
     reported_latency,
 )
@@ -115,9 +115,7 @@ class Network:
         self.architecture = nodes[0].devices[0].architecture
         self.has_switch = all(node.interconnect.topology == "nvswitch" for node in nodes)
         self.transport = "tcp" if cluster.network.kind.startswith("ethernet") else ""
-        self.reported = (
-            reported_latency(cluster.network.kind) if library.startswith("nccl") else 0.0
-        )
+        self.reported = reported_latency(cluster.network.kind) if has_tuner(library) else 0.0
         nics = nodes[0].nics
         self.inside_latency = nodes[0].interconnect.latency_scale
         self.between_latency = 1.0 if nics is None else nics.latency_scale
@@ -134,7 +132,7 @@ class Network:
         if self.choose:
             return ()
         own = None if self.own is None else self.own.of(library, domains)
-        ships = domains == 1 and library.startswith("nccl")
+        ships = domains == 1 and has_tuner(library)
         return (*(() if own is None else (own,)), *((shipped(),) if ships else ()))
 
     def link_name(self, link: int) -> str:
@@ -163,7 +161,7 @@ class Network:
         routes = self.cluster.topology.routes(flows.src, flows.dst)
         owner = routes.owner
         link = np.asarray(routes.links, dtype=np.int64)
-        if algorithm.pattern == "send" and self.link_family in FAST_FAMILIES:
+        if algorithm.has_own_lane and self.link_family in FAST_FAMILIES:
             # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
             # both are short against the compute between them. Sends get a lane of their own there.
             link = np.where(self.is_network[link], link, link + self.links)

@@ -14,7 +14,7 @@ from foretrain.compile.blocks import choices_of
 from foretrain.compile.execution import CHAIN, Compute, ExecutionGraph
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
-from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel
+from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel, kernel_family
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 
@@ -22,8 +22,8 @@ ACCUMULATE, UPDATE, STREAM = "accumulate", "update", "stream"
 CONTEXT = 8
 """Calls of the step that run before the one that is timed: what they leave in caches and in the allocator is what it
 meets in training. A kernel repeated on its own is about a tenth too fast."""
-ALONE = ("gemm", "grouped_gemm", "conv", "embedding")
-"""Kinds of kernels whose shape says all there is to know; attention is another."""
+ALONE = ("gemm", "grouped_gemm", "conv", "embedding", "attention")
+"""Kinds of kernels whose shape says all there is to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _need(work: Compute, ops: Mapping[str, Op], question: Scenario) -> Need:
     if work.op not in ops:
         return Need(STREAM, kernel.phase, (kernel,))
     op = ops[work.op].local({}, question.plan.schedule.micro_batch)
-    if kernel.kind in ALONE or kernel.kind.startswith("attention"):
+    if kernel_family(kernel.kind) in ALONE:
         return Need(op.kind, kernel.phase, (kernel,), op)
     own = _siblings(op, kernel, question)
     if kernel in own:
@@ -150,9 +150,9 @@ def _siblings(op: Op, kernel: Kernel, question: Scenario) -> tuple[Kernel, ...]:
         kernels = formula.forward(op, precision, how)
     else:
         kernels = formula.backward(op, precision, how)
-    if op.kind in ("linear", "matmul"):  # a bias gradient is a call of its own
+    if formula.is_called_apart:
         return (kernel,) if kernel in kernels else ()
-    return tuple(k for k in kernels if k.kind not in ALONE)
+    return tuple(k for k in kernels if kernel_family(k.kind) not in ALONE)
 
 
 def _update(work: Compute, question: Scenario) -> Need:

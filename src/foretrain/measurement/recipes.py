@@ -9,7 +9,7 @@ from foretrain.measurement.backend import Backend
 from foretrain.measurement.needs import CONTEXT, Need
 from foretrain.measurement.rotation import Recipe, Rotation
 from foretrain.measurement.stream_recipes import BY_OP, stream
-from foretrain.model.ops.base import Kernel
+from foretrain.model.ops.base import Kernel, kernel_family
 
 MOST_COPIES = 64
 MOST_BYTES = 2.0**30  # of tensors kept for other contexts
@@ -19,6 +19,7 @@ BY_KERNEL: dict[str, Callable[[Need, Backend], Recipe]] = {
     "grouped_gemm": products.batched,
     "conv": products.conv,
     "embedding": products.embedding,
+    "attention": products.attention,
 }
 
 
@@ -49,9 +50,7 @@ class Rotations:
 
 def recipe(need: Need, backend: Backend) -> Recipe:
     """How to run a need; what has no op of its own streams as many bytes."""
-    kind = need.kernels[0].kind
-    if kind.startswith("attention"):
-        return products.attention(need, backend)
+    kind = kernel_family(need.kernels[0].kind)
     if kind in BY_KERNEL:
         return BY_KERNEL[kind](need, backend)
     return BY_OP.get(need.what, stream)(need, backend)

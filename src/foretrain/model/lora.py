@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from foretrain.errors import ModelError, hint
 from foretrain.model.graph import FROZEN, Block, Model, Op, Tensor
+from foretrain.model.ops import family
 from foretrain.model.sketch import weight
 
 WAIST = "rank"
@@ -64,7 +65,7 @@ def with_adapters(model: Model, adapters: Adapters) -> Model:
 
 
 def _expect_beside(model: Model, name: str) -> None:
-    ops = {op.name for _, op in model.ops() if op.kind == "linear"}
+    ops = {op.name for _, op in model.ops() if family(op).is_projection}
     lacking = {op for op, _ in _PROJECTIONS[name]} - ops
     if lacking:
         raise ModelError(
@@ -80,7 +81,7 @@ def _adapted(block: Block, wanted: Collection[tuple[str, str]], rank: int) -> Bl
 
 def _beside(op: Op, wanted: Collection[tuple[str, str]], rank: int) -> Iterator[Op]:
     frozen = replace(op, weights=tuple(replace(w, element=FROZEN) for w in op.weights))
-    groups = list(_groups(op, wanted)) if op.kind == "linear" else []
+    groups = list(_groups(op, wanted)) if family(op).is_projection else []
     if not groups:
         yield frozen
         return

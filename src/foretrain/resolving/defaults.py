@@ -11,10 +11,11 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
 from foretrain.loading import load_own_yaml
 from foretrain.model.graph import Model
+from foretrain.model.ops import family
 from foretrain.runtime import Runtime
 
-FAMILIES = {"embedding_bag": "recommender", "attention": "transformer", "conv": "cnn"}
-"""Kinds of ops that tell what a model is, the first that it has."""
+KINDS_OF_MODELS = ("recommender", "transformer", "cnn")
+"""What ops may tell that a model is; the first word that one of them says."""
 
 
 @cache
@@ -25,8 +26,8 @@ def defaults() -> Mapping[str, Any]:
 
 def family_of(model: Model) -> str:
     """transformer, cnn, recommender or other."""
-    kinds = {op.kind for _, op in model.ops()}
-    return next((name for kind, name in FAMILIES.items() if kind in kinds), "other")
+    words = {family(op).makes for _, op in model.ops()}
+    return next((kind for kind in KINDS_OF_MODELS if kind in words), "other")
 
 
 def stack_for(

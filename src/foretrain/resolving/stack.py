@@ -13,13 +13,13 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.errors import RuntimePresetError, did_you_mean
 from foretrain.limits import shown
 from foretrain.model.graph import Model
+from foretrain.model.ops import family
 from foretrain.resolving.defaults import family_of, stack_for
 from foretrain.resolving.lora import SWITCHES
 from foretrain.resolving.request import Notes, Request
 from foretrain.runtime import Runtime, fields_of, folded, names, preset_file, presets, runtime
 
 MIB = float(1 << 20)
-FALLBACK = "generic"
 OF_MODELS = (
     "max_predictions", "task", "float8", "moe_capacity_factor", "mtp", "mtp_layers", *SWITCHES,
 )  # fmt: skip
@@ -125,7 +125,7 @@ def _preset(
             f"runtime {asked!r}: {row['is']}, which is not supported. {row['remedy']}"
         )
     if notes.strict or folded(asked) in names():
-        return runtime(asked), names().get(folded(asked)) != FALLBACK
+        return runtime(asked), names().get(folded(asked)) != preset_file()["fallback"]
     taken = nearest(asked)
     notes.warn(f"runtime {asked!r} is unknown; falling back to preset {taken!r}.")
     return presets()[taken], False
@@ -146,7 +146,7 @@ def nearest(name: str) -> str:
     if inside:
         return known[max(inside, key=lambda alias: (len(alias), alias))]
     close = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
-    return known[close[0]] if close else FALLBACK
+    return known[close[0]] if close else str(preset_file()["fallback"])
 
 
 def _with_stated(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
@@ -409,9 +409,5 @@ def _as_released(
 
 def _heads(model: Model) -> str:
     """Whether values have heads of another width than keys, as in latent attention."""
-    widths = {
-        (op.size["head_dim"], op.size.get("v_dim", op.size["head_dim"]))
-        for _, op in model.ops()
-        if op.kind == "attention"
-    }
-    return "equal" if all(keys == values for keys, values in widths) else "unequal"
+    widths = {family(op).head_widths(op) for _, op in model.ops()} - {None}
+    return "equal" if all(one is None or one[0] == one[1] for one in widths) else "unequal"

@@ -8,6 +8,7 @@ from foretrain.runtime.runtime import (
     names,
     preset_file,
     presets,
+    register,
     runtime,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "names",
     "preset_file",
     "presets",
+    "register",
     "runtime",
 ]

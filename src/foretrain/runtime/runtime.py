@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -254,7 +254,7 @@ def preset_file() -> Mapping[str, Any]:
 def presets() -> Mapping[str, Runtime]:
     """The table of `presets.yaml`; a preset may build on another with `like`."""
     table: dict[str, Runtime] = {}
-    for name, given in preset_file()["presets"].items():
+    for name, given in (preset_file()["presets"] | _OWN).items():
         row: dict[str, Any] = dict(given)
         base = table[row.pop("like")] if "like" in row else Runtime(name=name)
         for key in ("rank_order", "aliases", "gathers_quantised"):
@@ -264,6 +264,34 @@ def presets() -> Mapping[str, Runtime]:
             row["defaults"] = tuple(sorted(row["defaults"].items()))
         table[name] = replace(base, name=name, aliases=row.pop("aliases", ()), **row)
     return table
+
+
+_OWN: dict[str, Mapping[str, Any]] = {}
+"""Rows beside those of `presets.yaml`."""
+
+
+def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
+    """Add a preset of one's own, written like a row of `presets.yaml`, for this process; what comes back takes it out
+    again."""
+    if folded(name) in names():
+        raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
+
+    def forget() -> None:
+        presets.cache_clear()
+        names.cache_clear()
+
+    def undo() -> None:
+        del _OWN[name]
+        forget()
+
+    _OWN[name] = row
+    forget()
+    try:
+        presets()
+    except Exception:
+        undo()
+        raise
+    return undo
 
 
 @cache

@@ -17,25 +17,18 @@ from foretrain.model.ops.base import (
     WEIGHT_GRADIENT,
     Kernel,
     KernelChoices,
+    kernel_kind,
 )
 from foretrain.model.precision import Precision, precision
 from foretrain.model.verify import model_faults
 
 __all__ = ["check_model", "check_op", "check_split", "split_groups"]
 
-SHAPE_LENGTH = {
-    "gemm": (4,), "grouped_gemm": (4,), "attention": (6,), "conv": (9,), "embedding": (3, 5), "memory": (1, 2),
-}  # fmt: skip
-CONTRACTIONS = ("gemm", "grouped_gemm", "conv", "attention")
 EVERY_CHOICE = tuple(
     KernelChoices(attention, fuses)
     for attention, fuses in product(("flash", "unfused"), (True, False))
 )
 PRECISIONS = ("fp32", "bf16", "fp8")
-# Backward makes two products for each of forward's; flash attention recomputes and is apart.
-_TWO_FOR_ONE = ("linear", "matmul", "grouped_gemm", "conv", "recurrent")
-# Kinds whose parts may read something whole beside their share (weights, scores, cells).
-_SHARED_BYTES = ("attention", "interaction", "memory", "position", "recurrent")
 # Dims that only make sense split together.
 _TOGETHER = (("heads", "kv_heads"), ("head_dim", "v_dim"), ("hidden", "cell_in"))
 
@@ -76,8 +69,8 @@ def _check_kernels(op: Op, number: Precision, choices: KernelChoices) -> None:
 
 
 def _check_kernel(op: Op, kernel: Kernel) -> None:
-    assert kernel.kind in SHAPE_LENGTH, f"{op.name}: kind {kernel.kind}"
-    assert len(kernel.shape) in SHAPE_LENGTH[kernel.kind], f"{op.name}: {kernel.shape}"
+    kind = kernel_kind(kernel)
+    assert not kind.dims or len(kernel.shape) in kind.dims, f"{op.name}: {kernel.shape}"
     assert all(size >= 1 for size in kernel.shape), f"{op.name}: {kernel.shape}"
     assert 0 <= kernel.flops < inf, f"{op.name}: {kernel.flops} FLOPs"
     assert 0 < kernel.bytes < inf, f"{op.name}: {kernel.bytes} bytes"
@@ -86,15 +79,16 @@ def _check_kernel(op: Op, kernel: Kernel) -> None:
 def _check_flops(
     op: Op, forward: Iterable[Kernel], backward: Iterable[Kernel], choices: KernelChoices
 ) -> None:
-    nominal = family(op).flops(op)
-    run = sum(k.flops for k in forward if k.kind in CONTRACTIONS)
-    if op.kind != "attention":
+    formula = family(op)
+    nominal = formula.flops(op)
+    run = sum(k.flops for k in forward if kernel_kind(k).is_contraction)
+    if not formula.skips_work:
         assert isclose(run, nominal, rel_tol=1e-9), f"{op.name}: runs {run}, nominal {nominal}"
     elif choices.attention == "flash":
         assert run <= nominal * (1 + 1e-9), f"{op.name}: flash runs more than the mathematics"
-    if op.kind in _TWO_FOR_ONE:
-        products = 2 if op.attr.get("input_gradient", True) else 1
-        back = sum(k.flops for k in backward if k.kind in CONTRACTIONS)
+    if (products := formula.backward_products) is not None:
+        products -= 0.0 if op.attr.get("input_gradient", True) else 1.0
+        back = sum(k.flops for k in backward if kernel_kind(k).is_contraction)
         assert isclose(back, products * run, rel_tol=1e-9), f"{op.name}: backward {back} of {run}"
 
 
@@ -117,34 +111,7 @@ def split_groups(op: Op) -> tuple[tuple[str, ...], ...]:
         group for group in _TOGETHER if all(dim in op.size for dim in group)
     ]
     groups += [(dim,) for dim in op.dims if dim not in taken]
-    return tuple(group for group in groups if _divides(op, group))
-
-
-def _divides(op: Op, group: tuple[str, ...]) -> bool:
-    """Whether the group cuts every part of the iteration space, or is contracted throughout."""
-
-    def meets(dims: Iterable[str]) -> bool:
-        return any(dim in group for dim in dims)
-
-    match op.kind:
-        case "conv" | "matmul":
-            return True
-        case "linear" | "grouped_gemm":
-            hits = [meets(out.dims) for out in op.outputs]
-            return all(hits) or (not any(hits) and meets(op.inputs[0].dims))
-        case "attention":
-            return group != ("kv_heads",)
-        case "recurrent":
-            return group not in (("hidden",), ("cell_in",))
-        case "interaction":
-            return group in (("batch",), ("hidden",))
-        case "dispatch" | "combine":
-            return meets((op.outputs if op.kind == "dispatch" else op.inputs)[0].dims)
-        case "embedding" | "embedding_bag":
-            return group == ("batch",)
-        case "position":
-            return group == ("batch",) or group == ("hidden",)
-    return all(meets(t.dims) for t in (*op.inputs, *op.outputs))
+    return tuple(group for group in groups if family(op).divides(op, group))
 
 
 def _check_all_degrees(op: Op, group: tuple[str, ...]) -> None:
@@ -176,10 +143,10 @@ def check_split(
             for one, all_of in zip(small, large, strict=True):
                 if one.phase == WEIGHT_GRADIENT and one.kind == "memory":
                     continue  # weights are not divided by every dim
-                if one.kind in CONTRACTIONS:
+                if kernel_kind(one).is_contraction:
                     _equal(op, one.phase, parts * one.flops, all_of.flops)
                     assert parts * one.bytes >= all_of.bytes * (1 - 1e-9), f"{op.name}: lost bytes"
-                elif one.kind == "memory" and op.kind not in _SHARED_BYTES:
+                elif one.kind == "memory" and not formula.shares_bytes:
                     _equal(op, one.phase, parts * one.bytes, all_of.bytes)
                 else:
                     assert parts * one.bytes >= all_of.bytes * (1 - 1e-9), f"{op.name}: lost bytes"

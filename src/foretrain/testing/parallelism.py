@@ -21,6 +21,7 @@ from foretrain.compile.execution import (
     ExecutionGraph,
 )
 from foretrain.model.graph import Model
+from foretrain.model.ops.base import kernel_kind
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, Factoring, Parallelism
 from foretrain.plan.plan import Plan
@@ -30,8 +31,6 @@ from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
 
-# Kernels whose arithmetic a split divides; what is left whole (norms, residuals) every rank repeats.
-CONTRACTIONS = ("gemm", "grouped_gemm", "attention", "conv")
 EXAMPLES = tuple(
     parse(text)
     for text in (
@@ -115,10 +114,11 @@ def check_plan(plan: str, model: Model, on: str = "1 x dgx-a100-80gb", batch: in
 
 
 def contraction_flops(graph: ExecutionGraph, phase: int | None = None) -> float:
-    """FLOPs of all ranks' GEMMs, attentions and convolutions in one step, or in one phase of it."""
+    """FLOPs of all ranks' GEMMs, attentions and convolutions in one step, or in one phase of it: what a split divides.
+    What is left whole (norms, residuals) every rank repeats."""
     works = [item.work for item in graph.items]
     flops = np.array([
-        w.kernel.flops if isinstance(w, Compute) and w.kernel.kind in CONTRACTIONS else 0.0 for w in works
+        w.kernel.flops if isinstance(w, Compute) and kernel_kind(w.kernel).is_contraction else 0.0 for w in works
     ])  # fmt: skip
     owner = np.repeat(np.arange(len(graph.shape_ptr) - 1), np.diff(graph.shape_ptr))
     of_shape = np.bincount(owner, flops[graph.shape_items], len(graph.shape_ptr) - 1)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.arrays import Floats
+from foretrain.compile.exchanges.from_buffer import FromBuffer
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
@@ -44,15 +45,6 @@ def _held_along(
     state: tuple[tuple[str, tuple[str, ...]], ...], copies: tuple[str, ...], role: str
 ) -> tuple[str, ...]:
     return tuple(axis for axis in dict(state).get(role, ()) if axis in copies)
-
-
-@dataclass(frozen=True, slots=True)
-class FromBuffer(Communication):
-    """A collective on a fusion buffer: so many tensors are copied in and out. It starts `delay` seconds after all
-    else would let it, the buffers before it included, as its coordinator was still at work."""
-
-    tensors: int = 1
-    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

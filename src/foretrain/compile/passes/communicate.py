@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from foretrain.compile.exchanges.tokens import Tokens
+from foretrain.compile.exchanges.vectors import Vectors
 from foretrain.compile.execution import (
     Communication,
     Communicator,
     Compute,
     Item,
-    Tokens,
-    Vectors,
 )
 from foretrain.compile.layout import TensorLayout, overlap_bytes, transition
 from foretrain.compile.passes import differentiate
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Block, Op, Tensor
-from foretrain.model.ops import family
+from foretrain.model.ops import FAMILIES, family
 from foretrain.model.ops.base import KernelChoices, saved_bytes
-from foretrain.model.ops.embedding import is_hybrid, listed, parts, popular, rows_met
-from foretrain.model.ops.linear import is_quantised, stored_bytes
+from foretrain.model.ops.embedding import parts
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
 
@@ -63,6 +63,10 @@ class OpProgram:
     inputs: tuple[tuple[str, float], ...]  # local bytes of what it reads
     outputs: tuple[tuple[str, float], ...]
     weights: tuple[WeightShard, ...]
+
+    @property
+    def family(self) -> OpFamily:
+        return FAMILIES[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +131,13 @@ class _Walk:
                 continue
             want = TensorLayout(tuple(local.leaf.axes_of(dim) for dim in tensor.dims))
             steps = self.incoming(local, tensor, have, want)
-            ring = local.leaf.exchange == "ring" and local.op.kind == "attention"
+            ring = local.leaf.exchange == "ring" and family(local.op).goes_round
             (beside if ring else before).extend(steps)
             if not have.is_constant:
                 returns += self.returning(local, tensor, have, want)
             gathers = [c for c in steps if c.collective == "all_gather"]
             # a ring never holds the whole; what a dispatcher gathered stays; frozen weights need no input again
-            again = s.runtime.regathers_sequence and not _is_dispatched(local.op)
+            again = s.runtime.regathers_sequence and not family(local.op).is_dispatched
             again = again and not local.op.is_frozen
             if gathers and (ring or again):
                 shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
@@ -197,8 +201,9 @@ class _Walk:
         """Named; tokens for several experts at one place are sent there once, and of tables split by rows the
         vectors that have something in them, where the stack does so."""
         maker = self.makers.get(tensor.name, local.op)
-        if maker.kind == "embedding_bag" and self.setting.runtime.sends_looked_up:
-            yield from map(self._vectors(maker), map(self._named, steps))
+        bags = family(maker).pooled(maker)
+        if bags and self.setting.runtime.sends_looked_up:
+            yield from map(self._vectors(maker, bags), map(self._named, steps))
             return
         copies = int(local.op.attr.get("top_k", maker.attr.get("top_k", 1)))
         once = self.setting.runtime.sends_tokens_once and copies > 1
@@ -206,10 +211,11 @@ class _Walk:
             fields = (step.collective, step.bytes, step.group, step.purpose)
             yield Tokens(*fields, copies) if once and step.collective == "all_to_all" else step
 
-    def _vectors(self, maker: Op) -> Callable[[Communication], Communication]:
-        bags = tuple(bag for _, bag in listed(maker))
-        least = self.setting.runtime.replicates_from
-        here = popular(maker, maker.size["batch"], least)[1] if least and is_hybrid(maker) else 0.0
+    def _vectors(
+        self, maker: Op, bags: tuple[int, ...]
+    ) -> Callable[[Communication], Communication]:
+        replicated = self._replicated(maker, 1)
+        here = replicated[1] if replicated else 0.0
 
         def sent(step: Communication) -> Communication:
             if step.collective not in ("reduce_scatter", "all_gather"):
@@ -225,8 +231,12 @@ class _Walk:
     def _quantised(self, steps: Iterable[Communication], op: Op | None) -> Iterator[Communication]:
         """What a low-precision product reads is gathered as it reads it, where the stack casts first."""
         s = self.setting
-        casts = op is not None and not _is_dispatched(op) and is_quantised(op, s.precision)
-        narrows = s.choices.keeps_quantised and casts
+        narrows = (
+            s.choices.keeps_quantised
+            and op is not None
+            and not family(op).is_dispatched
+            and family(op).is_quantised(op, s.precision)
+        )
         share = s.precision.gemm_input_bytes / s.precision.activation_bytes
         for step in steps:
             is_cast = narrows and step.collective == "all_gather" and step.purpose == "tensor"
@@ -298,7 +308,8 @@ class _Walk:
             inputs = ()
         if s.runtime.adds_in_products:
             weights = differentiate.added(weights, s.precision, s.runtime.gradient_bytes)
-        gathers = () if _is_dispatched(local.op) else before  # cast by experts once they have it
+        is_dispatched = family(local.op).is_dispatched
+        gathers = () if is_dispatched else before  # cast by experts once they have it
         gathered = prod(self._ranks(c) for c in gathers if c.collective == "all_gather")
         cast, cast_back = (
             ((), ())
@@ -311,7 +322,7 @@ class _Walk:
             inputs = (*cast_back, *inputs)
         if s.runtime.adds_gradients:
             weights += differentiate.accumulation(local, s.precision, s.runtime.gradient_bytes)
-        overlaps = s.runtime.overlaps_tensor_backward and not _is_dispatched(local.op)
+        overlaps = s.runtime.overlaps_tensor_backward and not is_dispatched
         ring = bool(beside)
         backward, backward_weight = _backward_items(
             inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
@@ -336,13 +347,9 @@ class _Walk:
         )
 
     def settling(self, local: LocalOp) -> list[Communication]:
-        """Partial results that nobody reads, such as the loss, are added up where they are made.
-
-        A vocabulary-parallel cross entropy adds up three numbers per token: the largest logit, the sum of
-        exponentials and the target's logit (Shoeybi et al. 2019, section 3).
-        """
+        """Partial results that nobody reads, such as the loss, are added up where they are made."""
         found: list[Communication] = []
-        times = 3 if local.op.kind == "cross_entropy" else 1
+        times = family(local.op).settled_values
         for out in local.op.outputs:
             layout = self.layouts[out.name]
             if out.name in self.read or not layout.partial:
@@ -371,7 +378,10 @@ class _Walk:
         axes = tuple(a for a in local.spread if a not in cut and self.setting.sizes[a] > 1)
         path = f"{local.path}.{weight.name}"
         elements = float(local.op.elements(weight))
-        touched = 0.0 if local.op.is_frozen else _touched(local.op, elements)
+        reached = family(local.op).touched(local.op)
+        touched = None if reached is None else min(elements, reached)
+        if local.op.is_frozen:
+            touched = 0.0
         return WeightShard(
             path,
             elements,
@@ -386,18 +396,22 @@ class _Walk:
 
     def _reduced(self, op: Op, ranks: int) -> float | None:
         """Of replicated tables the rows that are drawn often, where the others are looked up elsewhere."""
+        is_sparse = ranks > 1 and family(op).touched(op) is not None
+        replicated = self._replicated(op, ranks) if is_sparse else None
+        return replicated[0] if replicated else None
+
+    def _replicated(self, op: Op, ranks: int) -> tuple[float, float] | None:
+        """What the stack keeps of an op's weights on all of so many ranks, where that is a part of them."""
         least = self.setting.runtime.replicates_from
-        if not (least and ranks > 1 and op.attr.get("sparse") and is_hybrid(op)):
-            return None
-        return popular(op, op.size["batch"] * ranks, least)[0] * op.size["hidden"]
+        return family(op).replicated(op, op.size["batch"] * ranks, least) if least else None
 
     def _sent(self, op: Op) -> float:
         """Weights whose working copy is what products read are gathered as that."""
         precision = self.setting.precision
         if op.is_frozen:
-            return stored_bytes(op, precision) / precision.weight_bytes
+            return family(op).stored_bytes(op, precision) / precision.weight_bytes
         is_narrow = precision.name in self.setting.runtime.gathers_quantised
-        if not (is_narrow and is_quantised(op, precision)):
+        if not (is_narrow and family(op).is_quantised(op, precision)):
             return 1.0
         return precision.gemm_input_bytes / precision.weight_bytes
 
@@ -412,19 +426,6 @@ class _Walk:
                 if used.name == tensor.name:
                     return self.bytes(local.op, used)
         return 0.0
-
-
-def _is_dispatched(op: Op) -> bool:
-    """Whether its tokens are exchanged by the experts' dispatcher: as they are, in kernels of its own, and their
-    gradients when all of them are there."""
-    return op.kind == "grouped_gemm"
-
-
-def _touched(op: Op, elements: float) -> float | None:
-    """A sparse update reaches the rows that were looked up and no others."""
-    if not op.attr.get("sparse"):
-        return None
-    return min(elements, rows_met(op)[0] * op.size["hidden"])
 
 
 def _backward_items(

@@ -14,9 +14,9 @@ from foretrain.model.ops.base import (
     WEIGHT_GRADIENT,
     Kernel,
     KernelChoices,
+    kernel_kind,
     memory,
 )
-from foretrain.model.ops.linear import casts, stored_bytes
 from foretrain.model.precision import Precision
 
 
@@ -44,7 +44,7 @@ def backward(
 def _unpacked(op: Op, precision: Precision, phase: str) -> tuple[Kernel, ...]:
     """Frozen weights of products that are kept in fewer bytes than products read: brought into that format before
     each (QLoRA: Dettmers et al. 2023, arXiv 2305.14314, equation 5)."""
-    stored, read = stored_bytes(op, precision), precision.gemm_input_bytes
+    stored, read = family(op).stored_bytes(op, precision), precision.gemm_input_bytes
     if not op.is_frozen or stored >= read:
         return ()
     return (memory(phase, op.parameters * (stored + read), op.parameters),)
@@ -54,7 +54,8 @@ def quantisation(
     local: LocalOp, precision: Precision, gathered: float
 ) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
     """Casts around a low-precision product: of its input before forward, of its result's gradient in backward."""
-    works = tuple(Compute(local.path, k) for k in casts(local.op, precision, gathered))
+    kernels = family(local.op).casts(local.op, precision, gathered)
+    works = tuple(Compute(local.path, k) for k in kernels)
     return works[:1], works[1:]
 
 
@@ -68,7 +69,7 @@ def added(
 
 def _added(work: Compute, each: float) -> Compute:
     kernel = work.kernel
-    if kernel.kind not in ("gemm", "grouped_gemm") or len(kernel.shape) != 4:
+    if not kernel_kind(kernel).is_product or not kernel.shape:
         return work
     batch, m, n, _ = kernel.shape
     more = batch * m * n * each

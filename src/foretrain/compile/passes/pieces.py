@@ -13,20 +13,19 @@ from dataclasses import replace
 
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.passes.communicate import OpProgram
-
-_PRODUCTS = ("gemm",)
-_EXPERTS = "grouped_gemm"
-"""Ops whose tokens are exchanged by the dispatcher, in kernels of its own, also where experts multiply in turn."""
+from foretrain.model.ops.base import kernel_kind
 
 
 def in_pieces(ops: tuple[OpProgram, ...]) -> tuple[OpProgram, ...]:
-    """The same ops with tensor-parallel exchanges beside the products they stand next to."""
-    forward = _joined([(op.kind != _EXPERTS, op.forward) for op in ops])
+    """The same ops with tensor-parallel exchanges beside the products they stand next to; not where a dispatcher
+    exchanges, in kernels of its own, also where experts multiply in turn."""
+    forward = _joined([(not op.family.is_dispatched, op.forward) for op in ops])
     # backward runs the ops from last to first
-    backward = _joined([(op.kind != _EXPERTS, op.backward) for op in reversed(ops)])[::-1]
+    back = [(not op.family.is_dispatched, op.backward) for op in reversed(ops)]
+    backward = _joined(back)[::-1]
     return tuple(
-        replace(op, forward=ahead, backward=back)
-        for op, ahead, back in zip(ops, forward, backward, strict=True)
+        replace(op, forward=ahead, backward=behind)
+        for op, ahead, behind in zip(ops, forward, backward, strict=True)
     )
 
 
@@ -62,7 +61,9 @@ def _both(product: Item, exchange: Item) -> Item:
 
 def _is_product(item: Item) -> bool:
     work = item.work
-    return isinstance(work, Compute) and item.beside is None and work.kernel.kind in _PRODUCTS
+    if not isinstance(work, Compute) or item.beside is not None:
+        return False
+    return kernel_kind(work.kernel).feeds_in_pieces
 
 
 def _is_exchange(item: Item, collective: str) -> bool:

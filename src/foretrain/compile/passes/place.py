@@ -146,7 +146,7 @@ def _work(block: Block) -> float:
 
 @lru_cache(maxsize=4096)
 def _products(block: Block) -> float:
-    return sum(family(op).flops(op) for op in block.ops if op.kind == "linear")
+    return sum(family(op).flops(op) for op in block.ops if family(op).is_projection)
 
 
 def _even_shares(work: list[float], parts: int) -> list[int]:

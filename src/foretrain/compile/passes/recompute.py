@@ -3,8 +3,8 @@
 A choice is a set of ops, not a mode: `full` is all ops of the block, `selective` its attention cores
 (Korthikanti et al. 2022), a list names ops. An op in the set keeps nothing; what the set reads from outside
 is kept instead. What it makes is not kept for its readers either: it is there again before they need it (remat
-policies of JAX, output-discarding checkpoints of Megatron Core). Attention is the exception: its result stays,
-as in a plain checkpoint around it.
+policies of JAX, output-discarding checkpoints of Megatron Core). Families may say otherwise: the result of attention
+stays, as in a plain checkpoint around it.
 
 Some stacks mean something else by `selective` (`Runtime.selective`): results of products are kept, but of every
 second one, beside what attention gives; the rest of the block runs again (PyTorch's selective activation
@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.passes.communicate import BlockProgram, OpProgram, WeightShard
+from foretrain.model.ops.base import kernel_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,15 @@ def _ops(block: BlockProgram, redo: frozenset[int]) -> _Choice:
 def _products(block: BlockProgram) -> _Choice:
     """Every second product and all that is no product runs again, before the block's backward pass."""
     made = {name: size for op in block.ops for name, size in op.outputs}
-    products = [name for op in block.ops if op.kind == "linear" for name, _ in op.outputs]
+    products = [name for op in block.ops if op.family.is_projection for name, _ in op.outputs]
     stays = {*products[::2]}
-    stays |= {name for op in block.ops if op.kind == "attention" for name, _ in op.outputs}
+    stays |= {name for op in block.ops if op.family.keeps_result for name, _ in op.outputs}
     kept = {name: made[name] for name in stays}
     redone: dict[str, float] = {}
     again: list[Item] = []
     for op in block.ops:
         kept |= {name: size for name, size in op.inputs if name not in made}
-        if op.kind == "attention":  # beside its result, what it needs to go back
+        if op.family.keeps_result:  # beside its result, what it needs to go back
             own = {name for name, _ in op.inputs} | stays
             kept |= {name: size for name, size in op.saved if name not in own}
             continue
@@ -140,7 +141,7 @@ def _adds_up(communication: Communication) -> bool:
 def _narrower(item: Item, share: float) -> Item:
     """A product with so many of its columns."""
     work = item.work
-    if not isinstance(work, Compute) or len(work.kernel.shape) != 4:
+    if not isinstance(work, Compute) or not kernel_kind(work.kernel).is_product:
         return item
     batch, m, n, k = work.kernel.shape
     kernel = replace(
@@ -189,9 +190,11 @@ def _chosen(block: BlockProgram, choice: str) -> frozenset[int]:
         case "none":
             return frozenset()
         case "full":
-            return _all_but_tables(block) if _has_backward(block) else frozenset()
+            return _all_but_looked_up(block) if _has_backward(block) else frozenset()
         case "selective":
-            return frozenset(i for i, op in enumerate(block.ops) if op.kind == "attention")
+            return frozenset(
+                i for i, op in enumerate(block.ops) if op.family.runs_again_selectively
+            )
     names = [name.strip() for name in choice.split(",")]
     return frozenset(
         index
@@ -205,15 +208,15 @@ def is_named(name: str, path: str, kind: str) -> bool:
     return any(fnmatchcase(word, name) for word in (path.partition(".")[2], path, kind))
 
 
-def _all_but_tables(block: BlockProgram) -> frozenset[int]:
-    """What is looked up stays, as the input of what runs again (Megatron Core, multi_token_prediction.py)."""
-    return frozenset(index for index, op in enumerate(block.ops) if op.kind != "embedding")
+def _all_but_looked_up(block: BlockProgram) -> frozenset[int]:
+    return frozenset(index for index, op in enumerate(block.ops) if not op.family.is_looked_up)
 
 
 def _has_backward(block: BlockProgram) -> bool:
     """Blocks around the layers (embedding, head) keep what they have: recomputing them frees next to nothing."""
-    kinds = {op.kind for op in block.ops}
-    return "attention" in kinds or kinds.isdisjoint({"embedding", "cross_entropy"})
+    families = [op.family for op in block.ops]
+    is_outer = any(one.is_outer for one in families)
+    return any(one.is_layer for one in families) or not is_outer
 
 
 def _run(redo: frozenset[int], last: int) -> range:
@@ -240,7 +243,7 @@ def _kept(block: BlockProgram, redo: frozenset[int]) -> float:
     last = block.ops[-1]
     handed = (
         {n for n, _ in last.outputs}
-        if last.kind == "elementwise" and block.boundary_bytes
+        if last.family.hands_on_kept and block.boundary_bytes
         else set()
     )
     back, alive = handed | _made_again(block, redo), _alive(block, redo)
@@ -279,10 +282,9 @@ def _alive(block: BlockProgram, redo: frozenset[int]) -> set[int]:
 
 
 def _made_again(block: BlockProgram, redo: frozenset[int]) -> set[str]:
-    """Results that are there again when their readers go back; attention's stays instead."""
-    return {
-        name for i in redo for name, _ in block.ops[i].outputs if block.ops[i].kind != "attention"
-    }
+    """Results that are there again when their readers go back, unless they stay instead."""
+    redone = [block.ops[i] for i in redo]
+    return {name for op in redone if not op.family.keeps_result for name, _ in op.outputs}
 
 
 def _outputs(op: OpProgram) -> float:
@@ -306,7 +308,7 @@ def _gradients(block: BlockProgram, logits_copies: float) -> float:
 
 def _at_the_loss(op: OpProgram, logits_copies: float) -> float:
     """The logits and their fp32 copies, beside the one that is kept; nothing at other ops."""
-    if op.kind != "cross_entropy":
+    if not op.family.is_loss:
         return 0.0
     logits, kept = op.inputs[0][1], sum(size for _, size in op.saved)
     return logits + (logits_copies - 1.0) * kept

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from foretrain.compile.exchanges.from_buffer import FromBuffer
 from foretrain.compile.execution import Communication, Communicator, Item
-from foretrain.compile.passes.bucket import FromBuffer, sharding_axes
+from foretrain.compile.passes.bucket import sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
 

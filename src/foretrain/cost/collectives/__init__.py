@@ -13,7 +13,7 @@ from foretrain.cost.collectives.base import Algorithm, Flows, Steps
 from foretrain.cost.collectives.binomial import Binomial
 from foretrain.cost.collectives.bruck import Bruck, Pat
 from foretrain.cost.collectives.chain import ChainAlgorithm
-from foretrain.cost.collectives.constants import constants
+from foretrain.cost.collectives.constants import library_row
 from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise
 from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
 from foretrain.cost.collectives.halving_doubling import (
@@ -33,7 +33,7 @@ from foretrain.cost.collectives.tree import DoubleTree, Tree
 from foretrain.cost.collectives.variable import Matrix, Variable
 from foretrain.errors import InputError, did_you_mean, hint
 
-ALGORITHMS: tuple[Algorithm, ...] = (
+ALGORITHMS: list[Algorithm] = [
     Ring(),
     Tree(),
     DoubleTree(),
@@ -63,7 +63,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     HierarchicalGossip(),
     Neighbours(),
     Send(),
-)
+]
 
 # Collectives with an argument, and what makes their algorithm from it.
 WITH_ARGUMENT: Mapping[str, Callable[[str], Algorithm]] = {
@@ -86,6 +86,7 @@ __all__ = [
     "algorithms_for",
     "chosen",
     "name_of",
+    "register",
 ]
 
 Chosen = tuple[tuple[str, str], ...]  # collective → algorithm or algorithm/protocol
@@ -103,8 +104,26 @@ def algorithms_for(
     wanted = dict(choose).get(name)
     if wanted is not None:
         return (known[wanted.partition("/")[0]],)
-    row = constants()["libraries"].get(library) or constants()["libraries"]["nccl"]
-    return tuple(known[a] for a in row["candidates"].get(name, known))
+    candidates = library_row(library)["candidates"].get(name, known)
+    return tuple(known[a] for a in candidates)
+
+
+def register(algorithm: Algorithm) -> Callable[[], None]:
+    """Add an algorithm of one's own to the table, for this process; what comes back takes it out again.
+
+    Libraries do not choose it by themselves: name it in `algorithms`.
+    """
+    known = {(a.name, collective) for a in ALGORITHMS for collective in a.collectives}
+    if any((algorithm.name, collective) in known for collective in algorithm.collectives):
+        raise InputError(f"algorithm {algorithm.name!r} is in the table already. Use another name.")
+    ALGORITHMS.append(algorithm)
+    algorithms_for.cache_clear()
+
+    def undo() -> None:
+        ALGORITHMS.remove(algorithm)
+        algorithms_for.cache_clear()
+
+    return undo
 
 
 def name_of(collective: str) -> str:

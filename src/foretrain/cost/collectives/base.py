@@ -38,6 +38,26 @@ class Steps:
     between: float
 
 
+@dataclass(frozen=True, slots=True)
+class GroupTopology:
+    """A group as the selector sees it. What is not known is left at its default."""
+
+    ranks: int
+    domains: int
+    link_family: str  # nvlink | pcie | … inside a domain
+    rate: float  # bytes/s of the pattern's slowest link when the group is alone
+    architecture: str = ""  # of the devices: volta | ampere | hopper | blackwell | …
+    has_switch: bool = False  # domains are joined by a switch that can reduce
+    channels: int = 0  # 0: what the library takes on such devices
+    transport: str = ""  # rdma | tcp between domains; "": the library's
+    rates: tuple[
+        tuple[str, float], ...
+    ] = ()  # pattern → bytes/s; empty: `rate` for the default ones
+    delays: tuple[tuple[str, float], ...] = ()  # pattern → seconds that a hop between domains adds
+    inside_latency: float = 1.0  # factors of a what-if on hops inside a domain …
+    between_latency: float = 1.0  # … and between domains
+
+
 class Algorithm(Protocol):
     """One way to carry out some collectives. `pattern` names the flows, so that equal ones are shared."""
 
@@ -64,6 +84,24 @@ class Algorithm(Protocol):
     def fan_in(self, ranks: int) -> float:
         """How many senders' full rate meets in one port at the same moment: what a TCP network suffers from."""
 
+    def why_not(self, group: GroupTopology) -> str | None:
+        """Why it cannot run on a group, None if it can."""
+
+    def streams(self, group: GroupTopology) -> int:
+        """Connections that carry one unit of its pattern side by side: the k of the max-rate model."""
+
+    @property
+    def tuned_as(self) -> str:
+        """The algorithm whose rows of a library's tables it is timed by, where it has none under its own name."""
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether what NCCL's tuner adds to long rings over several nodes is added to it."""
+
+    @property
+    def has_own_lane(self) -> bool:
+        """Whether it hardly meets other traffic on a switched interconnect, being short against the compute between."""
+
     @property
     def senders(self) -> str:
         """`all`: everybody moves together. `ranks`, `domains`: each of them sends by itself once it is ready, and
@@ -79,9 +117,18 @@ class Plain:
 
     is_bound = False
     senders = "all"
+    tuned_as = ""
+    is_ring = False
+    has_own_lane = False
 
     def fan_in(self, ranks: int) -> float:
         return 1.0
+
+    def why_not(self, group: GroupTopology) -> str | None:
+        return None
+
+    def streams(self, group: GroupTopology) -> int:
+        return max(1, group.ranks // group.domains) if group.domains > 1 else 1
 
 
 class FromProgram(Plain):

@@ -14,3 +14,10 @@ def constants() -> dict[str, Any]:
     folder = Path(__file__).parents[1] / "calibration"
     data: dict[str, Any] = load_own_yaml(folder / "collectives.yaml")
     return data
+
+
+def library_row(library: str) -> dict[str, Any]:
+    """The tables of a library; one that has none is taken for a build of the first, which most stacks use."""
+    rows: dict[str, Any] = constants()["libraries"]
+    found: dict[str, Any] = rows.get(library) or next(iter(rows.values()))
+    return found

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Ints
-from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, everywhere, one_exchange
+from foretrain.cost.collectives.base import (
+    Edges,
+    Flows,
+    GroupTopology,
+    Plain,
+    Steps,
+    everywhere,
+    one_exchange,
+)
 from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import halves
 
@@ -15,6 +23,10 @@ class Direct(Plain):
 
     name = "direct"
     pattern = "direct"
+
+    def streams(self, group: GroupTopology) -> int:
+        return group.ranks - 1
+
     collectives: tuple[str, ...] = ("all_to_all",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:

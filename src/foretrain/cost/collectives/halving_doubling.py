@@ -35,9 +35,12 @@ class HalvingDoubling(FromProgram):
     def program(
         self, collective: str, size: float, layout: Ints, chunks: int = 1
     ) -> CollectiveProgram:
-        core, _ = core_of(len(layout))
-        doubling = [(1 << k, size * (1 << k) / core) for k in range(levels(core))]
-        return _over_pairs(len(layout), size, [*reversed(doubling), *doubling])
+        halving = self._halving(core_of(len(layout))[0], size)
+        return _over_pairs(len(layout), size, [*halving, *reversed(halving)])
+
+    def _halving(self, core: int, size: float) -> list[tuple[Ints, float]]:
+        """Partners and bytes of every round of the reduce-scatter; the all-gather goes the same way back."""
+        return list(reversed(_doubling(core, size)))
 
 
 class RecursiveDoubling(FromProgram):
@@ -59,7 +62,7 @@ class RecursiveDoubling(FromProgram):
         self, collective: str, size: float, layout: Ints, chunks: int = 1
     ) -> CollectiveProgram:
         core, _ = core_of(len(layout))
-        return _over_pairs(len(layout), size, [(1 << k, size) for k in range(levels(core))])
+        return _over_pairs(len(layout), size, [(to, size) for to, _ in _doubling(core, size)])
 
 
 class RecursiveHalves(FromProgram):
@@ -83,8 +86,7 @@ class RecursiveHalves(FromProgram):
         if surplus:
             rounds = gather_rounds(ranks, size)
         else:
-            pairs = [(1 << k, size * (1 << k) / ranks) for k in range(levels(core))]
-            rounds = list(_over_pairs(ranks, size, pairs).rounds)
+            rounds = list(_over_pairs(ranks, size, _doubling(core, size)).rounds)
         return CollectiveProgram(
             ranks, tuple(reversed(rounds) if collective == "reduce_scatter" else rounds)
         )
@@ -96,12 +98,18 @@ def core_of(ranks: int) -> tuple[int, int]:
     return core, ranks - core
 
 
-def _over_pairs(ranks: int, size: float, exchanges: list[tuple[int, float]]) -> CollectiveProgram:
-    core, surplus = core_of(ranks)
+def _doubling(core: int, size: float) -> list[tuple[Ints, float]]:
+    """Partners at distances 1, 2, 4 …, and as much as each has by then."""
+    place = np.arange(core)
+    return [(place ^ (1 << k), size * (1 << k) / core) for k in range(levels(core))]
+
+
+def _over_pairs(ranks: int, size: float, exchanges: list[tuple[Ints, float]]) -> CollectiveProgram:
+    """Rounds in which the place with number i exchanges with `partners[i]`."""
+    _, surplus = core_of(ranks)
     # Of the first 2·surplus ranks the odd ones take part, for themselves and the even one before.
     active = np.concatenate([np.arange(1, 2 * surplus, 2), np.arange(2 * surplus, ranks)])
-    place = np.arange(core)
-    rounds = [Round.of(active, active[place ^ far], each) for far, each in exchanges]
+    rounds = [Round.of(active, active[partners], each) for partners, each in exchanges]
     if surplus:
         even = np.arange(0, 2 * surplus, 2)
         rounds = [Round.of(even, even + 1, size), *rounds, Round.of(even + 1, even, size)]

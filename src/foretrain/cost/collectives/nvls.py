@@ -10,11 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Ints
-from foretrain.cost.collectives.base import Flows, Plain, Steps, in_order, levels
+from foretrain.cost.collectives.base import Flows, GroupTopology, Plain, Steps, in_order, levels
 from foretrain.cost.collectives.channels import local_paths
 from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import ring_flows
 from foretrain.cost.collectives.tree import Tree, reverse, rising
+from foretrain.cost.collectives.tuner import reduces_in_switch
+
+
+def _no_switch(group: GroupTopology) -> str | None:
+    """Why no switch reduces for a group."""
+    if not group.has_switch:
+        return "the devices are not connected by an NVSwitch"
+    if reduces_in_switch(group.architecture):
+        return None
+    return f"NVSwitch supports in-network reduction since Hopper, and the devices are {group.architecture}"
 
 
 class Nvls(Plain):
@@ -23,6 +33,13 @@ class Nvls(Plain):
     name = "nvls"
     pattern = "ring"
     collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+
+    def why_not(self, group: GroupTopology) -> str | None:
+        if reason := _no_switch(group):
+            return reason
+        if group.domains > 1:
+            return f"it works within one switch, and the group spans {group.domains} NVLink domains"
+        return "two ranks gain nothing from a switch" if group.ranks < 3 else None
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         return ring_flows(groups, domain_of)
@@ -48,6 +65,14 @@ class NvlsTree(Tree):
     """Reduction in the switch of every domain, double binary trees between domains."""
 
     name = "nvls_tree"
+    tuned_as = ""
+
+    def why_not(self, group: GroupTopology) -> str | None:
+        if reason := _no_switch(group):
+            return reason
+        if group.domains == 1:
+            return "it needs several NVLink domains, and the group is within one"
+        return None if group.domains < group.ranks else "every rank is alone in its NVLink domain"
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(1, 2 * levels(domains))

@@ -19,6 +19,7 @@ class Ring(Plain):
 
     name = "ring"
     pattern = "ring"
+    is_ring = True
     collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
 
 from foretrain.cost.collectives import Algorithm, Chosen, algorithms_for, name_of, tuner
-from foretrain.cost.collectives.constants import constants
+from foretrain.cost.collectives.base import GroupTopology
+from foretrain.cost.collectives.constants import constants, library_row
 from foretrain.cost.collectives.terms import incast_factor, ramped
 from foretrain.errors import Bug, InputError
 
@@ -56,29 +56,9 @@ class AlgorithmChoice:
         return self.latency + self.volume / rate
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTopology:
-    """A group as the selector sees it. What is not known is left at its default."""
-
-    ranks: int
-    domains: int
-    link_family: str  # nvlink | pcie | … inside a domain
-    rate: float  # bytes/s of the pattern's slowest link when the group is alone
-    architecture: str = ""  # of the devices: volta | ampere | hopper | blackwell | …
-    has_switch: bool = False  # domains are joined by a switch that can reduce
-    channels: int = 0  # 0: what the library takes on such devices
-    transport: str = ""  # rdma | tcp between domains; "": the library's
-    rates: tuple[
-        tuple[str, float], ...
-    ] = ()  # pattern → bytes/s; empty: `rate` for the default ones
-    delays: tuple[tuple[str, float], ...] = ()  # pattern → seconds that a hop between domains adds
-    inside_latency: float = 1.0  # factors of a what-if on hops inside a domain …
-    between_latency: float = 1.0  # … and between domains
-
-
 @cache
 def protocols(library: str, algorithm: str = "ring") -> tuple[Protocol, ...]:
-    rows = _library(library)["rows"]
+    rows = library_row(library)["rows"]
     return tuple(
         Protocol(
             name=name,
@@ -122,7 +102,8 @@ def select(
     """The pair of algorithm and protocol that the user chose, the library's rule says, or that is fastest."""
     wish = dict(choose).get(name_of(collective), "")
     expect_able(choose, [(collective, wiring)])
-    able = [a for a in _routed(collective, wiring, library, choose) if _can(a.name, wiring)]
+    routed = _routed(collective, wiring, library, choose)
+    able = [a for a in routed if a.why_not(wiring) is None]
     rule = _rule(collective, size, wiring.ranks, library)
     able = [a for a in able if a.name == rule] or able
     best: AlgorithmChoice | None = None
@@ -144,13 +125,15 @@ def expect_able(choose: Chosen, uses: Sequence[tuple[str, GroupTopology]]) -> No
     faults: dict[str, None] = {}
     for collective, wiring in uses:
         name = name_of(collective)
-        algorithm = dict(choose).get(name, "").partition("/")[0]
-        reason = why_not(algorithm, wiring)
+        if name not in dict(choose):
+            continue
+        (algorithm,) = algorithms_for(name, choose=choose)
+        reason = algorithm.why_not(wiring)
         if reason is None:
             continue
-        others = [a.name for a in algorithms_for(name) if why_not(a.name, wiring) is None]
+        others = [a.name for a in algorithms_for(name) if a.why_not(wiring) is None]
         faults[
-            f"algorithms.{name}: {algorithm!r} cannot run on a group of {wiring.ranks} ranks: "
+            f"algorithms.{name}: {algorithm.name!r} cannot run on a group of {wiring.ranks} ranks: "
             f"{reason}. Use {' or '.join(others)}, or remove {name} to let the library choose."
         ] = None
     if faults:
@@ -173,35 +156,9 @@ def _routed(
     return [a for a in able if a.pattern in patterns] or list(default)
 
 
-def _can(algorithm: str, wiring: GroupTopology) -> bool:
-    return why_not(algorithm, wiring) is None
-
-
-def why_not(algorithm: str, wiring: GroupTopology) -> str | None:
-    """Why an algorithm cannot run on a group, None if it can. Only reduction inside switches asks for something."""
-    if algorithm not in ("nvls", "nvls_tree"):
-        return None
-    if not wiring.has_switch:
-        return "the devices are not connected by an NVSwitch"
-    if not tuner.reduces_in_switch(wiring.architecture):
-        return (
-            "NVSwitch supports in-network reduction since Hopper, and the devices are "
-            f"{wiring.architecture}"
-        )
-    if algorithm == "nvls":
-        if wiring.domains > 1:
-            return (
-                f"it works within one switch, and the group spans {wiring.domains} NVLink domains"
-            )
-        return "two ranks gain nothing from a switch" if wiring.ranks < 3 else None
-    if wiring.domains == 1:
-        return "it needs several NVLink domains, and the group is within one"
-    return None if wiring.domains < wiring.ranks else "every rank is alone in its NVLink domain"
-
-
 def _rule(collective: str, size: float, ranks: int, library: str) -> str | None:
     """What a library with written thresholds takes."""
-    for row in _library(library).get("rules", {}).get(collective, ()):
+    for row in library_row(library).get("rules", {}).get(collective, ()):
         small = size <= row.get("to_bytes", size) and size / ranks <= row.get("to_pair_bytes", size)
         if small and ranks < row.get("below_ranks", ranks + 1):
             return str(row["algorithm"])
@@ -216,7 +173,7 @@ def _protocols(
     library: str,
     wish: str,
 ) -> tuple[Protocol, ...]:
-    every = protocols(library, _row(algorithm.name))
+    every = protocols(library, row_of(algorithm))
     wanted = wish.partition("/")[2]
     if wanted:
         found = tuple(p for p in every if p.name == wanted)
@@ -277,7 +234,7 @@ def _latency(
 ) -> float:
     steps = algorithm.steps(collective, wiring.ranks, wiring.domains)
     hop = protocol.inside.get(wiring.link_family, protocol.inside["default"])
-    is_ring = algorithm.name == "ring" and _is_nccl(library) and wiring.domains > 1
+    is_ring = algorithm.is_ring and has_tuner(library) and wiring.domains > 1
     if is_ring:
         hop = max(hop, tuner.hop_overhead(protocol.name))
     hop, far = hop * wiring.inside_latency, protocol.between * wiring.between_latency
@@ -295,17 +252,17 @@ def _bandwidth(
     library: str,
     count: int,
 ) -> tuple[float, float | None]:
-    if _is_nccl(library):
+    if has_tuner(library):
         share, ceiling = tuner.bandwidth_terms(
-            algorithm.name, protocol.name, size, wiring.architecture, wiring.domains, count
+            row_of(algorithm), protocol.name, size, wiring.architecture, wiring.domains, count
         )
         flows = _tcp_ceiling(wiring, library, count)
         known = [c for c in (ceiling, flows and flows * protocol.efficiency) if c is not None]
         return share, min(known, default=None)
-    per_sender = _library(library).get("per_sender_gbps")
+    per_sender = library_row(library).get("per_sender_gbps")
     if per_sender is None:
         return 1.0, None
-    return 1.0, per_sender * 1e9 * _streams(algorithm.pattern, wiring)
+    return 1.0, per_sender * 1e9 * algorithm.streams(wiring)
 
 
 def _tcp_ceiling(wiring: GroupTopology, library: str, count: int) -> float | None:
@@ -322,28 +279,17 @@ def _tcp_ceiling(wiring: GroupTopology, library: str, count: int) -> float | Non
     return rate * float((wiring.domains / 3.0) ** -row["falls"])
 
 
-def _streams(pattern: str, wiring: GroupTopology) -> int:
-    """Connections that carry one unit of a pattern side by side: the k of the max-rate model."""
-    if pattern == "direct":
-        return wiring.ranks - 1
-    return max(1, wiring.ranks // wiring.domains) if wiring.domains > 1 else 1
-
-
 def _incast(algorithm: Algorithm, wiring: GroupTopology, library: str) -> float:
-    transport = wiring.transport or _library(library)["transport"]
+    transport = wiring.transport or library_row(library)["transport"]
     row = constants()["incast"][transport if wiring.domains > 1 else "rdma"]
     return incast_factor(algorithm.fan_in(wiring.ranks), row["per_sender"], row["most"])
 
 
-def _row(algorithm: str) -> str:
-    return "tree" if algorithm == "double_tree" else algorithm
+def row_of(algorithm: Algorithm) -> str:
+    """Which rows of a library's tables an algorithm is timed by."""
+    return algorithm.tuned_as or algorithm.name
 
 
-def _library(library: str) -> dict[str, Any]:
-    rows: dict[str, Any] = constants()["libraries"]
-    found: dict[str, Any] = rows.get(library) or rows["nccl"]
-    return found
-
-
-def _is_nccl(library: str) -> bool:
-    return _library(library) is constants()["libraries"]["nccl"]
+def has_tuner(library: str) -> bool:
+    """Whether NCCL's tuner chooses, with all that it knows of networks and channels."""
+    return bool(library_row(library).get("tuner", False))

@@ -14,6 +14,7 @@ class Send(Plain):
 
     name = "send"
     pattern = "send"
+    has_own_lane = True
     collectives: tuple[str, ...] = ("send",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:

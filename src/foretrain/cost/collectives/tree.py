@@ -23,6 +23,7 @@ class DoubleTree(FromProgram):
 
     name = "double_tree"
     pattern = "double_tree"
+    tuned_as = "tree"
     collectives: tuple[str, ...] = ("all_reduce",)
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:

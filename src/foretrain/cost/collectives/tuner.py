@@ -6,6 +6,8 @@ message size, and the latency plateau of long rings.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -34,32 +36,70 @@ def channels(architecture: str, domains: int) -> int:
     return int(_tuner()["channels"][generation(architecture)][domains > 1])
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A message of so many bytes by one protocol, in so many channels over so many domains of devices."""
+
+    protocol: str
+    size: float
+    kind: str  # generation of the devices
+    domains: int
+    channels: int
+
+    def listed(self, name: str) -> float:
+        """Bytes/s of the tuner's table for one node, two, or more."""
+        return self._column(name) * 1e9
+
+    def ceiling(self, name: str) -> float:
+        """The same of what the table has for one channel."""
+        return self._column(name) * self.channels * 1e9
+
+    def _column(self, name: str) -> float:
+        return float(_tuner()[name][self.kind][min(self.domains, 3) - 1])
+
+
+Terms = tuple[float, float | None]
+
+
 def bandwidth_terms(
-    algorithm: str, protocol: str, size: float, architecture: str, domains: int, count: int
-) -> tuple[float, float | None]:
-    """Share of the links' bandwidth beyond the protocol's own, and the ceiling in bytes/s of bus bandwidth."""
-    table, kind = _tuner(), generation(architecture)
-    column = min(domains, 3) - 1
-    ll_max = table["ll_max"][kind][column] * 1e9
+    row: str, protocol: str, size: float, architecture: str, domains: int, count: int
+) -> Terms:
+    """Share of the links' bandwidth beyond the protocol's own, and the ceiling in bytes/s of bus bandwidth, for an
+    algorithm that the tuner's tables have in this row."""
+    case = _Case(protocol, size, generation(architecture), domains, count)
+    return _TERMS.get(row, _ring)(case)
 
-    def ceiling(name: str) -> float:
-        return float(table[name][kind][column]) * count * 1e9
 
-    if algorithm == "nvls":
-        return float(table["nvls_efficiency"].get(kind, 1.0)), None
-    if algorithm == "nvls_tree":
-        return 1.0, ceiling("channel_nvls_tree")
-    if algorithm in ("tree", "double_tree"):
-        share, most = correction(protocol, size), ceiling("channel_tree")
-        if protocol == "LL":
-            return share, share * min(most / 3.8, ll_max)
-        if protocol == "LL128":
-            kept = float(table["tree_ll128_share"][domains > 1])
-            return share * kept, share * min(most * kept, ceiling("channel_tree_ll128"))
-        return share, share * most
-    if protocol == "LL":
-        return 1.0, ll_max
-    return 1.0, ceiling("channel_ring_ll128") if protocol == "LL128" else None
+def _nvls(case: _Case) -> Terms:
+    return float(_tuner()["nvls_efficiency"].get(case.kind, 1.0)), None
+
+
+def _nvls_tree(case: _Case) -> Terms:
+    return 1.0, case.ceiling("channel_nvls_tree")
+
+
+def _tree(case: _Case) -> Terms:
+    share, most = correction(case.protocol, case.size), case.ceiling("channel_tree")
+    if case.protocol == "LL":
+        return share, share * min(most / 3.8, case.listed("ll_max"))
+    if case.protocol == "LL128":
+        kept = float(_tuner()["tree_ll128_share"][case.domains > 1])
+        return share * kept, share * min(most * kept, case.ceiling("channel_tree_ll128"))
+    return share, share * most
+
+
+def _ring(case: _Case) -> Terms:
+    if case.protocol == "LL":
+        return 1.0, case.listed("ll_max")
+    return 1.0, case.ceiling("channel_ring_ll128") if case.protocol == "LL128" else None
+
+
+_TERMS: dict[str, Callable[[_Case], Terms]] = {
+    "nvls": _nvls,
+    "nvls_tree": _nvls_tree,
+    "tree": _tree,
+}
+"""Rows of the tuner's tables; all else is limited as a ring is."""
 
 
 def correction(protocol: str, size: float) -> float:

@@ -20,7 +20,7 @@ from foretrain.cost.compute import attention, conv, embedding, gemm, grouped, me
 from foretrain.cost.compute.base import ComputeModel, KernelCosts
 from foretrain.cost.compute.estimate import Estimate, Family
 from foretrain.cost.compute.roofline import Roofline, alike, dtype_on
-from foretrain.model.ops.base import Kernel
+from foretrain.model.ops.base import Kernel, kernel_family
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -87,7 +87,7 @@ class Calibrated:
     def _estimate(
         self, kind: str, kernels: Sequence[Kernel], device: Device, dtype: str
     ) -> Estimate | None:
-        family = self.families.get(kind) or self.families.get(kind.split("_", 1)[0])
+        family = self.families.get(kernel_family(kind))
         return None if family is None else family(kernels, device, dtype)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,7 +19,13 @@ from foretrain.cost.calibration.efficiencies import Efficiencies, EfficiencyTabl
 from foretrain.cost.compute.base import KernelCosts
 from foretrain.cost.compute.tiles import Units, gemm_seconds
 from foretrain.errors import ClusterError
-from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Kernel
+from foretrain.model.ops.base import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Kernel,
+    kernel_family,
+)
 
 FLASH_PRODUCTS = {FORWARD: 2.0, INPUT_GRADIENT: 5.0, WEIGHT_GRADIENT: 5.0}
 """Matrix products of fused attention: backward computes the scores again (Dao et al. 2022)."""
@@ -43,7 +50,7 @@ class Roofline:
             chosen = [kernels[row] for row in rows]
             case = _Case(device, reached, known, kind, phase, dtype)
             seconds[rows] = case.seconds(chosen)
-            spread[rows] = known.spread.get(_family(kind), known.spread["other"])
+            spread[rows] = known.spread.get(kernel_family(kind), known.spread["other"])
         if not is_own:
             spread *= known.unknown_device_spread
             notes[
@@ -64,11 +71,6 @@ def alike(kernels: Sequence[Kernel]) -> dict[tuple[str, str, str], Ints]:
     for row, kernel in enumerate(kernels):
         rows.setdefault((kernel.kind, kernel.phase, kernel.dtype), []).append(row)
     return {key: np.array(value, dtype=np.int64) for key, value in rows.items()}
-
-
-def _family(kind: str) -> str:
-    """`attention_cudnn` is a kind of `attention`."""
-    return "attention" if kind.startswith("attention") else kind
 
 
 def dtype_on(wanted: str, device: Device, known: EfficiencyTable, notes: dict[str, None]) -> str:
@@ -104,30 +106,31 @@ class _Case:
     def seconds(self, kernels: Sequence[Kernel]) -> Floats:
         flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
         moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64)
-        traffic = moved / (self.device.memory_bandwidth * self._memory_share())
-        return self.reached.start_seconds + np.maximum(self._arithmetic(kernels, flops), traffic)
-
-    def _memory_share(self) -> float:
-        return self.reached.embedding if self.kind == "embedding" else self.reached.memory
+        row = _ROWS.get(kernel_family(self.kind), _VECTOR)
+        traffic = moved / (self.device.memory_bandwidth * row.memory_share(self.reached))
+        return self.reached.start_seconds + np.maximum(
+            row.arithmetic(self, kernels, flops), traffic
+        )
 
     def _peak(self) -> float:
         return self.device.required_peak(self.dtype)
 
-    def _arithmetic(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
-        match self.kind:
-            case "gemm" | "grouped_gemm":
-                return self._tiled(kernels, flops, self.reached.gemm_share(self.dtype), _gemm_dims)
-            case "conv":
-                share = self.reached.conv_share(self.dtype)
-                return self._tiled(kernels, flops, share, _conv_dims) / self._gain(kernels)
-        if self.kind.startswith("attention"):
-            return self._attention(kernels, flops)
+    def product(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
+        rate = self._peak() * self.reached.gemm_share(self.dtype)
+        return self._tiled(kernels, flops, rate, _gemm_dims)
+
+    def grouped(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
+        rate = self._peak() * self.reached.gemm_share(self.dtype) * self.reached.grouped
+        return self._tiled(kernels, flops, rate, _gemm_dims)
+
+    def convolution(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
+        rate = self._peak() * self.reached.conv_share(self.dtype)
+        return self._tiled(kernels, flops, rate, _conv_dims) / self._gain(kernels)
+
+    def vector(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
         return flops / (self._peak() * self.reached.vector)
 
-    def _tiled(self, kernels: Sequence[Kernel], flops: Floats, share: float, dims: Dims) -> Floats:
-        rate = self._peak() * share
-        if self.kind == "grouped_gemm":
-            rate *= self.reached.grouped
+    def _tiled(self, kernels: Sequence[Kernel], flops: Floats, rate: float, dims: Dims) -> Floats:
         ideal = flops / rate
         shaped = np.array([bool(kernel.shape) for kernel in kernels])
         if not shaped.any():
@@ -154,7 +157,7 @@ class _Case:
         gains = {"winograd": rule.winograd, "pointwise": max(1.0, pointwise), "general": 1.0}
         return np.array([gains[_conv_form(kernel, rule.least_output)] for kernel in kernels])
 
-    def _attention(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
+    def attention(self, kernels: Sequence[Kernel], flops: Floats) -> Floats:
         shares = self.reached.attention_shares(self.kind.removeprefix("attention").lstrip("_"))
         share = shares.forward if self.phase == FORWARD else shares.backward
         ideal = flops / (self._peak() * share)
@@ -172,6 +175,24 @@ class _Case:
         visible = kv_seq * np.minimum(flops[shaped] / np.maximum(dense, 1.0), 1.0)
         ideal[shaped] *= (1.0 + shares.half_length / np.maximum(visible, 1.0)) * idle / narrow
         return ideal
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """How a kind of kernel computes, and which share of the memory's rate it reaches."""
+
+    arithmetic: Callable[[_Case, Sequence[Kernel], Floats], Floats]
+    memory_share: Callable[[Efficiencies], float] = attrgetter("memory")
+
+
+_VECTOR = _Row(_Case.vector)
+_ROWS = {
+    "gemm": _Row(_Case.product),
+    "grouped_gemm": _Row(_Case.grouped),
+    "conv": _Row(_Case.convolution),
+    "attention": _Row(_Case.attention),
+    "embedding": _Row(_Case.vector, attrgetter("embedding")),
+}
 
 
 def _conv_form(kernel: Kernel, least_output: int) -> str:

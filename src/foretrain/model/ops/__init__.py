@@ -5,14 +5,17 @@ Model FLOPs are what the mathematics asks for, whatever the implementation recom
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops.attention import Attention
-from foretrain.model.ops.base import KernelChoices, OpFamily
+from foretrain.model.ops.base import KernelChoices
 from foretrain.model.ops.conv import Conv, Pooling
 from foretrain.model.ops.cross_entropy import CrossEntropy
 from foretrain.model.ops.elementwise import Elementwise
 from foretrain.model.ops.embedding import Embedding, EmbeddingBag, Interaction, Position
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.ops.linear import Linear
 from foretrain.model.ops.matmul import Matmul
 from foretrain.model.ops.memory import Memory
@@ -55,10 +58,21 @@ def family(op: Op) -> OpFamily:
         ) from None
 
 
+def register(formulas: OpFamily) -> Callable[[], None]:
+    """Add a family of one's own to the table, for this process; what comes back takes it out again."""
+    if formulas.name in FAMILIES:
+        raise ModelError(f"op family {formulas.name!r} is in the table already. Use another name.")
+    FAMILIES[formulas.name] = formulas
+
+    def undo() -> None:
+        del FAMILIES[formulas.name]
+
+    return undo
+
+
 def workspace(op: Op, precision: Precision, choices: KernelChoices) -> float:
     """Bytes an op needs only while it runs, beside its inputs and outputs."""
-    formula = family(op)
-    return formula.workspace(op, precision, choices) if isinstance(formula, CrossEntropy) else 0.0
+    return family(op).workspace(op, precision, choices)
 
 
 def forward_flops(model: Model) -> float:

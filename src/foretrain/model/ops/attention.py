@@ -18,6 +18,7 @@ from __future__ import annotations
 from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices, memory
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.ops.matmul import activation_gemm
 from foretrain.model.precision import Precision
 
@@ -34,8 +35,21 @@ FLASH_BACKWARD = 2.5  # five products in backward for two in forward
 _SOFTMAX_FLOPS = 5.0  # max, subtract, exp, sum, divide
 
 
-class Attention:
+class Attention(OpFamily):
     name = "attention"
+    makes = "transformer"
+    is_layer = True
+    goes_round = True
+    runs_again_selectively = True
+    keeps_result = True  # as in a plain checkpoint around it
+    skips_work = True
+    shares_bytes = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return dims != ("kv_heads",)
+
+    def head_widths(self, op: Op) -> tuple[int, int] | None:
+        return op.size["head_dim"], _value_width(op)
 
     def flops(self, op: Op) -> float:
         window = int(op.attr.get("window", 0))

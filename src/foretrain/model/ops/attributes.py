@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from foretrain.errors import did_you_mean
 from foretrain.limits import DIMENSION, is_finite, shown
 from foretrain.model.graph import Attr, Op
+from foretrain.model.ops import FAMILIES
 from foretrain.model.ops.elementwise import ELEMENTWISE
-
-Check = tuple[Callable[[Attr], bool], str]
-"""Whether a value is allowed, and what is."""
+from foretrain.model.ops.family import Check
 
 _TABLES = re.compile(r"\d{1,12}x\d{1,6}(,\d{1,12}x\d{1,6})*")
 
@@ -70,10 +69,12 @@ ATTRIBUTES: Mapping[str, Check] = {
 
 def attribute_faults(op: Op) -> Iterator[str]:
     """What is wrong with an op's attributes."""
+    formulas = FAMILIES.get(op.kind)
+    known = {**ATTRIBUTES, **(formulas.attributes if formulas else {})}
     for name, value in op.attrs:
-        if name not in ATTRIBUTES:
-            yield f"unknown attribute {shown(name)}.{did_you_mean(name, ATTRIBUTES)}"
+        if name not in known:
+            yield f"unknown attribute {shown(name)}.{did_you_mean(name, known)}"
             continue
-        is_allowed, allowed = ATTRIBUTES[name]
+        is_allowed, allowed = known[name]
         if not is_allowed(value):
             yield f"{name}: {shown(value)} is not {allowed}."

@@ -1,10 +1,9 @@
-"""What every op family answers, and the kernels it answers with."""
+"""The kernels that op families answer with, and how a software stack wants them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.precision import Precision
@@ -49,38 +48,42 @@ class Kernel:
     added: float = 0.0  # of the bytes, what adding a product to a buffer moves beyond writing it
 
 
-# Shapes by kind of kernel:
-#   gemm, grouped_gemm  (batch, m, n, k)
-#   attention…          (batch, heads, kv_heads, seq, kv_seq, head_dim); attention_cudnn and attention_flash3 are
-#                       attention by another implementation
-#   conv                (batch, channel_in, channel_out, height, width, kernel_h, kernel_w, stride, groups)
-#   embedding           (rows, width, lookups), and where it is known: rows met, rows met more than once
-#   memory              (elements of the largest tensor,), and the length of a row for norms over rows
+@dataclass(frozen=True, slots=True)
+class KernelKind:
+    """What passes and kits need to know of a kind of kernel; what it takes is the cost models' affair."""
+
+    dims: tuple[int, ...]  # how many numbers its shape may have
+    is_contraction: bool = False  # its FLOPs are those of the mathematics, which splits divide
+    is_product: bool = False  # of matrices, with a result that may be narrower or added to a buffer
+    feeds_in_pieces: bool = False  # an exchange next to it can be cut into pieces with it
 
 
-class OpFamily(Protocol):
-    """Formulas of one kind of op. `op` may be whole or local: only its sizes matter.
+KERNELS: dict[str, KernelKind] = {
+    # (batch, m, n, k)
+    "gemm": KernelKind((4,), is_contraction=True, is_product=True, feeds_in_pieces=True),
+    "grouped_gemm": KernelKind((4,), is_contraction=True, is_product=True),
+    # (batch, heads, kv_heads, seq, kv_seq, head_dim)
+    "attention": KernelKind((6,), is_contraction=True),
+    # (batch, channel_in, channel_out, height, width, kernel_h, kernel_w, stride, groups)
+    "conv": KernelKind((9,), is_contraction=True),
+    # (rows, width, lookups), and where it is known: rows met, rows met more than once
+    "embedding": KernelKind((3, 5)),
+    # (elements of the largest tensor,), and the length of a row for norms over rows
+    "memory": KernelKind((1, 2)),
+    LAUNCHES: KernelKind((1,)),  # (tensors,)
+}
+"""Kinds of kernels, and what their shapes say. One that is not listed is costed by FLOPs and bytes alone."""
 
-    - `flops` – nominal forward FLOPs of the mathematics (two per multiply-add; causal masking not
-      discounted), the convention of model FLOPs utilisation;
-    - `forward`, `backward` – the kernels really run; backward kernels carry their own phase;
-    - `saved` – what autograd keeps for backward: inputs and outputs by their own names (the compiler counts
-      a tensor once however many ops keep it) and private tensors under names of their own.
-    """
+_OTHER = KernelKind(())
 
-    name: str
 
-    def flops(self, op: Op) -> float: ...
+def kernel_family(kind: str) -> str:
+    """`attention_cudnn` and `attention_flash3` are attention by another implementation."""
+    return kind if kind in KERNELS else kind.partition("_")[0]
 
-    def forward(
-        self, op: Op, precision: Precision, choices: KernelChoices
-    ) -> tuple[Kernel, ...]: ...
 
-    def backward(
-        self, op: Op, precision: Precision, choices: KernelChoices
-    ) -> tuple[Kernel, ...]: ...
-
-    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]: ...
+def kernel_kind(kernel: Kernel) -> KernelKind:
+    return KERNELS.get(kernel_family(kernel.kind), _OTHER)
 
 
 def memory(

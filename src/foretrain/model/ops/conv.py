@@ -18,16 +18,22 @@ from foretrain.model.ops.base import (
     memory,
     output_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 PLAIN = ("fp32", "tf32")  # formats whose kernels take maps either way
 TRANSPOSE = 2.5  # passes of a stream that a read and a write across it take
 
 
-class Conv:
+class Conv(OpFamily):
     """Weight `(channel_out, channel_in, kernel_h, kernel_w)`, or `group_in` for `channel_in` if grouped."""
 
     name = "conv"
+    makes = "cnn"
+    backward_products = 2.0
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return True
 
     def flops(self, op: Op) -> float:
         dims = ("batch", "channel_out", "channel_in", "height", "width", "kernel_h", "kernel_w")
@@ -90,7 +96,7 @@ class Conv:
         return op.inputs
 
 
-class Pooling:
+class Pooling(OpFamily):
     """Attribute `pool`: max | avg | global. Global pooling contracts height and width (its input's sizes).
 
     Max pooling keeps its input and the index of each maximum; averages keep nothing.

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices, memory
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 FP32 = 4.0
 
 
-class CrossEntropy:
+class CrossEntropy(OpFamily):
     """Keeps fp32 probabilities. Frameworks cast the logits first, so one more fp32 copy is alive meanwhile."""
 
     name = "cross_entropy"
+    is_loss = True
+    is_outer = True
+    # where the vocabulary is split: the largest logit, the sum of exponentials and the target's logit (Shoeybi et al.
+    # 2019, section 3)
+    settled_values = 3
 
     def flops(self, op: Op) -> float:
         return 0.0  # model FLOPs count contractions only

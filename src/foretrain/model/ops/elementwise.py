@@ -21,6 +21,7 @@ from foretrain.model.ops.base import (
     output_bytes,
     tensor_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 
@@ -87,8 +88,9 @@ ROTARY: dict[str, Row] = {
 }
 
 
-class Elementwise:
+class Elementwise(OpFamily):
     name = "elementwise"
+    hands_on_kept = True
 
     def flops(self, op: Op) -> float:
         return 0.0  # model FLOPs count contractions only
@@ -148,7 +150,7 @@ def _bits(op: Op) -> float:
 
 def _is_fused(op: Op, choices: KernelChoices) -> bool:
     """One pass; between products of experts that run one by one frameworks have no fused activation."""
-    return choices.fuses_elementwise and (choices.groups_experts or op.name != "experts_act")
+    return choices.fuses_elementwise and (choices.groups_experts or "expert" not in op.size)
 
 
 def _is_in_the_product(op: Op, choices: KernelChoices) -> bool:

@@ -16,6 +16,7 @@ from foretrain.model.ops.base import (
     output_bytes,
     tensor_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.ops.skew import often, seen
 from foretrain.model.precision import Precision
 
@@ -27,10 +28,16 @@ def _lookup(op: Op, phase: str, moved: float, lookups: int, width: int) -> Kerne
     return Kernel("embedding", phase, 0.0, moved, "fp32", (rows, width, lookups))
 
 
-class Embedding:
+class Embedding(OpFamily):
     """ids `(batch, seq)`, weight `(vocab, hidden)` → `(batch, seq, hidden)`; the vocabulary is contracted."""
 
     name = "embedding"
+    is_outer = True
+    # as the input of what runs again (Megatron Core, multi_token_prediction.py)
+    is_looked_up = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return dims == ("batch",)
 
     def flops(self, op: Op) -> float:
         return 0.0  # a look-up multiplies nothing
@@ -65,6 +72,23 @@ class EmbeddingBag(Embedding):
     """
 
     name = "embedding_bag"
+    makes = "recommender"
+    is_outer = False
+    is_looked_up = False
+
+    def touched(self, op: Op) -> float | None:
+        """A sparse update reaches the rows that were looked up and no others."""
+        return rows_met(op)[0] * op.size["hidden"] if op.attr.get("sparse") else None
+
+    def replicated(self, op: Op, samples: int, least: float) -> tuple[float, float] | None:
+        """Single rows can be kept on all ranks: HugeCTR's hybrid embedding takes one look-up per table."""
+        if any(bag != 1 for _, bag in listed(op)):
+            return None
+        rows, share = popular(op, samples, least)
+        return rows * op.size["hidden"], share
+
+    def pooled(self, op: Op) -> tuple[int, ...]:
+        return tuple(bag for _, bag in listed(op))
 
     def _counts(self, op: Op) -> tuple[int, int]:
         lookups, width = super()._counts(op)
@@ -145,11 +169,6 @@ def rows_met(op: Op) -> tuple[float, float]:
     return met * share, again * share
 
 
-def is_hybrid(op: Op) -> bool:
-    """Whether single rows can be kept on all ranks: HugeCTR's hybrid embedding takes one look-up per table."""
-    return op.kind == "embedding_bag" and all(bag == 1 for _, bag in listed(op))
-
-
 def popular(op: Op, samples: int, least: float) -> tuple[float, float]:
     """Rows of all tables drawn at least so often by the samples of a step, and the share of look-ups they answer."""
     skew = float(op.attr.get("skew", 0.0))
@@ -157,10 +176,14 @@ def popular(op: Op, samples: int, least: float) -> tuple[float, float]:
     return sum(rows for rows, _ in found), sum(share for _, share in found) / len(found)
 
 
-class Position:
+class Position(OpFamily):
     """Learned positions added to `x`: weight `(position, hidden)`, and a class token where there is one."""
 
     name = "position"
+    shares_bytes = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return dims in (("batch",), ("hidden",))
 
     def flops(self, op: Op) -> float:
         return 0.0
@@ -182,7 +205,7 @@ def _rows(op: Op) -> int:
     return op.elements(op.outputs[0]) // op.size["batch"]
 
 
-class Interaction:
+class Interaction(OpFamily):
     """DLRM's dot interaction: all pairwise products of the dense vector and the pooled embeddings.
 
     dense `(batch, hidden)` and embeddings `(batch, table…, hidden)` → `(batch, feature)` (Naumov et al. 2019,
@@ -190,6 +213,10 @@ class Interaction:
     """
 
     name = "interaction"
+    shares_bytes = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return dims in (("batch",), ("hidden",))
 
     def _vectors(self, op: Op) -> int:
         return sum(op.extent(d for d in t.dims if d not in ("batch", "hidden")) for t in op.inputs)

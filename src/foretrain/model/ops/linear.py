@@ -17,6 +17,7 @@ from foretrain.model.ops.base import (
     KernelChoices,
     memory,
 )
+from foretrain.model.ops.family import OpFamily, meets
 from foretrain.model.precision import Precision
 
 
@@ -57,49 +58,53 @@ def product_precision(op: Op, precision: Precision) -> Precision:
     return precision.wide if is_wide(op) else precision
 
 
-def stored_bytes(op: Op, precision: Precision) -> float:
-    """Bytes of a frozen weight. Formats that save memory are for products that go lower than 16 bit; tables, norms and
-    the head stay as they are (bitsandbytes, torchtune's QLoRA recipes and Transformer Engine quantise linear layers)."""
-    is_product = op.kind in ("linear", "grouped_gemm") and not is_wide(op)
-    return precision.frozen_weight_bytes if is_product else precision.weight_bytes
+class Product(OpFamily):
+    """Products against weights, which low-precision recipes run in formats of fewer bits."""
 
+    backward_products = 2.0
 
-def is_quantised(op: Op, precision: Precision) -> bool:
-    """Whether an op is a product against weights that runs in a narrower format than activations have."""
-    is_product = op.kind in ("linear", "grouped_gemm") and bool(op.weights)
-    return is_product and product_precision(op, precision).quantises
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        hits = [meets(out, dims) for out in op.outputs]
+        return all(hits) or (not any(hits) and meets(op.inputs[0], dims))
 
+    def stored_bytes(self, op: Op, precision: Precision) -> float:
+        """Formats that save memory are for products that go lower than 16 bit; tables, norms and the head stay as they
+        are (bitsandbytes, torchtune's QLoRA recipes and Transformer Engine quantise linear layers)."""
+        return precision.weight_bytes if is_wide(op) else precision.frozen_weight_bytes
 
-def casts(op: Op, precision: Precision, gathered: float = 1.0) -> tuple[Kernel, ...]:
-    """Kernels that bring a product's input, and in backward the gradient of its output, into the GEMM's format.
+    def is_quantised(self, op: Op, precision: Precision) -> bool:
+        return bool(op.weights) and product_precision(op, precision).quantises
 
-    Each is read once and written twice, as it is and transposed: one copy for the product along rows, one for the
-    weight gradient (NVIDIA Transformer Engine user guide, FP8 and MXFP8: "cast and transpose"). An input that is
-    gathered from `gathered` ranks is cast before and transposed after. Weights that are frozen have no gradient, so that
-    nothing is transposed, and what comes back is cast for the input's gradient.
-    """
-    if not is_quantised(op, precision):
-        return ()
-    wide = precision.activation_bytes * precision.cast_reads
-    narrow = precision.gemm_input_bytes
-    source = op.elements(op.inputs[0])
-    result = sum(op.elements(out) for out in op.outputs)
-    if op.is_frozen:
+    def casts(self, op: Op, precision: Precision, gathered: float = 1.0) -> tuple[Kernel, ...]:
+        """Each is read once and written twice, as it is and transposed: one copy for the product along rows, one for
+        the weight gradient (NVIDIA Transformer Engine user guide, FP8 and MXFP8: "cast and transpose"). An input that
+        is gathered from `gathered` ranks is cast before and transposed after. Weights that are frozen have no gradient,
+        so that nothing is transposed, and what comes back is cast for the input's gradient.
+        """
+        if not self.is_quantised(op, precision):
+            return ()
+        wide = precision.activation_bytes * precision.cast_reads
+        narrow = precision.gemm_input_bytes
+        source = op.elements(op.inputs[0])
+        result = sum(op.elements(out) for out in op.outputs)
+        if op.is_frozen:
+            return (
+                memory(FORWARD, source * (wide + narrow) / gathered, source),
+                memory(INPUT_GRADIENT, result * (wide + narrow), result),
+            )
+        forward = (wide + narrow) / gathered + (2.0 * narrow if gathered > 1 else narrow)
         return (
-            memory(FORWARD, source * (wide + narrow) / gathered, source),
-            memory(INPUT_GRADIENT, result * (wide + narrow), result),
+            memory(FORWARD, source * forward, source),
+            memory(WEIGHT_GRADIENT, result * (wide + 2.0 * narrow), result),
         )
-    forward = (wide + narrow) / gathered + (2.0 * narrow if gathered > 1 else narrow)
-    return (
-        memory(FORWARD, source * forward, source),
-        memory(WEIGHT_GRADIENT, result * (wide + 2.0 * narrow), result),
-    )
 
 
-class Linear:
+class Linear(Product):
     """`x[rows…, in…] → y[rows…, out…]`; several outputs (q, k, v) are columns of one GEMM."""
 
     name = "linear"
+    is_projection = True
+    is_called_apart = True  # a bias gradient is a call of its own
 
     def _mnk(self, op: Op) -> tuple[int, int, int]:
         source = op.inputs[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 
@@ -20,10 +21,15 @@ def activation_gemm(phase: str, batch: int, m: int, n: int, k: int, precision: P
     )
 
 
-class Matmul:
+class Matmul(OpFamily):
     """`a[batch…, m…, k…] · b[batch…, k…, n…] → c[batch…, m…, n…]`."""
 
     name = "matmul"
+    backward_products = 2.0
+    is_called_apart = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return True
 
     def _bmnk(self, op: Op) -> tuple[int, int, int, int]:
         left, right = (set(t.dims) for t in op.inputs[:2])

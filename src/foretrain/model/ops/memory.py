@@ -13,11 +13,13 @@ from foretrain.model.ops.base import (
     memory,
     tensor_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 
-class Memory:
+class Memory(OpFamily):
     name = "memory"
+    shares_bytes = True
 
     def flops(self, op: Op) -> float:
         return 0.0

@@ -16,11 +16,12 @@ from foretrain.model.ops.base import (
     memory,
     tensor_bytes,
 )
-from foretrain.model.ops.linear import gemm, kept_input
+from foretrain.model.ops.family import OpFamily, meets
+from foretrain.model.ops.linear import Product, gemm, kept_input
 from foretrain.model.precision import Precision
 
 
-class Dispatch:
+class Dispatch(OpFamily):
     """x `(batch, seq, hidden)` → `(routed, batch, slot, hidden)`: each row read once per copy and written.
 
     Where they arrive copies are sorted by expert, which reads and writes them once more, and combining undoes both
@@ -32,6 +33,9 @@ class Dispatch:
 
     def flops(self, op: Op) -> float:
         return 0.0
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return meets(self._copies(op), dims)
 
     def _copies(self, op: Op) -> Tensor:
         return op.outputs[0]
@@ -66,10 +70,11 @@ class Combine(Dispatch):
         return () if choices.fuses_elementwise else op.inputs[:1]
 
 
-class GroupedGemm:
+class GroupedGemm(Product):
     """Expert products: `(expert, batch, slot, in)` · `(expert, in, out)` → `(expert, batch, slot, out)`."""
 
     name = "grouped_gemm"
+    is_dispatched = True
 
     def _bmnk(self, op: Op) -> tuple[int, int, int, int]:
         source, out = op.inputs[0], op.outputs[0]

@@ -13,6 +13,7 @@ from foretrain.model.ops.base import (
     memory,
     tensor_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 _FLOPS = {"layernorm": 8.0, "rmsnorm": 5.0, "batchnorm": 8.0}
@@ -29,7 +30,7 @@ _PIECES_BACKWARD = (
 _FP32 = 4.0
 
 
-class Norm:
+class Norm(OpFamily):
     """One fused kernel each way; attribute `norm`: layernorm | rmsnorm. Keeps its input.
 
     Eager PyTorch has a kernel for layer norm; RMS norm may be made of single ops.

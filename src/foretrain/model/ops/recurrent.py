@@ -15,17 +15,23 @@ from foretrain.model.ops.base import (
     KernelChoices,
     memory,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.ops.linear import gemm
 from foretrain.model.precision import Precision
 
 _CELL_FLOPS = 20.0  # four gate functions, two products, a sum and a tanh per cell
 
 
-class Recurrent:
+class Recurrent(OpFamily):
     """The steps of the state product are described as one GEMM batched over `seq`: every step reads the
     weights again, and a cost model that knows the steps are sequential may say so from the shape."""
 
     name = "recurrent"
+    backward_products = 2.0
+    shares_bytes = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return dims not in (("hidden",), ("cell_in",))
 
     def _dims(self, op: Op) -> tuple[int, int, int, int, int]:
         size = op.size

@@ -12,10 +12,11 @@ from foretrain.model.ops.base import (
     memory,
     tensor_bytes,
 )
+from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 
 
-class Softmax:
+class Softmax(OpFamily):
     name = "softmax"
 
     def flops(self, op: Op) -> float:

@@ -20,9 +20,8 @@ def test_schedules_hold_at_any_size(
     name: str, stages: int, micro_batches: int, chunks: int
 ) -> None:
     subject = SCHEDULES[name]
-    if subject.needs_chunks:
-        micro_batches = -(-micro_batches // stages) * stages
-    else:
-        chunks = 1
+    chunks = min(max(chunks, subject.chunks.start), subject.chunks.stop - 1)
+    while not subject.fits(stages, micro_batches):
+        micro_batches += 1
     check_orders(subject, stages, micro_batches, chunks)
     check_bubble(subject, stages, micro_batches, chunks)

@@ -26,6 +26,7 @@ from foretrain.compile.execution import (
 from foretrain.compile.passes.pipeline import StageProgram
 from foretrain.compile.segment import Segment
 from foretrain.errors import InputError
+from foretrain.plan.schedules import Pieces
 from foretrain.planning.choices import lone
 from foretrain.planning.estimator import Estimator
 from foretrain.planning.footprint import static, workspace
@@ -71,7 +72,8 @@ def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
     try:
         scenario = ask(FAMILIES[family], **words)
         task, plan = Task.of(scenario), scenario.plan
-        compiled = Compiled(*stage_programs(task.workload, plan, task.runtime))
+        programs = stage_programs(task.workload, plan, task.runtime)
+        compiled = Compiled(*programs, plan.schedule.pieces)
     except InputError:
         reject()
     said = replace(task.words(plan.text), micro=plan.schedule.micro_batch)
@@ -86,11 +88,12 @@ def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
 class Compiled:
     programs: tuple[StageProgram, ...]
     items: tuple[Item, ...]
+    pieces: Pieces
 
     def segments(self, phase: int, is_edge: bool = False) -> list[Segment]:
-        """Of every part: chunk after chunk, stage after stage."""
-        chunks = max(chunk for _, chunk, _ in self.programs[0].segments) + 1
-        return [p.segments[phase, c, is_edge] for c in range(chunks) for p in self.programs]
+        """Of every piece of the model, from the first to the last."""
+        where = zip(self.pieces.stage_of.tolist(), self.pieces.chunk_of.tolist(), strict=True)
+        return [self.programs[stage].segments[phase, chunk, is_edge] for stage, chunk in where]
 
     def moved(self, segment: Segment, stream: str) -> list[float]:
         """Bytes of collectives beside a chain; the first of several that add up a bucket stands for it."""
@@ -126,7 +129,7 @@ def activations_and_what_is_sent(f: PlanBatch, compiled: Compiled) -> None:
     if (BACKWARD_WEIGHT, 0, False) not in compiled.programs[0].segments:
         same(workspace(f, layers.backward_workspace)[0], [s.workspace for s in back])
     sent = [compiled.items[s.send].work.bytes for s in ahead if s.send is not None]
-    same(sends(f).size[0], sent)
+    same(sends(f).size[0, compiled.pieces.hops != 0], sent)
 
 
 def updates(f: PlanBatch, compiled: Compiled) -> None:

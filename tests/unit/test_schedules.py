@@ -7,8 +7,10 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+from foretrain.arrays import Floats
 from foretrain.errors import PlanError
 from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES, PipelineSchedule, Steps, schedule
+from foretrain.plan.schedules.closed_form import Pipelines
 from foretrain.testing import schedules as kit
 
 
@@ -24,6 +26,25 @@ def words(steps: Steps) -> str:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_conforms(name: str) -> None:
     assert kit.check_schedule(name) >= 15
+
+
+PUBLISHED = {
+    "gpipe": lambda p, v: 3.0 * (p - 1),
+    "1f1b": lambda p, v: 3.0 * (p - 1),
+    "interleaved": lambda p, v: 3.0 * (p - 1) / v,
+    "zb-h1": lambda p, v: p - 1,  # (p - 1)(f + b - w) with all three 1
+}
+"""Idle seconds of p stages with v chunks each, forward 1, backward 2, where micro-batches are enough to fill them."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
+def test_idle_time_is_as_published(name: str, stages: int) -> None:
+    subject = SCHEDULES[name]
+    chunks = subject.chunks.start
+    for micro_batches in (2 * stages, 3 * stages, 7 * stages):
+        idle = kit.idle(subject, stages, micro_batches, chunks)
+        assert idle == pytest.approx(PUBLISHED[name](stages, chunks))
 
 
 def test_gpipe_runs_all_forward_steps_first() -> None:
@@ -68,7 +89,7 @@ def test_bad_numbers_and_names_are_plan_errors() -> None:
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_large_pipelines_are_quick_and_cannot_be_written_to(name: str) -> None:
-    chunks = 2 if SCHEDULES[name].needs_chunks else 1
+    chunks = SCHEDULES[name].chunks.start
     start = perf_counter()
     orders = [SCHEDULES[name].order(stage, 16, 192, chunks) for stage in range(16)]
     assert perf_counter() - start < 0.1  # about 3 ms on an idle core
@@ -76,12 +97,10 @@ def test_large_pipelines_are_quick_and_cannot_be_written_to(name: str) -> None:
         orders[0][0, 0] = 1
 
 
-class _Broken:
+class _Broken(PipelineSchedule):
     """1F1B with two steps of stage 0 exchanged."""
 
     name = "broken"
-    splits_backward = False
-    needs_chunks = False
 
     def __init__(self, first: int, second: int) -> None:
         self.swap = (first, second)
@@ -97,6 +116,9 @@ class _Broken:
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return SCHEDULES["1f1b"].in_flight(stage, stages, micro_batches, chunks)
+
+    def seconds(self, p: Pipelines) -> Floats:
+        return SCHEDULES["1f1b"].seconds(p)
 
 
 def test_the_kit_notices_a_broken_schedule() -> None:
@@ -118,4 +140,4 @@ def test_the_kit_notices_a_deadlock() -> None:
     )
     second = first[[2, 3, 0, 1]]
     with pytest.raises(AssertionError, match="deadlock"):
-        kit.makespan([first, second], kit.UNIFORM)
+        kit.makespan(SCHEDULES["1f1b"], [first, second], kit.UNIFORM)

@@ -20,6 +20,8 @@ def run_in_order(
     orders = [
         SCHEDULES[kind].order(s, stages, count, parts // stages).tolist() for s in range(stages)
     ]
+    pieces = SCHEDULES[kind].pieces(stages, parts // stages)
+    stage_of = pieces.stage_of.tolist()
     done: dict[tuple[int, int, int], float] = {}
     clock, at = [0.0] * stages, [0] * stages
     while any(at[s] < len(orders[s]) for s in range(stages)):
@@ -27,13 +29,13 @@ def run_in_order(
         for s, order in enumerate(orders):
             while at[s] < len(order):
                 phase, chunk, micro = order[at[s]]
-                part = chunk * stages + s
+                part = int(pieces.of[chunk, s])
                 needed = _needed(phase, part, micro, parts)
                 if needed is not None and needed not in done:
                     break
                 arrival = 0.0
                 if needed is not None:
-                    arrival = done[needed] + (send if needed[1] != part and stages > 1 else 0.0)
+                    arrival = done[needed] + (send if stage_of[needed[1]] != s else 0.0)
                 clock[s] = max(clock[s], arrival) + float(durations[phase][part])
                 done[phase, part, micro] = clock[s]
                 at[s] += 1

@@ -185,5 +185,5 @@ def test_a_switch_beside_the_keys_of_a_case_still_counts() -> None:
 def test_labels_and_idle_schedules_are_told() -> None:
     found = asked({"release": "25.02"}, plan="tp2 pp2 vpp2 1f1b")
     assert "release = '25.02' has no effect: it only says where a run comes from." in found.warnings
-    assert "1f1b in the plan has no effect: vpp is 2, so it is interleaved." in found.warnings
+    assert "1f1b in the plan has no effect: vpp is 2, so interleaved is used." in found.warnings
     assert not scenario_from_case(case({"release": "25.02"})).warnings

@@ -28,17 +28,10 @@ from foretrain.errors import CaseError, did_you_mean
 from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
+from foretrain.plan.schedules import called, meant, nearest
 from foretrain.resolving import Request
 from foretrain.resolving.stack import is_switch, labels, preset_of
 
-# letters and digits alone
-_SCHEDULES = {
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved": "interleaved",
-    "interleaved1f1b": "interleaved",
-    "zbh1": "zb-h1",
-}
 _KEYS = (
     "id", "source", "group", "model", "seq_len", "cluster", "devices", "plan", "batch", "precision",
     "optimizer", "runtime", "runtime_options", "measured", "quality", "caveats", "assumed",
@@ -48,14 +41,6 @@ _PLAN_KEYS = (
     "optimizer_offload",
 )  # fmt: skip
 _BATCH_KEYS = ("global", "micro", "per_device")
-_STAND_INS = {
-    "zbv": "zb-h1",
-    "zbvzerobubble": "zb-h1",
-    "zerobubble": "zb-h1",
-    "dualpipe": "zb-h1",
-    "dualpipev": "zb-h1",
-}
-"""Of zero-bubble schedules the one that is here stands for all, with a word about it."""
 
 
 def request_from_case(case: Mapping[str, Any]) -> Request:
@@ -206,11 +191,12 @@ class _Translation:
         stated = stated or named
         if not stated:
             return None
-        word = _letters(stated)
-        schedule = _SCHEDULES.get(word)
-        if schedule is not None and not (schedule == "zb-h1" and chunks > 1):
-            return schedule
-        near = "interleaved" if chunks > 1 else _STAND_INS.get(word, "1f1b")
+        schedule = called(str(stated))
+        if schedule is not None:
+            kind, chunks_run = meant(schedule, self._degree("pp") or 1, chunks)
+            if chunks_run in kind.chunks:
+                return schedule
+        near = nearest(str(stated), chunks)
         self._unknown(f"{path}: {stated!r} is unknown; falling back to {near}.")
         return near
 

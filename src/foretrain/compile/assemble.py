@@ -27,7 +27,7 @@ from foretrain.compile.patterns import Patterns
 from foretrain.compile.segment import Interner, Segment
 from foretrain.compile.table import TaskTable
 from foretrain.compile.template import SegmentLowering, Template, TemplateShapes
-from foretrain.plan.schedules.base import Steps
+from foretrain.plan.schedules import Pieces, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,15 @@ class Habits:
     has_host: bool
     host_blocks: bool
     overlaps_sends: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pipeline:
+    """What each stage runs, in which order, and where the pieces of the model lie."""
+
+    programs: tuple[StageProgram, ...]
+    orders: tuple[Steps, ...]
+    pieces: Pieces
 
 
 @dataclass(slots=True)
@@ -69,8 +78,7 @@ class _StageLayout:
 
 
 def assemble(
-    programs: tuple[StageProgram, ...],
-    orders: tuple[Steps, ...],
+    pipeline: Pipeline,
     fold: Fold,
     interner: Interner,
     barriers: tuple[Item, ...],
@@ -81,21 +89,22 @@ def assemble(
 
     `barriers` join stages before the update; `loads` bring in the next step's samples while this one runs.
     """
-    return _Assembly(programs, orders, fold, interner, barriers, loads, habits).graph()
+    return _Assembly(pipeline, fold, interner, barriers, loads, habits).graph()
 
 
 class _Assembly:
     def __init__(
         self,
-        programs: tuple[StageProgram, ...],
-        orders: tuple[Steps, ...],
+        pipeline: Pipeline,
         fold: Fold,
         interner: Interner,
         barriers: tuple[Item, ...],
         loads: tuple[Item, ...],
         habits: Habits,
     ) -> None:
+        programs, orders = pipeline.programs, pipeline.orders
         self.fold, self.interner, self.habits, self.programs = fold, interner, habits, programs
+        self.pieces = pipeline.pieces
         self.barriers, self.loads = barriers, loads
         self.shapes = TemplateShapes()
         self.stream_numbers: dict[tuple[int, str], int] = {}
@@ -179,19 +188,22 @@ class _Assembly:
             self._join((base[:, None] + edges[:, 0]).ravel(), (base[:, None] + edges[:, 1]).ravel())
 
     def _transfers(self, stage: int, layout: _StageLayout) -> None:
-        """What a step receives comes from the neighbour's send of the same micro-batch."""
-        stages = len(self.layouts)
+        """What a step receives comes from the send of the same micro-batch on the stage of the piece before it; where
+        that is its own, steps follow one another anyway."""
+        pieces = self.pieces
+        stages, chunks, hops = (c.tolist() for c in (pieces.stage_of, pieces.chunk_of, pieces.hops))
         for (phase, chunk), steps in layout.step_of.items():
-            if phase not in (FORWARD, BACKWARD) or stages == 1:
+            if phase not in (FORWARD, BACKWARD):
                 continue
-            direction = 1 if phase == FORWARD else -1
-            other_stage, other_chunk = (stage - direction) % stages, chunk
-            if other_stage - stage != -direction:  # round the ends to the neighbouring chunk
-                other_chunk = chunk - direction
-            other = self.layouts[other_stage]
-            if (phase, other_chunk) not in other.step_of:
+            way = 1 if phase == FORWARD else -1
+            piece = int(pieces.of[chunk, stage])
+            before = piece - way
+            if not 0 <= before < pieces.count:
                 continue
-            self._receive(layout, steps, other, other.step_of[phase, other_chunk], direction)
+            hop = way * hops[min(piece, before)]
+            other = self.layouts[stages[before]]
+            if hop and (phase, chunks[before]) in other.step_of:
+                self._receive(layout, steps, other, other.step_of[phase, chunks[before]], hop)
 
     def _receive(
         self, layout: _StageLayout, steps: Ints, other: _StageLayout, sent: Ints, direction: int

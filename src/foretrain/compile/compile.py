@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from foretrain.compile.assemble import Habits, assemble
+from foretrain.compile.assemble import Habits, Pipeline, assemble
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import TensorLayout
@@ -119,7 +119,8 @@ class _Compilation:
             host_blocks=self.runtime.host_blocks_on_pipeline,
             overlaps_sends=self.runtime.overlaps_pipeline,
         )
-        graph = assemble(programs, orders, classes, self.interner, barriers, self._loads(), habits)
+        pipeline = Pipeline(programs, orders, schedule.pieces)
+        graph = assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
         if os.environ.get("FORETRAIN_VERIFY") == "1":
             from foretrain.compile.verify import (
                 verify_compiled,
@@ -146,6 +147,7 @@ class _Compilation:
     def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
         schedule = self.plan.schedule
         parts = self._parts(place(self.blocks.model, schedule, self.runtime.places_by_products))
+        pieces = schedule.pieces.of
         setting = StageSetting(
             self.workload,
             self.plan,
@@ -158,7 +160,7 @@ class _Compilation:
         known: dict[tuple[object, ...], StageProgram] = {}
         programs = []
         for stage in range(schedule.stages):
-            mine = tuple(parts[stage :: schedule.stages])
+            mine = tuple(parts[piece] for piece in pieces[:, stage])
             key = tuple(part.signature for part in mine)  # most stages in the middle are alike
             if key not in known:
                 known[key] = stage_program(stage, mine, setting)
@@ -170,6 +172,7 @@ class _Compilation:
         parts: list[Part] = []
         layouts: tuple[TensorLayout, ...] | None = None
         received = 0.0
+        hops = [0, *self.plan.schedule.pieces.hops.tolist(), 0]
         for index, instances in enumerate(placed):
             found: list[_Placed] = []
             for block, repetition in instances:
@@ -178,8 +181,8 @@ class _Compilation:
             part = Part(
                 passes=tuple(p.block_pass for p in found),
                 offloads=tuple(p.offloads for p in found),
-                is_first=index == 0,
-                is_last=index == len(placed) - 1,
+                ahead=hops[index + 1],
+                behind=-hops[index],
                 received_bytes=received,
             )
             received = part.passes[-1].boundary_bytes

@@ -9,7 +9,7 @@ from typing import Any
 from foretrain.errors import PlanError, did_you_mean, hint
 from foretrain.limits import AXES, DEVICES, LAYERS, MICRO_BATCH, QUANTITY, Limit, shown
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.strategy import (
     EXCHANGES,
     OFFLOADS,
@@ -138,7 +138,7 @@ class _Reader:
     def schedule(self, where: str, value: object) -> Schedule:
         data = self.mapping(where, value)
         self.keys(where, data, _SCHEDULE_KEYS)
-        kind = str(data.get("kind", "1f1b"))
+        kind = str(data.get("kind", DEFAULT))
         if kind not in SCHEDULES:
             hint = did_you_mean(kind, SCHEDULES)
             self.fault(f"{where}.kind", f"unknown schedule {kind!r}.{hint}")
@@ -161,6 +161,8 @@ class _Reader:
             else self.whole(f"{where}.layers[{i}]", n, LAYERS)
             for i, n in enumerate(layers or ())
         )
+        if "chunks" not in numbers and kind in SCHEDULES:
+            numbers["chunks"] = meant(kind, numbers.get("stages", 1), 1)[1]
         return Schedule(kind=kind, layers=counts or None, **numbers)
 
     def node(self, where: str, value: object, mesh: Mesh, select: str = "*") -> StrategyNode:

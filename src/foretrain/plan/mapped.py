@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
     return value.lower()
 
 
-def _one_of(known: tuple[str, ...]) -> Callable[[Any], str]:
+def _one_of(known: Collection[str]) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in known:
             near = did_you_mean(value, known)
@@ -100,7 +100,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "micro": _count(MICRO_BATCH),
     "zero": _zero,
     "sp": _switch,
-    "schedule": _one_of(tuple(SCHEDULES)),
+    "schedule": _one_of(SCHEDULES),
     "recompute": _text,
     "offload": _names(",", OFFLOADS),
     "exchange": _one_of(EXCHANGES),

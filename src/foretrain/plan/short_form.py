@@ -15,7 +15,7 @@ from foretrain.limits import DEVICES, shown
 from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
-from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.strategy import Schedule, StrategyNode
 from foretrain.runtime import Runtime
 from foretrain.units import counted, parse_bytes
@@ -89,7 +89,7 @@ class Words:
         words = [f"{name}{getattr(self, name)}" for name in ("tp", "pp", "dp", "cp", "ep")]
         default = {"tp1", "pp1", "dp1", "cp1", "ep1"}
         words = [word for word in words if word not in default]
-        if self.vpp > 1:
+        if self.vpp > 1 and self.vpp != meant(self.schedule, self.pp, 1)[1]:
             words.append(f"vpp{self.vpp}")
         if self.etp is not None:
             words.append(f"etp{self.etp}")
@@ -99,7 +99,7 @@ class Words:
             words.append(f"shard={self.shard}")
         if self.sp or defaults.sp_of(self):
             words.append("sp" if self.sp else "no-sp")
-        schedule = self.schedule or ("1f1b" if defaults.schedule_of(self) else None)
+        schedule = self.schedule or (DEFAULT if defaults.schedule_of(self) else None)
         if schedule and self.pp > 1:
             words.append(schedule)
         recompute = self.recompute or "none"
@@ -141,7 +141,8 @@ def filled(
         "schedule": defaults.schedule_of(words),
         "tables": defaults.tables_of(words),
     }
-    return replace(words, **{name: value for name, value in opened.items() if name not in said})  # type: ignore[arg-type]
+    words = replace(words, **{name: value for name, value in opened.items() if name not in said})  # type: ignore[arg-type]
+    return replace(words, vpp=meant(words.schedule, words.pp, words.vpp)[1])
 
 
 def said(text: str) -> dict[str, object]:
@@ -278,22 +279,18 @@ def _mesh(words: Words, runtime: Runtime) -> Mesh:
 
 
 def schedule_of(words: Words) -> Schedule:
-    kind = words.schedule or ("interleaved" if words.vpp > 1 else "1f1b")
-    if words.vpp > 1 and kind == "1f1b":
-        kind = "interleaved"
+    kind, chunks = meant(words.schedule, words.pp, words.vpp)
     if words.vpp > 1 and words.pp == 1:
         raise PlanError(f"vpp{words.vpp} needs a pipeline: pp is 1. Set pp, or drop vpp.")
-    if kind == "interleaved" and words.vpp == 1:
-        kind = "1f1b"
-    if words.layers is not None and len(words.layers) != words.pp * words.vpp:
+    if words.layers is not None and len(words.layers) != words.pp * chunks:
         raise PlanError(
-            f"layers= lists {len(words.layers)} parts but pp {words.pp} x vpp {words.vpp}"
-            f" = {words.pp * words.vpp}."
+            f"layers= lists {len(words.layers)} parts but pp {words.pp} x vpp {chunks}"
+            f" = {words.pp * chunks}."
         )
     return Schedule(
-        kind=kind,
+        kind=kind.name,
         micro_batch=words.micro or 1,
         stages=words.pp,
-        chunks=words.vpp,
+        chunks=chunks,
         layers=words.layers,
     )

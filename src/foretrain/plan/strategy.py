@@ -19,6 +19,7 @@ from functools import lru_cache
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH, shown
 from foretrain.model.graph import Op
+from foretrain.plan.schedules import DEFAULT, SCHEDULES, Pieces
 
 STATE_ROLES = ("optimizer", "gradient", "weight")
 OFFLOADS = ("optimizer", "activations")
@@ -38,9 +39,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How micro-batches flow through stages. `layers`: repetitions per (stage, chunk), uneven if wanted."""
+    """How micro-batches flow through stages. `layers`: repetitions of each piece of the model, uneven
+    if wanted."""
 
-    kind: str = "1f1b"
+    kind: str = DEFAULT
     micro_batch: int = 1
     stages: int = 1
     chunks: int = 1
@@ -55,6 +57,11 @@ class Schedule:
         ]
         if faults:
             raise PlanError("invalid schedule:", faults=faults)
+
+    @property
+    def pieces(self) -> Pieces:
+        """Which pieces of the model the chunks of each stage are."""
+        return SCHEDULES[self.kind].pieces(self.stages, self.chunks)
 
 
 @dataclass(frozen=True, slots=True)

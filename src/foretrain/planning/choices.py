@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from foretrain.arrays import Ints32
 from foretrain.plan.defaults import PLAIN, PlanDefaults
+from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning.layers import State
 
@@ -20,7 +21,7 @@ class Palette:
     """What the columns of numbers stand for where a choice is not a number."""
 
     recompute: tuple[str, ...] = ("none",)
-    schedule: tuple[str, ...] = ("1f1b",)
+    schedule: tuple[str, ...] = (DEFAULT,)
     order: tuple[tuple[str, ...] | None, ...] = (None,)  # innermost first; None: the runtime's
     offload: tuple[tuple[str, ...], ...] = ((),)
     buckets: tuple[float | None, ...] = (None,)

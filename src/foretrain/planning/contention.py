@@ -26,6 +26,8 @@ class TimedPlans:
     sends: Sends
     puts_off: Bools  # [plans] whether weight gradients are steps of their own
     follows: Bools  # [plans] whether backward steps follow one another
+    filling: Floats  # [plans] micro-batches that a stage runs before its first backward step …
+    lone_passes: Floats  # … and passes of either direction without one in the other
     moved: Floats  # [plans, parts] seconds to reduce a micro-batch's gradients, where ZeRO splits them …
     flowing: tuple[Floats, ...]  # … and those in which links are busy, each way
     slow: Floats  # [ways] factors on kernels …
@@ -41,6 +43,8 @@ class TimedPlans:
             sends=self.sends.take(f, rows),
             puts_off=self.puts_off[rows],
             follows=self.follows[rows],
+            filling=self.filling[rows],
+            lone_passes=self.lone_passes[rows],
             moved=self.moved[rows],
             flowing=tuple(flow[rows] for flow in self.flowing),
         )
@@ -51,9 +55,7 @@ class TimedPlans:
 
     def crowded(self) -> Floats:
         """[plans] the share of forward steps that come after the first backward step."""
-        f = self.f
-        before = float(f.stages) if f.chunks > 1 else (f.stages + 1) / 2.0
-        return np.asarray(np.maximum(1.0 - before / f.counts, 0.0))
+        return np.asarray(np.maximum(1.0 - self.filling / self.f.counts, 0.0))
 
     def at_end(self) -> Floats:
         """[plans] the share of a part's gradients that are there no sooner than its backward work ends."""
@@ -67,10 +69,16 @@ class TimedPlans:
 def timed(f: PlanBatch) -> TimedPlans:
     """All plans of a fleet."""
     c, runtime = f.choices, f.task.runtime
-    kinds = [f.schedule(number) for number in range(len(c.palette.schedule))]
-    puts_off, follows = (
-        np.array(flags)[c.schedule]
-        for flags in ([k.splits_backward for k in kinds], [k.separates_phases for k in kinds])
+    used, which = np.unique(c.schedule, return_inverse=True)
+    kinds = [f.schedule(number) for number in used.tolist()]
+    puts_off, follows, filling, lone_passes = (
+        np.array(answers)[which]
+        for answers in (
+            [k.splits_backward for k in kinds],
+            [k.separates_phases for k in kinds],
+            [k.filling(f.stages, f.chunks) for k in kinds],
+            [k.lone_passes(f.stages, f.chunks) for k in kinds],
+        )
     )
     if runtime.cycle_seconds:
         few, replicas = np.arange(len(c)), Replicas(f, _making(f, puts_off))
@@ -80,7 +88,18 @@ def timed(f: PlanBatch) -> TimedPlans:
     moved, *flowing = (column[few] for column in replicas.scatters())
     slow, slowed = _interference(f.task)
     return TimedPlans(
-        f, few, replicas, sends(f), puts_off, follows, moved, tuple(flowing), slow, slowed
+        f,
+        few,
+        replicas,
+        sends(f),
+        puts_off,
+        follows,
+        filling,
+        lone_passes,
+        moved,
+        tuple(flowing),
+        slow,
+        slowed,
     )
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
+from foretrain.compile.columns import first_of
+from foretrain.plan.schedules import SCHEDULES
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.footprint import peak_bytes
@@ -153,10 +155,22 @@ class Estimator:
 def _alike(choices: Choices, rows: Ints) -> Iterator[Ints]:
     """Rows of plans with one mesh and one way to share out layers."""
     names = ("tp", "pp", "vpp", "dp", "cp", "ep", "order", "shard")
-    inverse = row_keys(choices, names)[rows]
+    inverse = (row_keys(choices, names) * len(choices.palette.schedule) + _placed(choices))[rows]
     order = np.argsort(inverse, kind="stable")
     bounds = np.flatnonzero(np.diff(inverse[order])) + 1
     yield from (rows[part] for part in np.split(order, bounds) if len(part))
+
+
+def _placed(choices: Choices) -> Ints:
+    """One number per row, equal for plans on as many stages and chunks whose pieces of the model lie alike."""
+    kinds = [SCHEDULES[name] for name in choices.palette.schedule]
+    first, _ = first_of(row_keys(choices, ("pp", "vpp")))
+    sizes = list(zip(choices.pp[first].tolist(), choices.vpp[first].tolist(), strict=True))
+    tables = [
+        tuple(k.pieces(pp, vpp).of.tobytes() for pp, vpp in sizes if vpp in k.chunks) for k in kinds
+    ]
+    numbers = np.array([tables.index(table) for table in tables], dtype=np.int64)
+    return np.asarray(numbers[choices.schedule])
 
 
 def row_keys(choices: Choices, names: Sequence[str]) -> Ints:

@@ -9,6 +9,7 @@ from typing import Any
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
+from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.planning import constraints
 from foretrain.planning.choices import lone
@@ -263,7 +264,7 @@ def value_of(words: Words, choice: str) -> Any:
         case "recompute":
             return words.recompute or "none"
         case "schedule":
-            return (words.schedule or "1f1b") if words.pp > 1 else None
+            return (words.schedule or DEFAULT) if words.pp > 1 else None
         case "offload":
             return "+".join(words.offload) or "none"
         case "order":

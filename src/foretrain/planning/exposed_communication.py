@@ -19,7 +19,7 @@ def exposed_reductions(
     late = parts
     if host.any():
         lag = np.maximum(1.0, host / np.maximum(t.f.summed(parts[0] + parts[1]), 1e-12))
-        forward, backward, weight = (part * np.tile(lag, t.f.chunks) for part in parts)
+        forward, backward, weight = (part * lag[:, t.f.pieces.stage_of] for part in parts)
         late = (forward, backward, weight)
     making = np.where(t.puts_off[:, None], late[2], late[1])
     sooner = _sooner(t, late, send, seconds)
@@ -95,7 +95,7 @@ def _by_block(t: TimedPlans, kind: int, backward: Floats) -> list[tuple[Floats, 
     """[plans, stages] for every kind of block of a stage's first chunk: the share of gradients that are not yet made
     when the first of its repetitions is done, its own among them, and the work left then."""
     f = t.f
-    share = f.share[: f.stages]
+    share = f.by_chunk(f.share, 0)[0]
     bytes_ = f.elements("reduced", kind)[f.rows][:, None, :] * share[None]
     work = f.layers.backward[f.rows].max(axis=1)[:, None, :] * share[None]
     sums = [np.maximum(column.sum(axis=2), 1e-30) for column in (bytes_, work)]
@@ -146,9 +146,10 @@ def _first_backward(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
     """[plans, stages] when the first backward step of each is done."""
     f = t.f
     ways = parts[0].sum(axis=1, keepdims=True) + send.sum(axis=1, keepdims=True)
-    last = parts[1].reshape(len(send), f.chunks, f.stages)[:, -1].copy()
+    last = parts[1][:, len(f.share) - f.stages :].copy()
     last[:, 1:] += send[:, len(f.share) - f.stages :]
-    ways = ways + last.sum(axis=1, keepdims=True) - np.cumsum(last, axis=1)
+    last = last.sum(axis=1, keepdims=True) - np.cumsum(last, axis=1)
+    ways = ways + last[:, np.argsort(f.pieces.stage_of[-f.stages :])]
     pace = np.maximum(parts[0].max(axis=1), send.max(axis=1, initial=0.0))
     others = ((f.counts - 1.0) * pace)[:, None]  # all forward steps come first
     return np.asarray(ways + np.where(t.follows[:, None], others, 0.0))
@@ -162,7 +163,7 @@ def parameters(t: TimedPlans, forward: Floats, send: Floats) -> tuple[Floats, Fl
     if not f.task.runtime.overlaps_parameter_gather:
         return np.zeros(len(f.choices)), gathers
     first = f.first_chunk(forward)
-    blocks = np.maximum(f.share.sum(axis=1).reshape(f.chunks, f.stages).sum(axis=0), 1.0)
+    blocks = np.maximum(f.by_chunk(f.share.sum(axis=1)).sum(axis=0), 1.0)
     room = first * (blocks - 1.0) / blocks
     late = np.maximum(gathers / blocks, gathers / f.chunks - room)
     return np.asarray((late - _ways(first, send)).max(axis=1).clip(min=0.0)), gathers * 0.0

@@ -59,7 +59,7 @@ def _gathered(fleet: PlanBatch) -> Floats:
 
 def _largest(fleet: PlanBatch, blocks: Floats, count: int) -> Floats:
     """[plans, blocks] → [plans, stages] the largest so many blocks of a stage, together."""
-    share = fleet.share.reshape(fleet.chunks, fleet.stages, -1).sum(axis=0)
+    share = fleet.stage_share
     order = np.argsort(-blocks, axis=1)
     sizes = np.take_along_axis(blocks, order, axis=1)[:, None, :]  # [plans, 1, blocks]
     several = np.moveaxis(share[:, order], 0, 1)  # [plans, stages, blocks]
@@ -84,13 +84,13 @@ class _Activations:
 
 
 def _activations(fleet: PlanBatch) -> _Activations:
-    layers, stages, chunks = fleet.layers, fleet.stages, fleet.chunks
+    layers, chunks = fleet.layers, fleet.chunks
     plain, inverse = fleet.distinct(fleet.rows)
-    saved = plain.by_part(layers.saved).reshape(-1, chunks, stages)[inverse]
+    saved = plain.by_chunk(plain.by_part(layers.saved))[inverse]
     work = np.maximum(
         workspace(plain, layers.forward_workspace), workspace(plain, layers.backward_workspace)
     )
-    work = work.reshape(-1, chunks, stages).max(axis=1)[inverse]
+    work = plain.by_chunk(work).max(axis=1)[inverse]
     flight = _in_flight(fleet)
     alive = np.einsum("ncs,ncs->ns", saved, flight) + work
     refills = fleet.counts[:, None] * chunks > flight.sum(axis=1)

@@ -43,11 +43,15 @@ def issued(parts: list[Floats], f: PlanBatch, sends: Sends, puts_off: Bools) -> 
     slow = [np.maximum(device, issue) for device, issue in zip(parts, host, strict=True)]
     split = np.maximum(parts[1] - parts[2], host[1] - host[2]) + slow[2]
     slow[1] = np.where(puts_off[:, None], split, slow[1])
-    # the first part receives nothing going forward, nor the last going back: hosts need not wait then
+    # parts that lie behind another on its stage receive nothing going forward, as the first, nor those before them going
+    # back, as the last: hosts need not wait then
     turn = np.maximum(parts[0] + parts[1], host[0] + host[1])
-    first, last = turn[:, 0] - slow[1][:, 0], turn[:, -1] - slow[0][:, -1]
-    slow[0][:, 0] = np.maximum(first, parts[0][:, 0])
-    slow[1][:, -1] = np.maximum(last, parts[1][:, -1])
+    near = np.flatnonzero(f.pieces.hops == 0)
+    unfed, unreturned = [0, *near + 1], [*near, turn.shape[1] - 1]
+    first = turn[:, unfed] - slow[1][:, unfed]
+    last = turn[:, unreturned] - slow[0][:, unreturned]
+    slow[0][:, unfed] = np.maximum(first, parts[0][:, unfed])
+    slow[1][:, unreturned] = np.maximum(last, parts[1][:, unreturned])
     lead = _lead(f)[:, None]
     return [slow[0] + lead, slow[1] + lead, slow[2]]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from foretrain.plan.schedules import DEFAULT
 from foretrain.planning.constraints import Constraint
 from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem
 from foretrain.planning.partial_result import EstimatedPlan
@@ -15,7 +16,7 @@ from foretrain.planning.task import Task
 from foretrain.simulate import simulate_scenario
 
 FIXED: dict[str, Any] = {
-    "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": "1f1b", "offload": "none",
+    "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": DEFAULT, "offload": "none",
     "order": "default", "buckets": "default", "cp-exchange": "all-gather", "tables": "replicated",
 }  # fmt: skip
 """What every walk has."""

@@ -25,6 +25,7 @@ from foretrain.errors import InputError
 from foretrain.model.graph import Block
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
+from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.strategy import STATE_ROLES, Cut, Schedule, StrategyNode
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.task import Task
@@ -121,7 +122,7 @@ class _Walker:
         return tuple(name for name, _ in self.axes if name not in fixed)
 
     def root(self, layers: tuple[int, ...] | None = None) -> StrategyNode:
-        schedule = Schedule("1f1b", self.ground.micro, self.ground.stages, 1, layers)
+        schedule = Schedule(DEFAULT, self.ground.micro, self.ground.stages, 1, layers)
         node = StrategyNode(split=(Cut(("batch",), self.batch_axes),), schedule=schedule)
         for role in STATE_ROLES[: self.ground.zero]:
             node = node.with_state(role, self.batch_axes)

@@ -1,4 +1,5 @@
-"""Plans that share a mesh and a way to share out layers, ready for closed forms: [plans, parts] columns.
+"""Plans that share a mesh and a way to share out layers, ready for closed forms: [plans, parts] columns, where a part is a
+piece of the model that is a chunk of some stage.
 
 Everything a closed form needs is gathered here once: what each part of the pipeline runs, holds and exchanges.
 """
@@ -19,8 +20,8 @@ from foretrain.compile.model_states import Shards, Weights
 from foretrain.compile.passes.place import place, stored_before
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
-from foretrain.plan.schedules import SCHEDULES, PipelineSchedule
-from foretrain.plan.short_form import Words, build
+from foretrain.plan.schedules import DEFAULT, SCHEDULES, Pieces, PipelineSchedule
+from foretrain.plan.short_form import Words, build, schedule_of
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchange, Exchanges
@@ -74,7 +75,16 @@ class PlanBatch:
 
     def schedule(self, number: int) -> PipelineSchedule:
         """By its number in the palette; one stage runs forward and backward in turn, whatever it is called."""
-        return SCHEDULES[self.choices.palette.schedule[number] if self.stages > 1 else "1f1b"]
+        return SCHEDULES[self.choices.palette.schedule[number] if self.stages > 1 else DEFAULT]
+
+    @property
+    def pieces(self) -> Pieces:
+        """Where the parts lie: for all plans as for the first."""
+        return self.schedule(int(self.choices.schedule[0])).pieces(self.stages, self.chunks)
+
+    def by_chunk(self, parts: Floats, axis: int = -1) -> Floats:
+        """[…, parts, …] → […, chunks, stages, …]"""
+        return np.asarray(self.pieces.by_chunk(parts, axis))
 
     @property
     def counts(self) -> Floats:
@@ -121,11 +131,16 @@ class PlanBatch:
 
     def summed(self, parts: Floats) -> Floats:
         """[plans, parts] → [plans, stages]."""
-        return np.asarray(parts.reshape(len(parts), self.chunks, self.stages).sum(axis=1))
+        return np.asarray(self.by_chunk(parts).sum(axis=1))
 
     def first_chunk(self, parts: Floats) -> Floats:
         """[plans, parts] → [plans, stages] of the first chunks."""
-        return parts.reshape(len(parts), self.chunks, self.stages)[:, 0]
+        return np.asarray(self.by_chunk(parts)[:, 0])
+
+    @property
+    def stage_share(self) -> Floats:
+        """[stages, blocks] repetitions."""
+        return np.asarray(self.by_chunk(self.share, 0).sum(axis=0))
 
     def last_blocks(self) -> Ints:
         """[parts] the block that each ends with."""
@@ -134,7 +149,7 @@ class PlanBatch:
     def seconds_by_part(self, blocks: Floats) -> Floats:
         """[plans, kinds, blocks] → [plans, parts] on the slowest device of each stage."""
         each = np.einsum("nkb,pb->nkp", blocks, self.share)
-        runs_on = np.tile(self.kinds, (self.chunks, 1))  # [parts, kinds]
+        runs_on = self.kinds[self.pieces.stage_of]  # [parts, kinds]
         return np.asarray(np.where(runs_on.T[None], each, 0.0).max(axis=1))
 
     def exchange(self, axes: tuple[str, ...], collective: str, alone: bool = False) -> Exchange:
@@ -245,21 +260,21 @@ class Shares:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._known: dict[tuple[int, int], tuple[Floats, Ties]] = {}
+        self._known: dict[tuple[int, int, bytes], tuple[Floats, Ties]] = {}
 
-    def of(self, pp: int, vpp: int) -> tuple[Floats, Ties]:
+    def of(self, schedule: Schedule) -> tuple[Floats, Ties]:
         """[parts, blocks] repetitions, and how tied weights lie."""
-        found = self._known.get((pp, vpp))
+        key = (schedule.stages, schedule.chunks, schedule.pieces.of.tobytes())
+        found = self._known.get(key)
         if found is None:
             model, by_products = self.task.workload.model, self.task.runtime.places_by_products
-            schedule = Schedule("interleaved" if vpp > 1 else "1f1b", 1, pp, vpp)
             rows = {place: row for row, place in enumerate(places(model))}
-            share = np.zeros((pp * vpp, len(rows)))
+            share = np.zeros((schedule.stages * schedule.chunks, len(rows)))
             for part, instances in enumerate(place(model, schedule, by_products)):
                 for block, repetition in instances:
                     share[part, rows[block, repetition == 0]] += 1.0
             ties = _ties(model, stored_before(model, schedule, by_products))
-            found = self._known[pp, vpp] = share, ties
+            found = self._known[key] = share, ties
         return found
 
 
@@ -291,7 +306,7 @@ def plan_batch(
     if kinds.shape[1] > 1:
         kinds[:] = False
         kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
-    share, ties = shares.of(words.pp, words.vpp)
+    share, ties = shares.of(schedule_of(words))
     return PlanBatch(task, choices, layers, rows, mesh, exchanges, share, ties, kinds)
 
 

@@ -217,12 +217,13 @@ class Replicas:
     ) -> Buckets:
         """`share`: [parts, blocks] repetitions; `size`: [plans, parts], or [plans, stages] of several chunks."""
         if self.work is not None:
-            share = share.reshape(chunks, size.shape[1], -1).sum(axis=0)
+            share = self.f.stage_share if chunks > 1 else share
             return self._in_cycles(kind, size, share, alone, chunks)
         pieces, last = self.buckets(kind, share)
-        pieces = pieces.reshape(len(pieces), chunks, -1).sum(axis=1)
+        if chunks > 1:
+            pieces, last = self.f.summed(pieces), self.f.first_chunk(last)
         each = self._reduced(kind, size / np.maximum(pieces, 1.0), alone)
-        return Buckets(each, pieces, self._reduced(kind, last[:, : size.shape[1]], alone))
+        return Buckets(each, pieces, self._reduced(kind, last, alone))
 
     def buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
         """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""

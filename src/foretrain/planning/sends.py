@@ -96,9 +96,10 @@ class Sends:
             return np.zeros(len(f.choices))
         homes = f.task.network.domain_of[f.mesh.groups(("pp",))[0]]
         home = np.unique(homes, return_inverse=True)[1].reshape(-1)
-        is_far = np.tile(home != np.roll(home, -1), f.chunks)[:-1]
+        at = home[f.pieces.stage_of]
+        is_far = at[:-1] != at[1:]
         ahead, back = (
-            leaves.reshape(len(send), f.chunks, f.stages) @ np.eye(int(home.max()) + 1)[home]
+            f.by_chunk(leaves) @ np.eye(int(home.max()) + 1)[home]
             for leaves in self.leaving(np.where(is_far, send, 0.0))
         )
         turns = (ahead + back[:, ::-1]).max(axis=2).sum(axis=1)
@@ -119,9 +120,17 @@ def sends(f: PlanBatch) -> Sends:
     """Of the plans of a fleet."""
     size = f.layers.boundary[f.rows][:, f.last_blocks()[:-1]] / _slices(f)
     seconds, flow = np.zeros_like(size), np.zeros_like(size)
+    stage, hops = f.pieces.stage_of, f.pieces.hops
+    size[:, hops == 0] = 0.0
     ways = f.exchanges.sends(f.mesh) if f.stages > 1 else []
+    # going back over a stage's neighbour takes as long as coming from it
+    over = (
+        [ways[stage[part] if hops[part] > 0 else stage[part + 1]] for part in range(len(hops))]
+        if ways
+        else []
+    )
     for way in dict.fromkeys(ways):
-        mine = [part for part in range(size.shape[1]) if ways[part % f.stages] is way]
+        mine = [part for part, hop in enumerate(hops.tolist()) if hop and over[part] is way]
         seconds[:, mine] = way.seconds(size[:, mine])
         if way.is_network:
             flow[:, mine] = way.flow(size[:, mine])

@@ -19,6 +19,7 @@ from foretrain.compile.passes.place import place
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.plan.parallelism import LARGE
+from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.strategy import Schedule
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse
@@ -30,7 +31,6 @@ MOST_MICRO = 64
 MOST_CHUNKS = 16
 """Of a stage: Megatron's recipes have up to 12 (GPT-3 175B, virtual pipeline of single layers)."""
 FEWEST_POWERS = 4
-INTERLEAVED = "interleaved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Space:
         names = self.palette.schedule
         if pp == 1:
             return [0] if names else []
-        return [i for i, name in enumerate(names) if (name == INTERLEAVED) == (vpp > 1)]
+        return [i for i, name in enumerate(names) if vpp in SCHEDULES[name].chunks]
 
     def _checks(self, every: Choices) -> Iterator[tuple[str, Bools]]:
         """Masks, each of what the masks before it left; those without a reason drop other spellings."""
@@ -131,10 +131,10 @@ class Space:
             state.mask(self.batch % (c.dp * c.micro) == 0),
         )
         count = self.batch // np.maximum(c.dp * c.micro, 1)
-        yield (
-            "interleaved schedule: micro-batches not divisible by stages",
-            state.mask((c.vpp == 1) | (count % c.pp == 0)),
-        )
+        for number, name in enumerate(self.palette.schedule):
+            kind = SCHEDULES[name]
+            ok = (c.pp == 1) | (c.schedule != number) | kind.fits(c.pp, count)
+            yield f"{name} schedule: {kind.needs}", state.mask(ok)
         yield (
             "replicas not divisible by the hybrid shard size",
             state.mask((c.shard == 0) | (replicas % np.maximum(c.shard, 1) == 0)),
@@ -253,7 +253,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         recompute=option(
             "recompute", ["none", "selective", "full"] if has_sequence else ["none", "full"]
         ),
-        schedule=option("schedule", ["1f1b", INTERLEAVED, "gpipe", "zb-h1"]),
+        schedule=option("schedule", [name for name, kind in SCHEDULES.items() if kind.is_searched]),
         order=tuple(orders[text] for text in picked),
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
         buckets=tuple(None if size == "default" else size for size in buckets),
@@ -318,7 +318,8 @@ def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[
             refused[pp, vpp] = "chunks are uneven"
             continue
         try:
-            place(model, Schedule(INTERLEAVED, 1, pp, vpp), task.runtime.places_by_products)
+            kind, _ = meant(None, pp, vpp)
+            place(model, Schedule(kind.name, 1, pp, vpp), task.runtime.places_by_products)
         except PlanError as error:
             refused[pp, vpp] = str(error)
         if pp * vpp > layers + 2 * (vpp > 1):

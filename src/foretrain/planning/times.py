@@ -88,15 +88,13 @@ class Times:
     def _without_partner(self) -> Floats:
         """[plans] exchanges of experts in passes beside which none goes the other way, which hide under nothing: a
         pipeline fills with the first forward passes and drains with the last backward ones, on its way through all
-        parts. The first stage of an interleaved one has (chunks + 1) · stages - 1 of either; schedules that separate phases have no others."""
+        parts. Schedules that separate phases have no others."""
         f, c = self.f, self.f.choices
         if not f.layers.hidden.any():
             return np.zeros(len(c))
         hidden = f.by_part(f.layers.hidden)
         once = hidden.sum(axis=1)
-        found = (
-            once * ((f.chunks + 1) * f.stages - 1) / (f.chunks * f.stages) if f.chunks > 1 else once
-        )
+        found = once * self.t.lone_passes / (f.chunks * f.stages)
         every = once + (f.counts - 1) * f.summed(hidden).max(axis=1)
         return np.asarray(np.where(self.t.follows, every, found))
 

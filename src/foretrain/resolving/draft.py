@@ -12,6 +12,7 @@ from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource, Workload
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
+from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.short_form import Words
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
@@ -55,6 +56,15 @@ class Draft:
         """What the fullest device holds. A few micro-batches show it, except where a schedule keeps all of them."""
         stages, each = plan.schedule.stages, plan.replicas * micro
         passes = batch // each
-        if plan.schedule.kind != "gpipe":
-            passes = min(passes, 2 * stages)
+        few, kind, chunks = (
+            min(passes, 2 * stages),
+            SCHEDULES[plan.schedule.kind],
+            plan.schedule.chunks,
+        )
+        if all(
+            kind.in_flight(stage, stages, few, chunks)
+            == kind.in_flight(stage, stages, passes, chunks)
+            for stage in range(stages)
+        ):
+            passes = few
         return peak_memory(self.scenario(plan, each * passes, micro))

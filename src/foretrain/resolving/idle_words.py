@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from foretrain.errors import PlanError
 from foretrain.model.graph import Model
 from foretrain.plan.parallelism import LARGE
+from foretrain.plan.schedules import DEFAULT, meant
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import listed_recomputed
 from foretrain.resolving.request import Notes
@@ -23,12 +24,14 @@ def note_idle_words(said: Mapping[str, object], whole: Words, model: Model, note
 
 def _idle(said: Mapping[str, object], whole: Words, model: Model) -> Iterator[tuple[str, str]]:
     schedule = said.get("schedule")
-    if schedule not in (None, "1f1b") and whole.pp == 1:  # 1f1b is what one stage does anyway
+    if (
+        schedule not in (None, DEFAULT) and whole.pp == 1
+    ):  # the default is what one stage does anyway
         yield str(schedule), "pp is 1"
-    elif schedule == "interleaved" and whole.vpp == 1:
-        yield "interleaved", "vpp is 1, so 1f1b is used"
-    elif schedule == "1f1b" and whole.vpp > 1:
-        yield "1f1b", f"vpp is {whole.vpp}, so it is interleaved"
+    elif schedule is not None:
+        kind, _ = meant(str(schedule), whole.pp, whole.vpp)
+        if kind.name != schedule:
+            yield str(schedule), f"vpp is {whole.vpp}, so {kind.name} is used"
     if "exchange" in said and whole.cp == 1:
         yield f"cp={whole.exchange}", "the context-parallel degree is 1"
     if said.get("sp") is True and whole.tp == 1:

@@ -15,6 +15,7 @@ from foretrain.analysis.prediction import Memory
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
 from foretrain.plan.plan import Plan
+from foretrain.plan.schedules import SCHEDULES
 from foretrain.resolving.defaults import defaults, family_of, surely
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.request import Notes
@@ -95,8 +96,8 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
 
 
 def _is_legal(plan: Plan, passes: int) -> bool:
-    """Interleaved pipelines run micro-batches in groups of their stages."""
-    return plan.schedule.chunks == 1 or passes % plan.schedule.stages == 0
+    """Whether the schedule can run so many micro-batches."""
+    return bool(SCHEDULES[plan.schedule.kind].fits(plan.schedule.stages, passes))
 
 
 def _divisors(count: int) -> list[int]:

@@ -19,6 +19,7 @@ from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
+from foretrain.plan.schedules import DEFAULT, SCHEDULES
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
@@ -339,11 +340,13 @@ class _Resolver:
     def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:
         is_split, replicas = whole.tp > 1, (whole.dp or 1) * whole.cp
         switched = "on" if whole.sp else "off"
-        is_piped = whole.pp > 1 and whole.vpp == 1  # with chunks it is interleaved
+        is_piped = whole.pp > 1 and whole.vpp == 1  # chunks decide it otherwise
+        *others, last = (name for name, kind in SCHEDULES.items() if 1 in kind.chunks)
+        schedules = f"{', '.join(others)} or {last}"
         lines = (
             ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3"),
             ("sp", f"sequence parallelism {switched}", is_split, "sp or no-sp"),
-            ("schedule", f"schedule {whole.schedule or '1f1b'}", is_piped, "1f1b, gpipe or zb-h1"),
+            ("schedule", f"schedule {whole.schedule or DEFAULT}", is_piped, schedules),
             ("recompute", f"recompute {whole.recompute}", True, "recompute=none|selective|full"),
         )
         for word, what, matters, change in lines:

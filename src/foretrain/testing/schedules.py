@@ -15,8 +15,9 @@ from foretrain.plan.schedules import (
     Steps,
     schedule,
 )
+from foretrain.plan.schedules.closed_form import Pipelines
 
-Key = tuple[int, int, int, int]  # stage, phase, chunk, micro-batch
+Key = tuple[int, int, int]  # phase, piece of the model, micro-batch
 SIZES = tuple((p, m, v) for p in (1, 2, 3, 4, 8) for m in (1, 2, 4, 8, 24) for v in (1, 2, 3))
 UNIFORM: Mapping[int, float] = {FORWARD: 1.0, BACKWARD: 2.0, BACKWARD_WEIGHT: 0.0}
 SPLIT: Mapping[int, float] = {FORWARD: 1.0, BACKWARD: 1.0, BACKWARD_WEIGHT: 1.0}
@@ -50,15 +51,31 @@ def _refusal(subject: PipelineSchedule, stages: int, micro_batches: int, chunks:
 
 
 def check_orders(subject: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> None:
-    """Completeness, order inside a stage, in-flight activations, and no deadlock between stages."""
+    """Completeness, order inside a stage, where pieces lie, in-flight activations, and no deadlock between stages."""
+    check_pieces(subject, stages, chunks)
     orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
+    held = subject.held(stages, chunks, np.array([float(micro_batches)]))
+    assert held.shape == (1, chunks, stages), f"{subject.name}: held has the shape {held.shape}"
     for stage, steps in enumerate(orders):
         where = f"{subject.name} stage {stage} of {stages}, m={micro_batches}, v={chunks}"
         check_complete(steps, micro_batches, chunks, subject.splits_backward, where)
         peak = peak_in_flight(steps, subject.splits_backward)
         closed = subject.in_flight(stage, stages, micro_batches, chunks)
         assert peak == closed, f"{where}: holds {peak} activations, closed form says {closed}"
-    makespan(orders, durations(subject, chunks))
+        several = held[0, :, stage].sum()
+        assert peak == several, f"{where}: holds {peak} activations, the search says {several}"
+    makespan(subject, orders, durations(subject, chunks))
+
+
+def check_pieces(subject: PipelineSchedule, stages: int, chunks: int) -> None:
+    """Every piece of the model once, each on the stage of the one before it or on a neighbour of that."""
+    pieces = subject.pieces(stages, chunks)
+    where = f"{subject.name} p={stages} v={chunks}"
+    assert pieces.of.shape == (chunks, stages), f"{where}: pieces have the shape {pieces.of.shape}"
+    every = sorted(pieces.of.reshape(-1).tolist())
+    assert every == list(range(stages * chunks)), f"{where}: pieces are {every}"
+    hops = np.abs(pieces.hops)
+    assert hops.max(initial=0) <= 1, f"{where}: pieces lie {hops.max()} stages apart"
 
 
 def check_complete(
@@ -88,25 +105,32 @@ def durations(subject: PipelineSchedule, chunks: int) -> dict[int, float]:
 
 
 def check_bubble(subject: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> None:
-    """Idle time as published, in units of one micro-batch's forward + backward through a stage."""
+    """Equal stages take as long as the closed form says."""
     orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
-    span = makespan(orders, durations(subject, chunks))
-    ideal = 3.0 * micro_batches
-    idle = 3.0 * (stages - 1) / chunks
-    where = f"{subject.name} p={stages} m={micro_batches} v={chunks}: idle {span - ideal}"
-    if subject.splits_backward:
-        # (p - 1)(f + b - w) with all three 1, where there are micro-batches enough to fill the pipeline
-        assert span - ideal < idle or stages == 1, f"{where}, 1F1B {idle}"
-        if micro_batches >= stages:
-            assert np.isclose(span - ideal, stages - 1), f"{where}, published {stages - 1}"
-    else:
-        assert np.isclose(span - ideal, idle), f"{where}, closed form {idle}"
+    times = durations(subject, chunks)
+    span = makespan(subject, orders, times)
+    forward, backward, weight = (np.full((1, stages * chunks), times[phase]) for phase in times)
+    none = np.zeros((1, stages * chunks - 1))
+    count = np.array([float(micro_batches)])
+    columns = Pipelines(stages, forward, backward, weight, none, count, none)
+    closed = float(subject.seconds(columns)[0])
+    where = f"{subject.name} p={stages} m={micro_batches} v={chunks}: {span} s"
+    assert np.isclose(span, closed), f"{where}, closed form {closed}"
 
 
-def makespan(orders: Sequence[Steps], seconds: Mapping[int, float]) -> float:
+def idle(subject: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> float:
+    """Seconds in which a stage has nothing to do; a stage's work on a micro-batch takes 3."""
+    orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
+    return makespan(subject, orders, durations(subject, chunks)) - 3.0 * micro_batches
+
+
+def makespan(
+    subject: PipelineSchedule, orders: Sequence[Steps], seconds: Mapping[int, float]
+) -> float:
     """Run the orders with free communication; `AssertionError` if the stages wait for each other in a ring."""
     queues = [[(int(f), int(c), int(m)) for f, c, m in steps] for steps in orders]
     chunks = 1 + max(c for queue in queues for _, c, _ in queue)
+    table = subject.pieces(len(queues), chunks).of.tolist()
     done: dict[Key, float] = {}
     clock = [0.0] * len(queues)
     head = [0] * len(queues)
@@ -115,12 +139,13 @@ def makespan(orders: Sequence[Steps], seconds: Mapping[int, float]) -> float:
         for stage, queue in enumerate(queues):
             while head[stage] < len(queue):
                 phase, chunk, micro = queue[head[stage]]
-                needs = list(_needs(stage, phase, chunk, micro, len(queues), chunks))
+                piece = table[chunk][stage]
+                needs = list(_needs(phase, piece, micro, len(queues) * chunks))
                 if any(need not in done for need in needs):
                     break
                 start = max([clock[stage], *(done[need] for need in needs)])
                 clock[stage] = start + seconds[phase]
-                done[stage, phase, chunk, micro] = clock[stage]
+                done[phase, piece, micro] = clock[stage]
                 head[stage] += 1
                 moved = True
         assert moved, (
@@ -129,16 +154,13 @@ def makespan(orders: Sequence[Steps], seconds: Mapping[int, float]) -> float:
     return max(clock)
 
 
-def _needs(
-    stage: int, phase: int, chunk: int, micro: int, stages: int, chunks: int
-) -> Iterator[Key]:
+def _needs(phase: int, piece: int, micro: int, count: int) -> Iterator[Key]:
     """The steps of this and the neighbouring pieces that a step waits for."""
-    piece = chunk * stages + stage
     if phase == FORWARD and piece > 0:
-        yield (piece - 1) % stages, FORWARD, (piece - 1) // stages, micro
+        yield FORWARD, piece - 1, micro
     if phase == BACKWARD:
-        yield stage, FORWARD, chunk, micro
-        if piece < stages * chunks - 1:
-            yield (piece + 1) % stages, BACKWARD, (piece + 1) // stages, micro
+        yield FORWARD, piece, micro
+        if piece < count - 1:
+            yield BACKWARD, piece + 1, micro
     if phase == BACKWARD_WEIGHT:
-        yield stage, BACKWARD, chunk, micro
+        yield BACKWARD, piece, micro

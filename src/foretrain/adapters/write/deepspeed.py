@@ -13,6 +13,7 @@ from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import uneven_nodes
 
 TITLE = "DeepSpeed"
+SCHEDULES = ("1f1b",)  # what its pipelines run
 LEARNING_RATE = 1e-4  # a place to put one: plans say nothing of it
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -126,9 +127,7 @@ def _script_only(job: ExportJob, account: Account) -> None:
     stages = f"PipelineModule(num_stages={job.words.pp})"
     account.cannot("pp", f"pipelines are not set in the JSON; use {stages} in the script")
     account.cannot("vpp", "DeepSpeed pipelines have one chunk per stage")
-    if job.words.schedule == "1f1b":
-        account.says("schedule")  # what its pipelines run
-    account.cannot("schedule", "DeepSpeed pipelines use 1F1B")
+    account.one_of("schedule", SCHEDULES, "DeepSpeed pipelines use 1F1B")
     account.cannot("layers", "set with PipelineModule(partition_method=…) in the script")
     account.cannot("cp", "DeepSpeed's sequence parallelism (Ulysses) is set up in the script")
     account.cannot("exchange", "DeepSpeed's sequence parallelism uses all-to-all (Ulysses)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -121,6 +121,12 @@ class Account:
             self.note(f"{spelled(self._words, self._order, name)}: {why}")
             del self._open[name]
 
+    def one_of(self, name: str, known: Collection[str], why: str) -> None:
+        """The files say this word where it is one of those that the target knows; else they cannot, and why."""
+        if getattr(self._words, name) in known:
+            self.says(name)
+        self.cannot(name, why)
+
     def note(self, line: str) -> None:
         """Something else that the files do not say as the question did."""
         self._cannot.append(line)
@@ -188,7 +194,7 @@ def spelled(words: Words, order: tuple[str, ...], name: str) -> str:
 
 
 def parts_of(job: ExportJob) -> tuple[str, ...] | None:
-    """A word per part (chunk c of stage s is part c·stages + s) of E embedding, t layer, m module of multi-token
+    """A word per part (piece of the model, from the first to the last) of E embedding, t layer, m module of multi-token
     prediction, L head; None where a part holds less than a layer."""
     model, schedule = job.question.workload.model, job.question.plan.schedule
     if finer(model, schedule) is not model:

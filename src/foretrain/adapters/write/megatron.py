@@ -13,6 +13,7 @@ from foretrain.adapters.write.megatron_model import Arguments, model_arguments
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
 
 TITLE = "Megatron-LM"
+SCHEDULES = ("1f1b", "interleaved")
 ORDERS = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 
 # What --recompute-modules takes, and the ops of a layer each of them runs again.
@@ -114,10 +115,9 @@ def _expert_tensor_degree(job: ExportJob) -> int:
 
 def _pipeline(job: ExportJob, account: Account, arguments: Arguments) -> None:
     words = job.words
-    if words.schedule in ("1f1b", "interleaved"):
-        account.says("schedule")
-    account.cannot(
+    account.one_of(
         "schedule",
+        SCHEDULES,
         "Megatron-LM runs 1F1B, or interleaved with virtual stages; that is used",
     )
     if words.pp == 1:

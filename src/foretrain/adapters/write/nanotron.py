@@ -11,6 +11,7 @@ from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import torchrun_script
 from foretrain.adapters.write.text import yaml_text
 from foretrain.model.shape import TransformerShape
+from foretrain.plan.schedules import DEFAULT
 
 TITLE = "nanotron"
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -63,9 +64,9 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
 
 def _parallelism(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
-    if words.schedule in ENGINES:
-        account.says("schedule")
-    account.cannot("schedule", "nanotron supports 1F1B and all-forward-all-backward; 1F1B is used")
+    account.one_of(
+        "schedule", ENGINES, "nanotron supports 1F1B and all-forward-all-backward; 1F1B is used"
+    )
     if words.recompute == "full":
         account.says("recompute")
     account.cannot("recompute", "nanotron recomputes all layers fully or none; none is used")
@@ -80,7 +81,7 @@ def _parallelism(job: ExportJob, account: Account) -> dict[str, Any]:
         "tp": words.tp,
         "context_parallel_size": words.cp,
         "expert_parallel_size": 1,
-        "pp_engine": ENGINES.get(words.schedule or "1f1b", "1f1b"),
+        "pp_engine": ENGINES.get(words.schedule or DEFAULT, ENGINES[DEFAULT]),
         "tp_mode": "REDUCE_SCATTER" if words.sp else "ALL_REDUCE",
         "tp_linear_async_communication": words.sp and runtime.overlaps_tensor_backward,
         "tp_recompute_allgather": runtime.regathers_sequence,

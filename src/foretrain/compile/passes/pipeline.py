@@ -39,19 +39,20 @@ Key = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A chunk of a stage: its blocks in order, and what lies beyond its ends."""
+    """A chunk of a stage: its blocks in order, and what lies beyond its ends. `ahead`, `behind`: how many stages further
+    the next and the last part lie; 0: on the same stage, or there is none, and nothing is sent."""
 
     passes: tuple[BlockPass, ...]
     offloads: tuple[bool, ...]
-    is_first: bool
-    is_last: bool
+    ahead: int
+    behind: int
     received_bytes: float  # the boundary this part receives going forward
 
     @property
     def signature(self) -> tuple[object, ...]:
         """Equal for parts that run the same things; block passes are shared objects, so identity will do."""
         passes = tuple(id(p) for p in self.passes)
-        return passes, self.offloads, self.is_first, self.is_last, self.received_bytes
+        return passes, self.offloads, self.ahead, self.behind, self.received_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class _PartBuilder:
     def forward(self, is_first: bool) -> Segment:
         s, passes = self.setting, self.part.passes
         chain, starts = strung(s.interner.run(p.forward) for p in passes)
-        chain, starts = self._arrival(chain, starts, self.part.is_first, self.part.received_bytes)
+        chain, starts = self._arrival(chain, starts, self.part.behind, self.part.received_bytes)
         asyncs = self._weight_gathers(passes, self.weights, starts)
         if is_first and s.runtime.overlaps_parameter_gather:
             asyncs += self._parameter_gathers(starts)
@@ -161,7 +162,7 @@ class _PartBuilder:
             memory=sum(p.saved_bytes for p in passes) - sum(leaving),
             workspace=_fullest([p.forward_workspace for p in passes[::-1]], self._staying()[::-1])
             + max(leaving, default=0.0),
-            send=None if self.part.is_last else self._send(passes[-1].boundary_bytes, +1),
+            send=self._send(passes[-1].boundary_bytes, self.part.ahead),
         )
 
     def _weights_in_order(self, starts: list[int]) -> list[tuple[int, tuple[WeightShard, ...]]]:
@@ -198,7 +199,7 @@ class _PartBuilder:
         is_pure_weight = ready is not None and s.splits_backward
         if not is_pure_weight:
             boundary = self.part.passes[-1].boundary_bytes
-            chain, starts = self._arrival(chain, starts, self.part.is_last, boundary)
+            chain, starts = self._arrival(chain, starts, self.part.ahead, boundary)
         asyncs: tuple[Async, ...] = ()
         if not is_pure_weight:
             if s.runtime.gathers_rerun:
@@ -223,7 +224,7 @@ class _PartBuilder:
                 self._staying()[::-1] if frees else [0.0] * len(passes),
             )
             + max(self._offloaded(), default=0.0),
-            send=None if self.part.is_first else self._send(self.part.received_bytes, -1),
+            send=self._send(self.part.received_bytes, self.part.behind),
         )
 
     def _finished(
@@ -274,20 +275,21 @@ class _PartBuilder:
         is_cut = any("seq" in cut.dims and "tp" in cut.axes for cut in s.plan.root.split)
         return boundary_slices(s.runtime, s.sizes.get("tp", 1), is_cut)
 
-    def _send(self, size: float, direction: int) -> int:
+    def _send(self, size: float, hop: int) -> int | None:
         """The boundary goes to the neighbour; replicated over tp it may go in slices (SC21, section 4.1)."""
         s = self.setting
+        if hop == 0:
+            return None
         size /= self._slices()
-        wraps = s.plan.schedule.chunks > 1
-        group = Communicator(("pp",), "shift", direction, wraps)
+        group = Communicator(("pp",), "shift", hop, s.plan.schedule.pieces.wraps)
         return s.interner.number(Item(Communication("send", size, group, "pipeline")))
 
     def _arrival(
-        self, chain: Ints32, starts: list[int], is_end: bool, size: float
+        self, chain: Ints32, starts: list[int], hop: int, size: float
     ) -> tuple[Ints32, list[int]]:
         """Slices of a scattered boundary are put together again before anything else runs."""
         s = self.setting
-        if is_end or self._slices() == 1:
+        if hop == 0 or self._slices() == 1:
             return chain, starts
         gather = Item(Communication("all_gather", size, Communicator(("tp",)), "pipeline"))
         head = np.array([s.interner.number(gather)], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Place: which block repetitions each stage and chunk of the pipeline holds."""
+"""Place: which block repetitions each piece of the pipeline holds; its schedule says which stage has it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _single_ops(block: Block) -> list[Block]:
 def place(
     model: Model, schedule: Schedule, by_products: bool = False
 ) -> tuple[tuple[Instance, ...], ...]:
-    """Part c·stages + s of the result is what chunk c of stage s holds, in order.
+    """What each piece of the model holds, in order.
 
     Layers divide evenly where they can; else embedding and head count as a layer each (as large runs with
     126 layers do); else parts are balanced by their arithmetic. `by_products` shares out the head like a
@@ -80,8 +80,9 @@ def stored_before(model: Model, schedule: Schedule, by_products: bool = False) -
     """Tied weights whose stage has another of them already: stored, reduced and updated there once."""
     if not model.tied:
         return frozenset()
+    stages = schedule.pieces.stage_of.tolist()
     stage_of = {
-        f"{model.blocks[block].name}.{op.name}": part % schedule.stages
+        f"{model.blocks[block].name}.{op.name}": stages[part]
         for part, instances in enumerate(place(model, schedule, by_products))
         for block, _ in instances
         for op in model.blocks[block].ops

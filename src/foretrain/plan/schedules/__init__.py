@@ -13,24 +13,33 @@ from foretrain.plan.schedules.base import (
 from foretrain.plan.schedules.gpipe import GPipe
 from foretrain.plan.schedules.interleaved import Interleaved
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
+from foretrain.plan.schedules.pieces import Pieces
 from foretrain.plan.schedules.zero_bubble import ZeroBubbleH1
 
 __all__ = [
     "BACKWARD",
     "BACKWARD_WEIGHT",
+    "DEFAULT",
     "FORWARD",
     "SCHEDULES",
+    "Pieces",
     "PipelineSchedule",
     "Steps",
+    "called",
+    "meant",
+    "nearest",
+    "register",
     "schedule",
 ]
 
 SCHEDULES: dict[str, PipelineSchedule] = {
-    "gpipe": GPipe(),
     "1f1b": OneForwardOneBackward(),
     "interleaved": Interleaved(),
+    "gpipe": GPipe(),
     "zb-h1": ZeroBubbleH1(),
 }
+DEFAULT = "1f1b"
+"""What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""
 
 
 def schedule(name: str) -> PipelineSchedule:
@@ -38,3 +47,43 @@ def schedule(name: str) -> PipelineSchedule:
     if name not in SCHEDULES:
         raise PlanError(f"unknown schedule {name!r}.{hint(name, SCHEDULES)}")
     return SCHEDULES[name]
+
+
+def register(kind: PipelineSchedule) -> None:
+    """Add a schedule of one's own: plans, searches and documents know it by its name from now on."""
+    if kind.name in SCHEDULES:
+        raise PlanError(f"there is a schedule {kind.name!r} already. Use another name.")
+    if kind.name != kind.name.lower() or not kind.name.isascii() or "=" in kind.name:
+        raise PlanError(f"{kind.name!r} cannot stand in a plan: use small letters, digits and -.")
+    SCHEDULES[kind.name] = kind
+
+
+def meant(word: str | None, stages: int, chunks: int) -> tuple[PipelineSchedule, int]:
+    """The schedule that a plan's word means, and chunks per stage: those asked for, or where a plan leaves a stage in
+    one piece as many as the schedule has."""
+    kind = SCHEDULES[word or DEFAULT]
+    if chunks in kind.chunks:
+        return kind, chunks
+    if kind.otherwise is not None:
+        return SCHEDULES[kind.otherwise], chunks
+    if stages == 1:
+        return SCHEDULES[DEFAULT], chunks
+    return kind, kind.chunks.start if chunks == 1 else chunks
+
+
+def called(word: str) -> str | None:
+    """The schedule with a name as papers and stacks spell it: letters and digits count."""
+    letters = _letters(word)
+    names = ((name, kind) for name, kind in SCHEDULES.items())
+    return next((n for n, k in names if letters in (_letters(n), *k.aliases)), None)
+
+
+def nearest(word: str, chunks: int) -> str:
+    """The schedule that comes nearest to one that is not here."""
+    letters = _letters(word)
+    near = (n for n, k in SCHEDULES.items() if letters in k.stands_for and chunks in k.chunks)
+    return next(near, meant(None, 2, chunks)[0].name)
+
+
+def _letters(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())

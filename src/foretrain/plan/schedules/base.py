@@ -3,18 +3,21 @@
 A schedule is data: for each stage the order in which it runs its steps. A step is a row
 `(phase, chunk, micro-batch)`. Nothing here knows time; dependencies and durations come later.
 
-A stage is cut into `chunks` model chunks; chunk c of stage s is the (c · stages + s)-th piece of the model.
+A stage is cut into `chunks` model chunks; which piece of the model each of them is, the schedule says (`pieces`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 
-from foretrain.arrays import Floats, Ints, Ints32
+from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.errors import PlanError
+from foretrain.plan.schedules import running
 from foretrain.plan.schedules.closed_form import Pipelines
+from foretrain.plan.schedules.pieces import Pieces, looped
+from foretrain.units import counted
 
 FORWARD, BACKWARD, BACKWARD_WEIGHT = range(3)
 """Phases of a step. BACKWARD is both gradients, or the input gradient alone where weight steps exist."""
@@ -22,34 +25,87 @@ FORWARD, BACKWARD, BACKWARD_WEIGHT = range(3)
 Steps = Ints32
 """Shape (n, 3): phase, chunk, micro-batch, in the order run. Read-only."""
 
+Counts = Ints | Ints32 | int
+"""One number, or one for each of many plans."""
 
-class PipelineSchedule(Protocol):
-    """The order of one pipeline's steps.
 
+class PipelineSchedule(ABC):
+    """The order of one pipeline's steps, and what follows from it.
+
+    A schedule subclasses this, says its `name` and its `order`, and whatever differs from what is here. Answers below
+    `check` follow from the order; schedules that know them in closed form say so.
+
+    - `aliases`, `stands_for` – letters and digits of other names that it has, and of schedules that are not here
+      which it comes nearest to;
     - `splits_backward` – whether weight gradients are steps of their own;
-    - `needs_chunks` – whether stages are cut into several chunks;
     - `separates_phases` – whether all backward steps come after all forward steps;
-    - `check` – raises `PlanError` where the schedule cannot run these numbers;
-    - `in_flight` – the largest number of chunk activations a stage holds at once: from a forward step to
-      the last backward step of the same chunk and micro-batch;
-    - `held` – the same for the search: [plans, chunks, stages] of each chunk, for so many micro-batches of each plan;
-    - `seconds` – from the first forward to the last backward step of many plans, in closed form.
+    - `is_searched` – whether searches look at it without being asked to;
+    - `chunks` – how many chunks a stage may have;
+    - `otherwise` – the schedule that its name means with other numbers of chunks;
+    - `needs` – what it asks of the number of micro-batches, in words; `fits` – which of those have it.
     """
 
     name: str
-    splits_backward: bool
-    needs_chunks: bool
-    separates_phases: bool
+    aliases: tuple[str, ...] = ()
+    stands_for: tuple[str, ...] = ()
+    splits_backward: bool = False
+    separates_phases: bool = False
+    is_searched: bool = False
+    chunks: range = range(1, 2)
+    otherwise: str | None = None
+    needs: str = ""
 
-    def check(self, stages: int, micro_batches: int, chunks: int) -> None: ...
-
+    @abstractmethod
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps: ...
 
-    def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int: ...
+    def pieces(self, stages: int, chunks: int) -> Pieces:
+        """Which pieces of the model the chunks of each stage are."""
+        return looped(stages, chunks)
 
-    def held(self, stages: int, chunks: int, counts: Floats) -> Floats: ...
+    def fits(self, stages: Counts, micro_batches: Counts) -> Bools:
+        """[plans] or one: whether so many micro-batches can be run."""
+        return np.ones(np.broadcast(stages, micro_batches).shape, dtype=np.bool_)
 
-    def seconds(self, p: Pipelines) -> Floats: ...
+    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
+        """Raises `PlanError` where the schedule cannot run these numbers."""
+        check_counts(self.name, stages, micro_batches, chunks)
+        if chunks not in self.chunks:
+            least = self.chunks.start
+            raise PlanError(
+                f"schedule {self.name!r} runs {counted(least, 'model chunk')} per stage, got {chunks}. "
+                f"Use schedule 'interleaved', or set vpp to {least}."
+            )
+        if not self.fits(stages, micro_batches):
+            raise PlanError(
+                f"schedule {self.name!r}: {self.needs}: {micro_batches} micro-batches, {stages} stages."
+            )
+
+    def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+        """The largest number of chunk activations a stage holds at once: from a forward step to the last backward step
+        of the same chunk and micro-batch."""
+        return int(running.held(self, stage, stages, micro_batches, chunks).sum())
+
+    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
+        """The same for the search: [plans, chunks, stages] of each chunk, for so many micro-batches of each plan."""
+        several, which = np.unique(counts, return_inverse=True)
+        each = [
+            [running.held(self, stage, stages, int(count), chunks) for stage in range(stages)]
+            for count in several.tolist()
+        ]
+        return np.array(each, dtype=np.float64)[which].swapaxes(1, 2)
+
+    def filling(self, stages: int, chunks: int) -> float:
+        """Micro-batches whose forward work a stage has done before its first backward step, in the mean over stages."""
+        return running.filling(self, stages, chunks)
+
+    def lone_passes(self, stages: int, chunks: int) -> float:
+        """Passes of either direction beside which a stage has none in the other, while a pipeline fills and drains: on
+        the stage that has most of them."""
+        return running.lone_passes(self, stages, chunks)
+
+    def seconds(self, p: Pipelines) -> Floats:
+        """[plans] from the first forward to the last backward step."""
+        return running.seconds(self, p)
 
 
 def check_counts(name: str, stages: int, micro_batches: int, chunks: int) -> None:
@@ -57,16 +113,6 @@ def check_counts(name: str, stages: int, micro_batches: int, chunks: int) -> Non
     for what, count in (("stages", stages), ("micro-batches", micro_batches), ("chunks", chunks)):
         if count < 1:
             raise PlanError(f"schedule {name!r} needs at least 1 of {what}, got {count}.")
-
-
-def check_one_chunk(name: str, stages: int, micro_batches: int, chunks: int) -> None:
-    """Schedules that know nothing of model chunks."""
-    check_counts(name, stages, micro_batches, chunks)
-    if chunks != 1:
-        raise PlanError(
-            f"schedule {name!r} runs 1 model chunk per stage, got {chunks}. "
-            "Use schedule 'interleaved', or set vpp to 1."
-        )
 
 
 def check_stage(stage: int, stages: int) -> None:

@@ -1,8 +1,8 @@
 """How long pipelines take, in closed form, for many plans at once; every schedule has its own form.
 
-A plan's parts are its stages' chunks: part c·stages + s is chunk c of stage s. Columns hold one plan per row:
+A plan's parts are the pieces of its model, from the first to the last. Columns hold one plan per row:
 `forward`, `backward` and `weight` are [plans, parts] seconds of one micro-batch, `send` is [plans, parts - 1] seconds
-from each part to the next, `count` is [plans] micro-batches.
+from each part to the next (0 where both lie on one stage), `count` is [plans] micro-batches.
 
 Bounds come from max-plus algebra: a stage cannot be done before its own work and the way of the first micro-batch
 to it and of the last back, and no loop of micro-batches in flight turns faster than its mean. Against running

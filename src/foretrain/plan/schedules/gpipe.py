@@ -10,8 +10,8 @@ from foretrain.arrays import Floats
 from foretrain.plan.schedules.base import (
     BACKWARD,
     FORWARD,
+    PipelineSchedule,
     Steps,
-    check_one_chunk,
     check_stage,
     read_only,
     steps,
@@ -19,16 +19,12 @@ from foretrain.plan.schedules.base import (
 from foretrain.plan.schedules.closed_form import Pipelines
 
 
-class GPipe:
+class GPipe(PipelineSchedule):
     """Every stage keeps the activations of all micro-batches; bubble (p - 1)/m."""
 
     name = "gpipe"
-    splits_backward = False
-    needs_chunks = False
     separates_phases = True
-
-    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
-        check_one_chunk(self.name, stages, micro_batches, chunks)
+    is_searched = True
 
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
         self.check(stages, micro_batches, chunks)

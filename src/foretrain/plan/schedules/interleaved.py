@@ -10,11 +10,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from foretrain.arrays import Floats
+from foretrain.arrays import Bools, Floats
 from foretrain.errors import PlanError
+from foretrain.limits import LAYERS
 from foretrain.plan.schedules.base import (
     BACKWARD,
     FORWARD,
+    Counts,
+    PipelineSchedule,
     Steps,
     check_counts,
     check_stage,
@@ -24,17 +27,22 @@ from foretrain.plan.schedules.base import (
 from foretrain.plan.schedules.closed_form import Pipelines, turns
 
 
-class Interleaved:
+class Interleaved(PipelineSchedule):
     """Bubble (p - 1)/(v·m); more activations in flight than 1F1B."""
 
     name = "interleaved"
-    splits_backward = False
-    needs_chunks = True
-    separates_phases = False
+    aliases = ("interleaved1f1b",)
+    is_searched = True
+    chunks = range(2, LAYERS.most + 1)
+    otherwise = "1f1b"
+    needs = "micro-batches not divisible by stages"
+
+    def fits(self, stages: Counts, micro_batches: Counts) -> Bools:
+        return np.asarray(np.asarray(micro_batches) % stages == 0)
 
     def check(self, stages: int, micro_batches: int, chunks: int) -> None:
         check_counts(self.name, stages, micro_batches, chunks)
-        if micro_batches % stages:
+        if not self.fits(stages, micro_batches):
             below = micro_batches // stages * stages
             near = f"{below} or {below + stages}" if below else f"{stages}"
             raise PlanError(

@@ -13,8 +13,8 @@ from foretrain.arrays import Floats
 from foretrain.plan.schedules.base import (
     BACKWARD,
     FORWARD,
+    PipelineSchedule,
     Steps,
-    check_one_chunk,
     check_stage,
     one_forward_one_backward,
     steps,
@@ -22,16 +22,12 @@ from foretrain.plan.schedules.base import (
 from foretrain.plan.schedules.closed_form import Pipelines, turns
 
 
-class OneForwardOneBackward:
+class OneForwardOneBackward(PipelineSchedule):
     """GPipe's bubble (p - 1)/m, but stage s holds at most p - s micro-batches."""
 
     name = "1f1b"
-    splits_backward = False
-    needs_chunks = False
-    separates_phases = False
-
-    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
-        check_one_chunk(self.name, stages, micro_batches, chunks)
+    is_searched = True
+    otherwise = "interleaved"
 
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
         self.check(stages, micro_batches, chunks)

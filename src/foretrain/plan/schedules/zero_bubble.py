@@ -16,8 +16,8 @@ from foretrain.plan.schedules.base import (
     BACKWARD,
     BACKWARD_WEIGHT,
     FORWARD,
+    PipelineSchedule,
     Steps,
-    check_one_chunk,
     check_stage,
     one_forward_one_backward,
     steps,
@@ -25,16 +25,13 @@ from foretrain.plan.schedules.base import (
 from foretrain.plan.schedules.closed_form import Pipelines, before, turns
 
 
-class ZeroBubbleH1:
+class ZeroBubbleH1(PipelineSchedule):
     """Idle time (p - 1)(f + b - w) where 1F1B has (p - 1)(f + b + w); the same largest memory."""
 
     name = "zb-h1"
+    stands_for = ("zerobubble", "dualpipe", "zbv", "zbvzerobubble", "dualpipev")
     splits_backward = True
-    needs_chunks = False
-    separates_phases = False
-
-    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
-        check_one_chunk(self.name, stages, micro_batches, chunks)
+    is_searched = True
 
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
         self.check(stages, micro_batches, chunks)

@@ -7,7 +7,7 @@ lays out, to the last digits, for every stack, op family, precision and kind of 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.compile import stage_programs
-from foretrain.compile.execution import (
-    BACKWARD,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    Communication,
-    Compute,
-    Item,
-)
-from foretrain.compile.passes.pipeline import StageProgram
-from foretrain.compile.segment import Segment
+from foretrain.compile.execution import BACKWARD, BACKWARD_WEIGHT, FORWARD
 from foretrain.errors import InputError
 from foretrain.model.ops import FAMILIES as KINDS_OF_OPS
 from foretrain.model.optimizer import optimizers
@@ -42,6 +33,7 @@ from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.runtime import presets
 from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SMALL, SPLIT
+from tests.support.stages import Compiled, is_boundary
 
 CASES = int(os.environ.get("FORETRAIN_EXAMPLES", "200"))
 MACHINES = {
@@ -103,29 +95,6 @@ def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
     rows, known = estimator.states(choices)
     assert rows[0] >= 0, f"the compiler takes {plan.text}, the search does not: {known.refused}"
     return plan_batch(estimator.shares, choices, known, rows, estimator.exchanges), compiled
-
-
-@dataclass(frozen=True)
-class Compiled:
-    programs: tuple[StageProgram, ...]
-    items: tuple[Item, ...]
-
-    def segments(self, phase: int, is_edge: bool = False) -> list[Segment]:
-        """Of every part: chunk after chunk, stage after stage."""
-        chunks = max(chunk for _, chunk, _ in self.programs[0].segments) + 1
-        return [p.segments[phase, c, is_edge] for c in range(chunks) for p in self.programs]
-
-    def moved(self, segment: Segment, stream: str) -> list[float]:
-        """Bytes of collectives beside a chain; the first of several that add up a bucket stands for it."""
-        works = [self.items[a.item].work for a in segment.asyncs if a.stream == stream]
-        return [w.bytes for w in works if isinstance(w, Communication)]
-
-    def updates(self, name: str) -> list[list[Compute]]:
-        chains = [[self.items[i].work for i in p.update.chain.tolist()] for p in self.programs]
-        return [[w for w in chain if isinstance(w, Compute) and w.op == name] for chain in chains]
-
-    def chain(self, segment: Segment) -> tuple[Item, ...]:
-        return tuple(self.items[i] for i in segment.chain.tolist())
 
 
 def same(search: object, compiler: object, floor: float = 0.0) -> None:
@@ -205,17 +174,15 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
     if f.choices.zero[0] >= 3:
         plain = plain + f.seconds_by_part(layers.copied[f.rows][..., 0])[0]
     chains = [compiled.chain(s) for s in compiled.segments(FORWARD)]
-    chains = [tuple(i for i in chain if not _is_boundary(i)) for chain in chains]
+    chains = [tuple(i for i in chain if not is_boundary(i)) for chain in chains]
     device, host, *_ = chain_seconds(task, f.mesh, chains)
-    runs_on = np.tile(f.kinds, (f.chunks, 1)).T  # of several kinds of devices, those that a stage has
+    runs_on = np.tile(
+        f.kinds, (f.chunks, 1)
+    ).T  # of several kinds of devices, those that a stage has
     same(plain, np.where(runs_on, device, 0.0).max(axis=0))
     issued = issue_seconds(f, sends(f))
     if issued is not None and not task.runtime.host_delay_on_network:
         same(issued[0][0], host)
-
-
-def _is_boundary(item: Item) -> bool:
-    return isinstance(item.work, Communication) and item.work.purpose == "pipeline"
 
 
 @settings(

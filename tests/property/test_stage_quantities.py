@@ -7,26 +7,20 @@ lays out, to the last digits, for every stack, op family, precision and kind of 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+from foretrain.cluster.cluster import Cluster
 from foretrain.compile.compile import stage_programs
-from foretrain.compile.execution import (
-    BACKWARD,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    Communication,
-    Compute,
-    Item,
-)
-from foretrain.compile.passes.pipeline import StageProgram
-from foretrain.compile.segment import Segment
+from foretrain.compile.execution import BACKWARD, BACKWARD_WEIGHT, FORWARD
 from foretrain.errors import InputError
-from foretrain.plan.schedules import Pieces
+from foretrain.model.ops import FAMILIES as KINDS_OF_OPS
+from foretrain.model.optimizer import optimizers
+from foretrain.model.precision import precisions
 from foretrain.planning.choices import lone
 from foretrain.planning.estimator import Estimator
 from foretrain.planning.footprint import static, workspace
@@ -38,11 +32,31 @@ from foretrain.planning.sends import sends
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.runtime import presets
-from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SPLIT
+from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SMALL, SPLIT
+from tests.support.stages import Compiled, is_boundary
 
 CASES = int(os.environ.get("FORETRAIN_EXAMPLES", "200"))
-MACHINES = ("1 x dgx-h100", "2 x aws:p3.8xlarge", "1 x dgx-b200", "1 x hgx-mi300x", "2 x aws:g5.12xlarge", "1 x dgx-1-v100-32gb")  # fmt: skip
+MACHINES = {
+    "switch": "1 x dgx-h100", "two nodes": "2 x aws:p3.8xlarge", "blackwell": "1 x dgx-b200", "amd": "1 x hgx-mi300x",
+    "no links": "2 x aws:g5.12xlarge", "cube mesh": "1 x dgx-1-v100-32gb", "ampere": "2 x gcp:a2-highgpu-4g",
+    "domain of trays": "2 x gb200-nvl72-tray", "hosts": "8 x cpu-host", "many cards": "1 x aws:g6e.48xlarge",
+    "mixed": {"name": "mixed", "nodes": [{"node": "gcp:a2-highgpu-4g"}, {"node": "aws:p3.8xlarge"}], "network": {"topology": "star"}},
+}  # fmt: skip
+FOUR_EXPERTS = {"num_key_value_heads": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}  # fmt: skip
+MODELS = FAMILIES | {
+    "tied": {"zoo": "gpt2", **SMALL, "tie_word_embeddings": True},
+    "alibi": {"zoo": "mpt-125m", **SMALL},
+    "latent": {"zoo": "deepseek-v2-lite", **SMALL, **FOUR_EXPERTS},
+    "several tokens": {"zoo": "deepseek-v3", **SMALL, **FOUR_EXPERTS},
+    "boxes": "yolov3",
+    "branches": "inception-v3",
+    "speech": "deepspeech2",
+    "filtering": "neumf",
+}  # fmt: skip
 PLANS = {
+    "tied": (*SPLIT, "tp2 pp2 dp2 sp zero1", "pp4 dp2 zb-h1"),
+    "alibi": SPLIT,
+    "several tokens": (*EXPERTS, "pp2 ep4 dp4 zero1 recompute=full"),
     "dense": (*SPLIT, "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
     "latent": (*EXPERTS, "tp2 pp2 dp2 sp zero1"),
@@ -55,13 +69,13 @@ NEAR = 1e-9
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
     """A family of models, and what is asked about it."""
-    family = draw(st.sampled_from(sorted(FAMILIES)))
+    family = draw(st.sampled_from(sorted(MODELS)))
     return family, {
-        "on": draw(st.sampled_from(MACHINES)),
+        "on": MACHINES[draw(st.sampled_from(sorted(MACHINES)))],
         "runtime": draw(st.sampled_from(sorted(presets()))),
         "plan": draw(st.sampled_from(PLANS.get(family, REPLICAS))),
-        "precision": draw(st.sampled_from((None, None, "bf16", "fp16", "fp32", "fp8"))),
-        "optimizer": draw(st.sampled_from((None, None, "sgd", "adamw", "lamb"))),
+        "precision": draw(st.sampled_from((None, None, None, *precisions()))),
+        "optimizer": draw(st.sampled_from((None, None, *optimizers()))),
         "batch": 64,
         "micro_batch": draw(st.sampled_from((1, 2))),
     }
@@ -70,7 +84,7 @@ def questions(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
 def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
     """A plan as the search has it and as the compiler has it."""
     try:
-        scenario = ask(FAMILIES[family], **words)
+        scenario = ask(MODELS[family], **words)
         task, plan = Task.of(scenario), scenario.plan
         programs = stage_programs(task.workload, plan, task.runtime)
         compiled = Compiled(*programs, plan.schedule.pieces)
@@ -82,30 +96,6 @@ def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
     rows, known = estimator.states(choices)
     assert rows[0] >= 0, f"the compiler takes {plan.text}, the search does not: {known.refused}"
     return plan_batch(estimator.shares, choices, known, rows, estimator.exchanges), compiled
-
-
-@dataclass(frozen=True)
-class Compiled:
-    programs: tuple[StageProgram, ...]
-    items: tuple[Item, ...]
-    pieces: Pieces
-
-    def segments(self, phase: int, is_edge: bool = False) -> list[Segment]:
-        """Of every piece of the model, from the first to the last."""
-        where = zip(self.pieces.stage_of.tolist(), self.pieces.chunk_of.tolist(), strict=True)
-        return [self.programs[stage].segments[phase, chunk, is_edge] for stage, chunk in where]
-
-    def moved(self, segment: Segment, stream: str) -> list[float]:
-        """Bytes of collectives beside a chain; the first of several that add up a bucket stands for it."""
-        works = [self.items[a.item].work for a in segment.asyncs if a.stream == stream]
-        return [w.bytes for w in works if isinstance(w, Communication)]
-
-    def updates(self, name: str) -> list[list[Compute]]:
-        chains = [[self.items[i].work for i in p.update.chain.tolist()] for p in self.programs]
-        return [[w for w in chain if isinstance(w, Compute) and w.op == name] for chain in chains]
-
-    def chain(self, segment: Segment) -> tuple[Item, ...]:
-        return tuple(self.items[i] for i in segment.chain.tolist())
 
 
 def same(search: object, compiler: object, floor: float = 0.0) -> None:
@@ -185,16 +175,15 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
     if f.choices.zero[0] >= 3:
         plain = plain + f.seconds_by_part(layers.copied[f.rows][..., 0])[0]
     chains = [compiled.chain(s) for s in compiled.segments(FORWARD)]
-    chains = [tuple(i for i in chain if not _is_boundary(i)) for chain in chains]
+    chains = [tuple(i for i in chain if not is_boundary(i)) for chain in chains]
     device, host, *_ = chain_seconds(task, f.mesh, chains)
-    same(plain, np.max(device, axis=0))
+    runs_on = np.tile(
+        f.kinds, (f.chunks, 1)
+    ).T  # of several kinds of devices, those that a stage has
+    same(plain, np.where(runs_on, device, 0.0).max(axis=0))
     issued = issue_seconds(f, sends(f))
     if issued is not None and not task.runtime.host_delay_on_network:
         same(issued[0][0], host)
-
-
-def _is_boundary(item: Item) -> bool:
-    return isinstance(item.work, Communication) and item.work.purpose == "pipeline"
 
 
 @settings(
@@ -209,3 +198,19 @@ def test_search_and_compiler_agree_on_every_stage(question):
     gathers_of_weights(f, compiled)
     buckets_of_gradients(f, compiled)
     seconds_of_kernels_and_exchanges_in_blocks(f, compiled)
+
+
+@pytest.mark.parametrize("family", sorted(MODELS))
+def test_what_is_drawn_of_a_family_is_not_refused(family):
+    """A plan that every stack refuses would be drawn and never looked at."""
+    for plan in PLANS.get(family, REPLICAS):
+        ask(MODELS[family], on=MACHINES["switch"], runtime="megatron", plan=plan, batch=64)
+
+
+def test_no_kind_of_op_and_no_number_format_is_left_out():
+    built = [ask(words, on="1 x dgx-h100", batch=64).workload.model for words in MODELS.values()]
+    assert {op.kind for model in built for _, op in model.ops()} == set(KINDS_OF_OPS)
+    drawn = ask(MODELS["dense"], on=MACHINES["blackwell"], batch=64, precision="nvfp4")
+    assert drawn.workload.precision.matmul == "fp4"
+    devices = {Cluster.of(on).devices[0].name for on in MACHINES.values()}
+    assert len(devices) >= 9

@@ -9,6 +9,7 @@ import numpy as np
 from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.plan_batch import PlanBatch, plan_batch
 from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
 
@@ -30,3 +31,12 @@ def choices(task: Task, *said: Words) -> Choices:
         for words in said
     ]  # fmt: skip
     return Choices.of(Palette(**options, defaults=task.defaults), np.array(rows, np.int32).T)
+
+
+def fleet(scenario: Scenario) -> PlanBatch:
+    """The scenario's own plan, ready for closed forms."""
+    task, plan = Task.of(scenario), scenario.plan
+    words = replace(task.words(plan.text), micro=plan.schedule.micro_batch)
+    chosen, estimator = choices(task, words.with_devices(task.devices)), Estimator(task)
+    rows, known = estimator.states(chosen)
+    return plan_batch(estimator.shares, chosen, known, rows, estimator.exchanges)

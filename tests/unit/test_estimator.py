@@ -414,3 +414,14 @@ def test_a_pipeline_without_blocking_sends_hides_them():
         estimated(ideal(model, "pp8 dp2", **words, overlaps_pipeline=o)) for o in (True, False)
     )
     assert waited.seconds[0] >= hidden.seconds[0]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_gradients_that_nobody_waits_for_are_held_by_neither_speed(zero, overlaps):
+    words = {"on": NODE, "batch": 8, "optimizer": "none", "runtime": "megatron"}
+    options = IDEAL | {"overlaps_gradients": overlaps, "fragmentation": 0.0}
+    scenario = ask(chain(4096, 4096), plan=f"dp8 zero{zero}", runtime_options=options, **words)
+    assert estimated(scenario).memory[0] == pytest.approx(
+        peak_memory(scenario).peak_bytes, rel=1e-9
+    )

@@ -180,8 +180,8 @@ class ModelStates:
 
     def unreduced(self, groups: Iterable[Weights], bucket: Amount) -> Amount:
         """Reduced after backward, gradients are whole until then, when no activation is left; those that are sharded
-        and reduced in buckets fill no more than one."""
-        if self.runtime.overlaps_gradients:
+        and reduced in buckets fill no more than one. No step waits for them where nothing is updated."""
+        if self.runtime.overlaps_gradients or not self.workload.optimizer.has_update:
             return 0.0 * bucket
         lost = sum(w.trained * (1.0 - 1.0 / w.shards.gradient) for w in groups)
         return np.minimum(lost * self.gradient_bytes, bucket)

@@ -143,7 +143,7 @@ def _wired(t: TimedPlans) -> Floats:
 
 
 def _first_backward(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
-    """[plans, stages] when the first backward step of each is done."""
+    """[plans, stages] when the first backward step of each begins."""
     f = t.f
     ways = parts[0].sum(axis=1, keepdims=True) + send.sum(axis=1, keepdims=True)
     last = parts[1][:, len(f.share) - f.stages :].copy()

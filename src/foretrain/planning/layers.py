@@ -103,9 +103,9 @@ class Layers:
     reduced: Floats  # elements that replicas agree on …
     tensors: Floats  # … and tensors, as they are
     ready: Floats  # times at which backward has made some of them
-    # [states, blocks, kinds] (elements, number among tied copies or -1) of every tensor, in the order of backward …
+    # [states, blocks, kinds] pools of (elements, number among tied copies or -1): of every tensor, in the order of backward …
     messages: Objects
-    pooled: Objects  # … and a block's together
+    pooled: Objects  # … and of a block's together
     large: Floats  # [states, blocks] weights large enough to be split
     oversize: Floats  # … and elements that make some of them larger than a bucket
     rerun: Floats  # [states, blocks, kinds] elements moved once more for ops that run again
@@ -307,8 +307,6 @@ def _alike(*columns: Floats) -> Ints:
     """A number per row, the same where all columns are."""
     if not len(columns[0]):
         return np.zeros(0, dtype=np.int64)
-    if not len(columns[0]):
-        return np.zeros(0, dtype=np.int64)
     numbers: dict[bytes, int] = {}
     rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
@@ -415,11 +413,13 @@ class _Held:
     """The weights of a block by kind."""
 
     columns: dict[str, list[float]]
-    messages: list[tuple[Message, ...]]
-    pooled: list[tuple[Message, ...]]
+    messages: list[tuple[Pool, ...]]
+    pooled: list[tuple[Pool, ...]]
 
 
 Message = tuple[float, int]
+Pool = tuple[Message, ...]
+"""Messages that are reduced as one."""
 
 
 def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
@@ -438,14 +438,18 @@ class _Kind:
         def mine(shards: Iterable[WeightShard]) -> list[WeightShard]:
             return [w for w in shards if _kind(w, mesh) == kind]
 
-        shards = mine(block.pooled)
-        trained = [w for w in shards if not w.is_frozen]
-        self.sums = sums(shards)
+        self.sums = sums(mine(block.pooled))
         self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))
         made = [mine(ws) for _, ws in block.ready]
-        self.messages = tuple((_reduced(w), copies.get(w.path, -1)) for ws in made for w in ws)
-        self.together = tuple((_reduced(w), -1) for w in trained)
-        self.reduced, self.tensors = sum(n for n, _ in self.messages), len(self.messages)
+        self.messages = tuple(((_reduced(w), copies.get(w.path, -1)),) for ws in made for w in ws)
+        pools: dict[object, list[Message]] = {}
+        for w in mine(block.weights):
+            if not w.is_frozen:
+                alike = pools.setdefault((w.reduce_axes, w.state, w.is_table), [])
+                alike.append((w.elements, copies.get(w.path, -1)))
+        self.together = tuple(map(tuple, pools.values()))
+        self.reduced = sum(n for ((n, _),) in self.messages)
+        self.tensors = len(self.messages)
         self.ready = sum(1 for ws in made if ws)
 
     def column(self, name: str) -> float:

@@ -20,6 +20,7 @@ from foretrain.arrays import Floats, Ints
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import weights_of
+from foretrain.compile.passes.place import layer_blocks
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.errors import InputError
 from foretrain.model.graph import Block
@@ -216,8 +217,17 @@ class _Walker:
                     )
                 )
                 place += length
-        layers = tuple(counts) if self.ground.stages > 1 else None
+        layers = self._layers(counts) if self.ground.stages > 1 else None
         return Plan(self.mesh, replace(self.root(layers), children=tuple(children)))
+
+    def _layers(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """As the compiler counts them: of a model of few layers, blocks before and after them are layers too."""
+        repeats, shared = [block.repeat for block in self.model.blocks], layer_blocks(self.model)
+        walked = [number for number, times in enumerate(repeats) if times > 1] or sorted(shared)
+        layers = list(counts)
+        layers[0] += sum(repeats[number] for number in shared if number < walked[0])
+        layers[-1] += sum(repeats[number] for number in shared if number > walked[-1])
+        return tuple(layers)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -248,7 +248,8 @@ class Replicas:
         doubled = self.f.ties.is_stored_before
         found = []
         for block in np.flatnonzero(share)[::-1].tolist():
-            made = [n for n, copy in blocks[row, block, kind] if copy < 0 or not doubled[copy]]
+            kept = ([n for n, copy in pool if copy < 0 or not doubled[copy]] for pool in blocks[row, block, kind])  # fmt: skip
+            made = [sum(sizes) for sizes in kept if sizes]
             found += [np.tile(np.array(made), int(share[block]))] if made else []
         if not found:
             return 0, 0.0

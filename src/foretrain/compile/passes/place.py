@@ -61,7 +61,7 @@ def place(
         counts = _even_shares([_products(model.blocks[b]) for b, _ in instances], parts)
         if min(counts) > 0:
             return _cut(instances, instances, counts, 0, len(instances) - 1)
-    main = _main(model)
+    main = layer_blocks(model)
     layers = [i for i in instances if i[0] in main]
     if len(layers) < parts and model.layers >= parts:
         return _one_by_one(model, schedule, instances, parts)
@@ -112,7 +112,7 @@ def _one_by_one(
     return _cut(instances, instances, counts, 0, len(instances) - 1)
 
 
-def _main(model: Model) -> frozenset[int]:
+def layer_blocks(model: Model) -> frozenset[int]:
     """Blocks that are shared out: those that repeat, or all of a model without repetition."""
     repeated = [b for b, block in enumerate(model.blocks) if block.repeat > 1]
     if len(repeated) * 2 < len(model.blocks) and sum(model.blocks[b].repeat for b in repeated) < 12:

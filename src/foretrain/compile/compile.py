@@ -112,12 +112,13 @@ class _Compilation:
         every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
         classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
         host = (
-            self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
+            self.runtime.host.host_seconds_per_kernel > 0
+            or self.runtime.host.host_seconds_per_collective > 0
         )
         habits = Habits(
-            has_host=host and not self.runtime.uses_cuda_graphs,
-            host_blocks=self.runtime.host_blocks_on_pipeline,
-            overlaps_sends=self.runtime.overlaps_pipeline,
+            has_host=host and not self.runtime.host.uses_cuda_graphs,
+            host_blocks=self.runtime.host.host_blocks_on_pipeline,
+            overlaps_sends=self.runtime.pipeline.overlaps_pipeline,
         )
         graph = assemble(programs, orders, classes, self.interner, barriers, self._loads(), habits)
         if os.environ.get("FORETRAIN_VERIFY") == "1":
@@ -145,7 +146,9 @@ class _Compilation:
 
     def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
         schedule = self.plan.schedule
-        parts = self._parts(place(self.blocks.model, schedule, self.runtime.places_by_products))
+        parts = self._parts(
+            place(self.blocks.model, schedule, self.runtime.pipeline.places_by_products)
+        )
         setting = StageSetting(
             self.workload,
             self.plan,

@@ -251,7 +251,10 @@ class Shares:
         """[parts, blocks] repetitions, and how tied weights lie."""
         found = self._known.get((pp, vpp))
         if found is None:
-            model, by_products = self.task.workload.model, self.task.runtime.places_by_products
+            model, by_products = (
+                self.task.workload.model,
+                self.task.runtime.pipeline.places_by_products,
+            )
             schedule = Schedule("interleaved" if vpp > 1 else "1f1b", 1, pp, vpp)
             rows = {place: row for row, place in enumerate(places(model))}
             share = np.zeros((pp * vpp, len(rows)))

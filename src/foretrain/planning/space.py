@@ -318,7 +318,9 @@ def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[
             refused[pp, vpp] = "chunks are uneven"
             continue
         try:
-            place(model, Schedule(INTERLEAVED, 1, pp, vpp), task.runtime.places_by_products)
+            place(
+                model, Schedule(INTERLEAVED, 1, pp, vpp), task.runtime.pipeline.places_by_products
+            )
         except PlanError as error:
             refused[pp, vpp] = str(error)
         if pp * vpp > layers + 2 * (vpp > 1):

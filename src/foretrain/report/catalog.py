@@ -271,9 +271,10 @@ def _facts(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> dict[str, Any]:
     facts: dict[str, Any] = dataclasses.asdict(value)
-    for key in ("peak_flops", "defaults"):
-        if key in facts:
-            facts[key] = dict(facts[key])
+    if isinstance(value, Device):
+        facts["peak_flops"] = dict(facts["peak_flops"])
+    if isinstance(value, Runtime):
+        facts["plan"]["defaults"] = dict(value.plan.defaults)
     return facts
 
 

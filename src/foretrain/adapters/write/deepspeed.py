@@ -74,12 +74,15 @@ def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
 
 def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
-    found: dict[str, Any] = {"stage": words.zero, "overlap_comm": runtime.overlaps_gradients}
-    size = words.buckets if words.buckets is not None else runtime.bucket_bytes
+    found: dict[str, Any] = {
+        "stage": words.zero,
+        "overlap_comm": runtime.gradients.overlaps_gradients,
+    }
+    size = words.buckets if words.buckets is not None else runtime.gradients.bucket_bytes
     elements = max(1, round(size / job.gradient_bytes))
     found["reduce_bucket_size"] = elements
     found["allgather_bucket_size"] = elements
-    found["reduce_scatter"] = runtime.scatters_gradients
+    found["reduce_scatter"] = runtime.gradients.scatters_gradients
     account.says("zero", "buckets")
     account.cannot(
         "shard",

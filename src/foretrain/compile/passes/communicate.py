@@ -133,7 +133,7 @@ class _Walk:
                 returns += self.returning(local, tensor, have, want)
             gathers = [c for c in steps if c.collective == "all_gather"]
             # a ring never holds the whole; what a dispatcher gathered stays; frozen weights need no input again
-            again = s.runtime.regathers_sequence and not _is_dispatched(local.op)
+            again = s.runtime.tensor_parallel.regathers_sequence and not _is_dispatched(local.op)
             again = again and not local.op.is_frozen
             if gathers and (ring or again):
                 shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
@@ -197,18 +197,20 @@ class _Walk:
         """Named; tokens for several experts at one place are sent there once, and of tables split by rows the
         vectors that have something in them, where the stack does so."""
         maker = self.makers.get(tensor.name, local.op)
-        if maker.kind == "embedding_bag" and self.setting.runtime.sends_looked_up:
+        exchange = self.setting.runtime.embedding_exchange
+        if maker.kind == "embedding_bag" and exchange is not None and exchange.sends_looked_up:
             yield from map(self._vectors(maker), map(self._named, steps))
             return
         copies = int(local.op.attr.get("top_k", maker.attr.get("top_k", 1)))
-        once = self.setting.runtime.sends_tokens_once and copies > 1
+        once = self.setting.runtime.expert_parallel.sends_tokens_once and copies > 1
         for step in map(self._named, steps):
             fields = (step.collective, step.bytes, step.group, step.purpose)
             yield Tokens(*fields, copies) if once and step.collective == "all_to_all" else step
 
     def _vectors(self, maker: Op) -> Callable[[Communication], Communication]:
         bags = tuple(bag for _, bag in listed(maker))
-        least = self.setting.runtime.replicates_from
+        exchange = self.setting.runtime.embedding_exchange
+        least = exchange.hot_row_threshold if exchange else 0.0
         here = popular(maker, maker.size["batch"], least)[1] if least and is_hybrid(maker) else 0.0
 
         def sent(step: Communication) -> Communication:
@@ -296,22 +298,24 @@ class _Walk:
         inputs, weights = differentiate.backward(local, s.precision, s.choices)
         if self.has_constant_inputs(local.op):
             inputs = ()
-        if s.runtime.adds_in_products:
-            weights = differentiate.added(weights, s.precision, s.runtime.gradient_bytes)
+        if s.runtime.gradients.wgrad_accumulation_fusion:
+            weights = differentiate.added(weights, s.precision, s.runtime.gradients.gradient_bytes)
         gathers = () if _is_dispatched(local.op) else before  # cast by experts once they have it
         gathered = prod(self._ranks(c) for c in gathers if c.collective == "all_gather")
         cast, cast_back = (
             ((), ())
-            if s.runtime.fuses_casts
+            if s.runtime.special_fusions is not None and s.runtime.special_fusions.fuses_casts
             else differentiate.quantisation(local, s.precision, gathered)
         )
         if not local.op.is_frozen:
             weights += cast_back
         elif inputs:
             inputs = (*cast_back, *inputs)
-        if s.runtime.adds_gradients:
-            weights += differentiate.accumulation(local, s.precision, s.runtime.gradient_bytes)
-        overlaps = s.runtime.overlaps_tensor_backward and not _is_dispatched(local.op)
+        if s.runtime.gradients.adds_gradients:
+            weights += differentiate.accumulation(
+                local, s.precision, s.runtime.gradients.gradient_bytes
+            )
+        overlaps = s.runtime.tensor_parallel.tp_dgrad_overlap and not _is_dispatched(local.op)
         ring = bool(beside)
         backward, backward_weight = _backward_items(
             inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
@@ -386,7 +390,8 @@ class _Walk:
 
     def _reduced(self, op: Op, ranks: int) -> float | None:
         """Of replicated tables the rows that are drawn often, where the others are looked up elsewhere."""
-        least = self.setting.runtime.replicates_from
+        exchange = self.setting.runtime.embedding_exchange
+        least = exchange.hot_row_threshold if exchange else 0.0
         if not (least and ranks > 1 and op.attr.get("sparse") and is_hybrid(op)):
             return None
         return popular(op, op.size["batch"] * ranks, least)[0] * op.size["hidden"]
@@ -396,7 +401,7 @@ class _Walk:
         precision = self.setting.precision
         if op.is_frozen:
             return stored_bytes(op, precision) / precision.weight_bytes
-        is_narrow = precision.name in self.setting.runtime.gathers_quantised
+        is_narrow = precision.name in self.setting.runtime.sharding.gathers_quantised
         if not (is_narrow and is_quantised(op, precision)):
             return 1.0
         return precision.gemm_input_bytes / precision.weight_bytes

@@ -282,7 +282,7 @@ def _rows(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in facts.items():
         if isinstance(value, dict):
             yield from _rows(value, f"{prefix}{key}.")
-        elif value is not None and value not in ((), []):
+        elif value is not None and value not in ((), [], ""):
             yield f"{prefix}{key}", _shown("flops" if prefix == "peak_flops." else key, value)
 
 

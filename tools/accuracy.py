@@ -42,7 +42,7 @@ ABLATIONS: dict[str, tuple[dict[str, Any], bool]] = {
             "overlaps_scatters": False,
             "overlaps_parameter_gather": False,
             "overlaps_pipeline": False,
-            "exchanges_in_pieces": False,
+            "tp_comm_overlap": False,
             "expert_overlap": 0.0,
             "prefetched_blocks": 0,
         },

@@ -6,7 +6,7 @@ One share of what comes and goes per runtime (`fragmentation`), and more of it w
 runtime exchanges on a stream of its own (`exchange_fragmentation`); or, where what is missing does not grow with the
 micro-batch, a share of split optimizer states (`update_copies`). The peak is linear in each, so the least mean
 absolute relative error is a weighted median, taken over the half "fit" of the cases; errors of the other half are
-printed beside it. With --write values go into presets.yaml and into cost/calibration/fitted.yaml.
+printed beside it. With --write values go into runtime/fitted.yaml and into cost/calibration/fitted.yaml.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from multiprocessing import Pool
 from typing import Any
 
-from fit_runs import record
+from fit_runs import RUNTIMES, record
 from memory_table import GIB, Row, is_told, row
-from trial import PACKAGE, edited
+from trial import PACKAGE, fitted
 
-from foretrain.runtime import runtime
+from foretrain.runtime import option_table, runtime
 from foretrain.validation.cases import read_cases
-
-PRESETS = PACKAGE / "runtime" / "presets.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def point(case: Mapping[str, Any], found: Row, meaning: Meaning) -> Point:
     fixed = memory.context_bytes if meaning.has_context else 0.0
     if meaning.field == "update_copies":
         moving = stage.by_kind["optimizer"]
-        fixed += stage.peak_bytes - runtime(meaning.runtime).update_copies * moving
+        fixed += stage.peak_bytes - runtime(meaning.runtime).option("update_copies") * moving
     else:
         moving = stage.by_kind["activations"]
         fixed += stage.allocated_bytes
@@ -108,14 +106,15 @@ def shown(name: str, points: Sequence[Point]) -> float:
 
 
 def write(values: Mapping[str, float], rows: Mapping[str, int], groups: Mapping[str, str]) -> None:
-    text = PRESETS.read_text(encoding="utf-8")
+    file = PACKAGE / RUNTIMES
+    text = file.read_text(encoding="utf-8")
     for path, value in values.items():
-        text = edited(text, path, value)
-    PRESETS.write_text(text, encoding="utf-8")
+        text = fitted(text, path, value, [groups[path]])
+    file.write_text(text, encoding="utf-8")
     record(
         {
-            "parameter": " ".join(path.split(".")[1:]).replace("_", " "),
-            "where": f"runtime/presets.yaml: {path}",
+            "parameter": " ".join(path.split(".")[1::2]).replace("_", " "),
+            "where": f"{RUNTIMES}: {path}",
             "value": value,
             "groups": [groups[path]],
             "rows": rows[path],
@@ -123,6 +122,12 @@ def write(values: Mapping[str, float], rows: Mapping[str, int], groups: Mapping[
         }
         for path, value in values.items()
     )
+
+
+def _path(preset: str, field: str) -> str:
+    """Where a preset's value of a field stands."""
+    feature, _ = option_table()[field]
+    return f"presets.{preset}.{feature}.{field}.value"
 
 
 def main() -> None:
@@ -143,8 +148,8 @@ def main() -> None:
             for case, one in zip(cases, found, strict=True)
             if one is not None and one.group == group and one.error() is not None
         ]
-        plain = f"presets.{meaning.runtime}.{meaning.field}"
-        more = f"presets.{meaning.runtime}.exchange_fragmentation"
+        plain = _path(meaning.runtime, meaning.field)
+        more = _path(meaning.runtime, "exchange_fragmentation")
         alone = [p for p in points if not p.is_exchanging]
         if not alone:
             continue

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 from case_steps import is_timed
-from trial import PACKAGE, Change, Trials, edited, value_at, written
+from trial import PACKAGE, Change, Trials, edited, fitted, value_at, written
 
 from foretrain.validation.cases import read_cases
 from foretrain.validation.split import SEED, half_of
@@ -31,6 +31,8 @@ from foretrain.validation.split import SEED, half_of
 HERE = Path(__file__).resolve().parent
 SCALARS = HERE / "scalars.yaml"
 FITTED = PACKAGE / "cost" / "calibration" / "fitted.yaml"
+RUNTIMES = "runtime/fitted.yaml"
+"""Scalars of software stacks, each with what it rests on."""
 SLOPE = 0.1
 GRID = 5
 SECTIONS = 5
@@ -141,6 +143,9 @@ class Fit:
         cases = self.trials.cases
         return [r for r in self.half if scalar.sees(cases[r]) and cases[r].get("group") != without]
 
+    def groups(self, scalar: Scalar) -> list[str]:
+        return sorted({str(self.trials.cases[row]["group"]) for row in self.rows(scalar)})
+
     def better(self, scalar: Scalar, without: str = "") -> float:
         """The scalar's best value with the others as they are; its prior where no case may be used."""
         rows = self.rows(scalar, without)
@@ -195,15 +200,19 @@ def _minimum(function: Any, low: float, high: float) -> float:
 def write(fit: Fit, wanted: Sequence[Scalar]) -> None:
     """Values into their files, and a row for each into fitted.yaml."""
     for scalar in wanted:
-        path = PACKAGE / scalar.file
-        text = edited(path.read_text(encoding="utf-8"), scalar.path, fit.values[scalar.name])
+        path, value = PACKAGE / scalar.file, fit.values[scalar.name]
+        text = path.read_text(encoding="utf-8")
+        if scalar.file == RUNTIMES:
+            text = fitted(text, scalar.path, value, fit.groups(scalar))
+        else:
+            text = edited(text, scalar.path, value)
         path.write_text(text, encoding="utf-8")
     record(
         {
             "parameter": scalar.name,
             "where": f"{scalar.file}: {scalar.path}",
             "value": fit.values[scalar.name],
-            "groups": sorted({str(fit.trials.cases[r]["group"]) for r in fit.rows(scalar)}),
+            "groups": fit.groups(scalar),
             "rows": len(fit.rows(scalar)),
             "tool": "tools/fit_runs.py",
         }

@@ -63,6 +63,13 @@ def edited(text: str, path: str, value: float) -> str:
     return text[: node.start_mark.index] + written(value) + text[node.end_mark.index :]
 
 
+def fitted(text: str, path: str, value: float, groups: Sequence[str]) -> str:
+    """The text of `runtime/fitted.yaml` with a value fitted on these groups, whatever it rested on before."""
+    node = _node(text, path.removesuffix(".value"))
+    row = f"{{value: {written(value)}, fitted_on: [{', '.join(groups)}]}}"
+    return text[: node.start_mark.index] + row + text[node.end_mark.index :]
+
+
 def written(value: float) -> str:
     """Three digits, in a form that YAML 1.1 takes for a number."""
     short = f"{value:.3g}"

@@ -160,7 +160,7 @@ _LABELS = {
     "ClusterNetwork": ("source",),
     "Plan": ("text",),
     "Length": ("asked",),
-    "Runtime": ("title", "source", "aliases"),
+    "Runtime": ("title", "source", "release", "aliases"),
 }
 """Fields that are for people: no answer depends on them. Measurements know devices and nodes by their identity."""
 

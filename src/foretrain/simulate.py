@@ -71,7 +71,9 @@ def network_for(scenario: Scenario) -> Network:
 
 def network_on(cluster: Cluster, stack: Runtime, measured: Measured | None) -> Network:
     own = None if measured is None else measured.curves
-    return network_of(cluster, stack.library, chosen(dict(stack.algorithms)), own)
+    return network_of(
+        cluster, stack.communication.library, chosen(dict(stack.communication.algorithms)), own
+    )
 
 
 def compute_of(measured: Measured | None) -> ComputeModel:

@@ -88,13 +88,14 @@ def allowance(case: Case) -> float:
     graph, runtime = case.simulated.graph, case.scenario.runtime
     if {name for _, name in graph.streams} <= {"compute", "host"}:
         return ROUNDING
-    if not runtime.cycle_seconds:
+    thread = runtime.fusion_cycles
+    if thread is None:
         return BESIDE
-    agreed = runtime.negotiation_seconds(case.cluster.device_count)
+    agreed = thread.negotiation_seconds(case.cluster.device_count)
     exchanges = np.flatnonzero(graph.task_kind == COLLECTIVE).tolist()
     works = (graph.shape(int(graph.task_shape[task]))[0].work for task in exchanges)
     waits = 1 + sum(isinstance(work, FromBuffer) and work.delay > 0 for work in works)
-    return BESIDE + waits * (max(runtime.cycle_seconds, agreed) + agreed) / case.step
+    return BESIDE + waits * (max(thread.cycle_seconds, agreed) + agreed) / case.step
 
 
 Property = Callable[[Case], Iterable[str]]

@@ -152,7 +152,7 @@ def gathers_of_weights(f: PlanBatch, compiled: Compiled) -> None:
 
 def buckets_of_gradients(f: PlanBatch, compiled: Compiled) -> None:
     runtime = f.task.runtime
-    if runtime.cycle_seconds or runtime.synchronises_at != "gradient":
+    if runtime.fusion_cycles or runtime.gradients.synchronises_at != "gradient":
         return  # fused by time: the engine's clock decides
     made = (
         BACKWARD_WEIGHT if (BACKWARD_WEIGHT, 0, True) in compiled.programs[0].segments else BACKWARD
@@ -161,7 +161,7 @@ def buckets_of_gradients(f: PlanBatch, compiled: Compiled) -> None:
     pieces = np.zeros(len(f.share))
     for kind in f.kinds_held:
         if f.axes_of(kind):
-            rounds = 2 if f.choices.zero[0] >= 1 and runtime.scatters_gradients and set(f.axes_of(kind)) > set(f.owners_of(kind)) > set() else 1  # fmt: skip
+            rounds = 2 if f.choices.zero[0] >= 1 and runtime.gradients.scatters_gradients and set(f.axes_of(kind)) > set(f.owners_of(kind)) > set() else 1  # fmt: skip
             pieces += rounds * replicas.buckets(kind, f.share)[0][0]
     found = [compiled.moved(s, "data") for s in compiled.segments(made, True)]
     same(pieces, [len(sizes) for sizes in found])
@@ -182,7 +182,7 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
     ).T  # of several kinds of devices, those that a stage has
     same(plain, np.where(runs_on, device, 0.0).max(axis=0))
     issued = issue_seconds(f, sends(f))
-    if issued is not None and not task.runtime.host_delay_on_network:
+    if issued is not None and task.runtime.network_polling is None:
         same(issued[0][0], host)
 
 

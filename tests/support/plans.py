@@ -178,13 +178,13 @@ def runtime_options(draw: Draw) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if draw(st.booleans()):
         options |= {"host_seconds_per_kernel": 0.0, "host_seconds_per_collective": 0.0}
-    habits = ("overlaps_gradients", "overlaps_parameter_gather", "overlaps_pipeline", "overlaps_tensor_backward",
+    habits = ("overlaps_gradients", "overlaps_parameter_gather", "overlaps_pipeline", "tp_dgrad_overlap",
               "regathers_sequence", "scatters_pipeline", "clips_gradients", "host_blocks_on_pipeline",
               "adds_gradients", "copies_gathered", "gathers_rerun", "scatters_gradients")  # fmt: skip
     for habit in draw(st.lists(st.sampled_from(habits), max_size=3, unique=True)):
         options[habit] = draw(st.booleans())
     if draw(st.integers(0, 3)) == 0:
-        options |= {"exchanges_in_pieces": True, "expert_overlap": 0.5}
+        options |= {"tp_comm_overlap": True, "expert_overlap": 0.5}
     return options
 
 

@@ -67,7 +67,7 @@ def test_switches_under_their_own_softwares_names(
     options: dict[str, Any], field: str, value: object
 ) -> None:
     question = asked("composer", options)
-    assert getattr(question.runtime, field) == value
+    assert question.runtime.option(field) == value
     assert not question.warnings
 
 
@@ -158,7 +158,7 @@ def test_older_attention_takes_longer() -> None:
 def test_copies_of_gathered_blocks_take_their_time() -> None:
     """14 bytes a parameter and micro-batch: out of two gathers (2 + 2 each), into an fp32 reduction (2 + 4)."""
     with_copies = asked("fsdp2", nodes=1)
-    bare = replace(with_copies.runtime, copies_out_gathered=False, copies_in_gradients=False)
+    bare = with_copies.runtime.with_features({"gather_copies": None})
     more = (
         answer(with_copies).step_seconds - answer(replace(with_copies, runtime=bare)).step_seconds
     )

@@ -169,7 +169,7 @@ def test_the_word_of_a_default_that_is_on_turns_it_off() -> None:
     line = next(line for line in ask("gpt2", **asked).assumptions if "elementwise" in line)
     assert "--set fuses_elementwise=" in line
     off = ask("gpt2", **asked, runtime_options={"fuses_elementwise": False})
-    assert not off.runtime.fuses_elementwise
+    assert not off.runtime.kernels.fuses_elementwise
     assert not any("elementwise" in line for line in off.assumptions)
     told = ask("gpt2", **asked, runtime_options={"compile": False}).warnings
     assert any("compile = false has no effect" in line for line in told)

@@ -237,7 +237,7 @@ def test_the_runtime_chooses_the_kernel(word: str, kind: str) -> None:
     kept = family(op).saved(op, number, choices)
     assert kept == family(op).saved(op, number, KernelChoices(attention="flash"))
     chosen, _, warnings = stack_of_run("nemo", {"attention": word})
-    assert chosen.attention == word
+    assert chosen.kernels.attention == word
     assert not any("attention" in line for line in warnings)
 
 

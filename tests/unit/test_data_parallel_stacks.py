@@ -89,10 +89,11 @@ def test_frameworks_compared_in_2020_are_those_of_2020() -> None:
     then, _, _ = stack_of_run("oneflow", {"framework": "OneFlow W/O clip"})
     later, _, _ = stack_of_run("oneflow", {"framework": None})
     assert (then.name, later.name) == ("oneflow-2020", "oneflow")
-    assert then.aligned_to == 8
+    assert then.gemm_alignment.aligned_to == 8
     act = op_of("resnet50", "stage1", "1_act")  # its batch norms took activations along already
     choices = KernelChoices(
-        fuses_elementwise=then.fuses_elementwise, fuses_behind_norms=then.fuses_behind_norms
+        fuses_elementwise=then.kernels.fuses_elementwise,
+        fuses_behind_norms=then.special_fusions.fuses_behind_norms,
     )
     assert moved(act, choices, "fp16") == moved(act, KernelChoices(), "fp16")
 

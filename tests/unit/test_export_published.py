@@ -16,7 +16,7 @@ import yaml
 from foretrain.adapters.write import TARGETS, Exported, export
 from foretrain.errors import ModelError
 from foretrain.resolving import ask
-from foretrain.runtime.runtime import presets
+from foretrain.runtime import presets
 from foretrain.scenario import Scenario
 
 TABLES = Path(__file__).with_name("published")

@@ -178,7 +178,9 @@ def test_a_measured_step_takes_what_its_kernels_took(tmp_path: Path) -> None:
             total += sum(price.get(w.kernel, 0.0) for w in works if isinstance(w, Compute))
     tensors = len(weight_sizes(question.workload.model))
     launches = (
-        tensors * question.runtime.kernels_per_tensor * question.runtime.host_seconds_per_kernel
+        tensors
+        * question.runtime.per_tensor_update.kernels_per_tensor
+        * question.runtime.host.host_seconds_per_kernel
     )
     assert answer(local).step_seconds == pytest.approx(total + launches, rel=0.02)
 

@@ -318,7 +318,7 @@ def test_gradients_that_are_freed_are_not_there_in_the_first_forward_pass():
 def test_gradients_are_there_from_the_end_of_the_first_backward_pass():
     """With room needed in forward passes alone: the first has it beside no gradients, the second beside all."""
     stack = ask(tiny_model("llama"), on=NODE, plan="dp8", batch=16, runtime_options=LEAN).runtime
-    stack = replace(stack, frees_gradients=True)
+    stack = stack.with_options({"frees_gradients": True})
     for batch, share in ((8, 0.0), (16, 1.0)):
         question = ask(tiny_model("llama"), on=NODE, plan="dp8", batch=batch, runtime_options=LEAN)
         graph = compile_scenario(question)

@@ -108,7 +108,7 @@ def test_attention_left_open(device: str, dtype: str, stated: str | None, chosen
         "optimizer": "adam", "runtime": "megatron", "runtime_options": {"attention": stated},
     }  # fmt: skip
     question = scenario_from_case(case)
-    assert question.runtime.attention == chosen
+    assert question.runtime.kernels.attention == chosen
     told = any(line.startswith("attention unfused") for line in question.assumptions)
     assert told is (chosen == "unfused")
 

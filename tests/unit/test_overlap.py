@@ -17,7 +17,7 @@ DATA = {"on": "2 x dgx-a100-80gb", "plan": "dp16", "batch": 512, "seq": 512, "ru
 
 
 def in_pieces(value: bool, **more: bool) -> dict[str, bool]:
-    return {"exchanges_in_pieces": value, **more}
+    return {"tp_comm_overlap": value, "tp_dgrad_overlap": False, **more}
 
 
 def test_gathers_and_reductions_go_beside_their_products():
@@ -51,7 +51,7 @@ def test_all_but_one_piece_of_the_product_hides_the_exchange():
 
 
 def _item_seconds(value):
-    options = in_pieces(value, overlap_slows=False, overlaps_tensor_backward=False)
+    options = in_pieces(value, overlap_slows=False)
     question = ask("llama3-8b", **TENSOR, runtime_options=options)
     graph = compile_scenario(question)
     costs = cost_scenario(question, graph)

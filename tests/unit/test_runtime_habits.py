@@ -21,7 +21,7 @@ from foretrain.simulate import answer, compile_scenario, cost_scenario
 from foretrain.testing.asking import ask
 
 PLAIN = {
-    "kernel_pace": 1.0,
+    "kernel_slowdown": 1.0,
     "adds_gradients": False,
     "copies_gathered": False,
     "clips_gradients": False,
@@ -114,7 +114,7 @@ def test_delays_of_a_group_add_up() -> None:
 
 def test_pace_scales_kernels_alone() -> None:
     def step(pace: float, host: float) -> float:
-        options = {"kernel_pace": pace, "host_seconds_per_kernel": host}
+        options = {"kernel_slowdown": pace, "host_seconds_per_kernel": host}
         options["host_seconds_per_collective"] = host
         return predict(
             "llama2-7b", on="dgx-h100", plan="dp8 micro=1", batch=64, seq=2048, runtime="nanotron",

@@ -11,8 +11,8 @@ from foretrain.errors import RuntimePresetError
 from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.resolving.stack import nearest
-from foretrain.runtime import Runtime, presets, runtime
-from foretrain.runtime.runtime import names, preset_file
+from foretrain.runtime import Runtime, names, option_table, preset_file, presets, runtime
+from foretrain.runtime.features import CORE, OPTIONAL
 
 MIB = 1 << 20
 NAMES = [
@@ -33,17 +33,17 @@ def test_every_stack_has_a_preset(name: str) -> None:
 def test_presets_are_physical_and_cited(preset: Runtime) -> None:
     assert len(preset.source) > 20
     assert preset.title
-    assert preset.attention in ("flash", "flash3", "triton", "cudnn", "unfused")
-    assert preset.library in ("nccl", "nccl-pods", "gloo", "mpi")
-    assert 1e-6 < preset.host_seconds_per_kernel < 6e-5
-    assert preset.host_seconds_per_kernel <= preset.host_seconds_per_collective < 1e-3
-    assert 0 < preset.first_bucket_bytes <= preset.bucket_bytes
-    assert preset.gradient_bytes in (None, 2.0, 4.0)
-    assert 1e8 < preset.context_bytes < 4e9
-    assert 0 <= preset.fragmentation + preset.exchange_fragmentation < 0.75
-    assert 0 <= preset.expert_overlap <= 1
-    assert sorted(preset.rank_order) == ["cp", "dp", "pp", "tp"]
-    words = dict(preset.defaults)
+    assert preset.kernels.attention in ("flash", "flash3", "triton", "cudnn", "unfused")
+    assert preset.communication.library in ("nccl", "nccl-pods", "gloo", "mpi")
+    assert 1e-6 < preset.host.host_seconds_per_kernel < 6e-5
+    assert preset.host.host_seconds_per_kernel <= preset.host.host_seconds_per_collective < 1e-3
+    assert 0 < preset.gradients.first_bucket_bytes <= preset.gradients.bucket_bytes
+    assert preset.gradients.gradient_bytes in (None, 2.0, 4.0)
+    assert 1e8 < preset.memory.context_bytes < 4e9
+    assert 0 <= preset.memory.fragmentation + preset.memory.exchange_fragmentation < 0.75
+    assert 0 <= preset.expert_parallel.expert_overlap <= 1
+    assert sorted(preset.plan.rank_order) == ["cp", "dp", "pp", "tp"]
+    words = dict(preset.plan.defaults)
     assert set(words) >= {"recompute", "zero", "sequence_parallel"}
     assert words["zero"] in ("0", "1", "2", "3")
     listed = "," in words["recompute"]  # of ops that run again
@@ -53,19 +53,20 @@ def test_presets_are_physical_and_cited(preset: Runtime) -> None:
 def test_fields_hold_the_types_they_declare() -> None:
     """YAML 1.1 reads `1e-6` as text; such a slip must not reach the arithmetic."""
     for preset in presets().values():
-        for field in fields(preset):
-            value = getattr(preset, field.name)
-            if str(field.type).startswith(("float", "int")):
-                assert value is None or isinstance(value, float | int), (preset.name, field.name)
-            if field.type == "bool":
-                assert isinstance(value, bool), (preset.name, field.name)
+        records = (getattr(preset, feature) for feature in (*CORE, *OPTIONAL))
+        for record in filter(None, records):
+            for field in fields(record):
+                value, where = getattr(record, field.name), (preset.name, field.name)
+                if str(field.type).startswith(("float", "int")):
+                    assert value is None or isinstance(value, float | int), where
+                if field.type == "bool":
+                    assert isinstance(value, bool), where
 
 
 def test_options_change_known_fields_only() -> None:
-    known = {field.name for field in fields(Runtime)}
     for key, values in preset_file()["options"].items():
         for value, changes in values.items():
-            assert set(changes) <= known, (key, value)
+            assert set(changes) <= option_table().keys(), (key, value)
 
 
 def test_aliases_are_unique_and_spelling_is_forgiven() -> None:
@@ -76,14 +77,17 @@ def test_aliases_are_unique_and_spelling_is_forgiven() -> None:
 
 
 def test_known_library_defaults() -> None:
-    assert (runtime("ddp").bucket_bytes, runtime("ddp").first_bucket_bytes) == (25 * MIB, MIB)
-    assert runtime("horovod").bucket_bytes == 64 * MIB
-    assert runtime("bluefog").bucket_bytes == 8 * MIB
-    assert runtime("megatron").pads_vocabulary_to == 128
-    assert runtime("nanotron").gradient_bytes == 4.0
-    assert not runtime("megatron-deepspeed").overlaps_gradients
-    assert runtime("nemo").overlaps_gradients
-    assert runtime("cpu-gloo").library == "gloo"
+    assert (runtime("ddp").gradients.bucket_bytes, runtime("ddp").gradients.first_bucket_bytes) == (
+        25 * MIB,
+        MIB,
+    )
+    assert runtime("horovod").gradients.bucket_bytes == 64 * MIB
+    assert runtime("bluefog").gradients.bucket_bytes == 8 * MIB
+    assert runtime("megatron").plan.pads_vocabulary_to == 128
+    assert runtime("nanotron").gradients.gradient_bytes == 4.0
+    assert not runtime("megatron-deepspeed").gradients.overlaps_gradients
+    assert runtime("nemo").gradients.overlaps_gradients
+    assert runtime("cpu-gloo").communication.library == "gloo"
 
 
 def test_nanotron_updates_in_separate_passes() -> None:
@@ -91,7 +95,7 @@ def test_nanotron_updates_in_separate_passes() -> None:
     fused = optimizer("adam").update_bytes(1.0, precision("bf16"))
     passes = 8 + 12 + 8 + 12 + 8 + 8 + 8 + 16
     counted_elsewhere = 2  # gradients are wider than a fused update takes them for
-    assert runtime("nanotron").update_passes * fused == pytest.approx(
+    assert runtime("nanotron").update.update_passes * fused == pytest.approx(
         passes + 6 - counted_elsewhere
     )
 
@@ -121,36 +125,39 @@ def test_switches_of_a_case_reach_the_fields() -> None:
         },
     )
     assert warnings == ()
-    assert chosen.attention == "unfused"
-    assert chosen.uses_cuda_graphs
-    assert chosen.overlaps_gradients
-    assert chosen.exchanges_in_pieces
-    assert not chosen.scatters_pipeline
-    assert chosen.gradient_bytes == 2.0
-    assert (chosen.bucket_bytes, chosen.first_bucket_bytes) == (40 * MIB, 40 * MIB)
+    assert chosen.kernels.attention == "unfused"
+    assert chosen.host.uses_cuda_graphs
+    assert chosen.gradients.overlaps_gradients
+    assert chosen.tensor_parallel.tp_comm_overlap
+    assert not chosen.pipeline.scatters_pipeline
+    assert chosen.gradients.gradient_bytes == 2.0
+    assert (chosen.gradients.bucket_bytes, chosen.gradients.first_bucket_bytes) == (
+        40 * MIB,
+        40 * MIB,
+    )
 
 
 def test_a_small_first_bucket_survives_a_stated_bucket_size() -> None:
     chosen, _, _ = stack_of_run("nanotron", {"ddp_bucket_mb": 50})
-    assert (chosen.bucket_bytes, chosen.first_bucket_bytes) == (50 * MIB, MIB)
+    assert (chosen.gradients.bucket_bytes, chosen.gradients.first_bucket_bytes) == (50 * MIB, MIB)
     tiny, _, _ = stack_of_run("nanotron", {"ddp_bucket_mb": 0.5})
-    assert tiny.first_bucket_bytes == MIB / 2
+    assert tiny.gradients.first_bucket_bytes == MIB / 2
 
 
 def test_off_switches_turn_off_what_the_preset_does() -> None:
     chosen, _, _ = stack_of_run("nemo", {"tp_comm_overlap": False, "overlap_grad_reduce": False})
-    assert not chosen.exchanges_in_pieces
-    assert not chosen.overlaps_gradients
+    assert not chosen.tensor_parallel.tp_comm_overlap
+    assert not chosen.gradients.overlaps_gradients
 
 
 def test_compiling_fuses_and_never_slows_a_quick_host() -> None:
     slow, _, _ = stack_of_run("torchtitan", {"compile": False})
     fast, _, _ = stack_of_run("torchtitan", {"compile": True})
-    assert fast.fuses_elementwise
-    assert not slow.fuses_elementwise
-    assert fast.host_seconds_per_kernel < slow.host_seconds_per_kernel
+    assert fast.kernels.fuses_elementwise
+    assert not slow.kernels.fuses_elementwise
+    assert fast.host.host_seconds_per_kernel < slow.host.host_seconds_per_kernel
     quick, _, _ = stack_of_run("maxtext", {"compile": True})
-    assert quick.host_seconds_per_kernel == runtime("maxtext").host_seconds_per_kernel
+    assert quick.host.host_seconds_per_kernel == runtime("maxtext").host.host_seconds_per_kernel
 
 
 def test_nulls_follow_the_preset_and_say_so() -> None:
@@ -186,13 +193,16 @@ def test_switches_without_a_counterpart_are_listed() -> None:
 
 def test_a_case_may_state_the_cycle_time():
     chosen, _, _ = stack_of_run("horovod", {"cycle_time_ms": 1})
-    assert chosen.cycle_seconds == 1e-3
+    assert chosen.fusion_cycles.cycle_seconds == 1e-3
     with pytest.raises(RuntimePresetError, match=r"cycle_time_ms: 'often' is not a time"):
         stack_of_run("horovod", {"cycle_time_ms": "often"})
 
 
 def test_options_in_seconds_may_carry_a_unit():
-    assert runtime("horovod").with_options({"cycle_seconds": "1ms"}).cycle_seconds == 1e-3
+    assert (
+        runtime("horovod").with_options({"cycle_seconds": "1ms"}).fusion_cycles.cycle_seconds
+        == 1e-3
+    )
 
 
 def test_switches_date_a_stack() -> None:

@@ -21,12 +21,17 @@ def test_buffers_and_delays_are_those_of_the_rule(work: float, ranks: int, tenso
     clock = np.linspace(0.0, work, count + 1)
     rule = cycles(HOROVOD)
     assert rule is not None
-    limit = HOROVOD.bucket_bytes
+    limit = HOROVOD.gradients.bucket_bytes
     ready = [(place, tensor) for place in range(1, count + 1)]
     buffers = rule.fused(ready, limit, ranks, clock)
     column = np.ones((1, 1))
     found = fused(
-        HOROVOD, ranks, column * tensor * count, column * limit, column * count, column * work
+        HOROVOD.fusion_cycles,
+        ranks,
+        column * tensor * count,
+        column * limit,
+        column * count,
+        column * work,
     )
     late = [buffer for buffer in buffers if buffer.delay > 0.0]
     assert float(found.buffers[0, 0]) == pytest.approx(len(buffers), abs=1.5)

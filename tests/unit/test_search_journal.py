@@ -145,7 +145,9 @@ def test_a_key_says_what_decides_the_answer(task: Task) -> None:
         search_key(task),
         search_key(task, where=WHERE, objective="memory"),
         search_key(task, where=WHERE, top=30),
-        search_key(replace(task, runtime=replace(task.runtime, kernel_pace=1.5)), where=WHERE),
+        search_key(
+            replace(task, runtime=task.runtime.with_options({"kernel_slowdown": 1.5})), where=WHERE
+        ),
         search_key(replace(task, workload=replace(task.workload, global_batch=128)), where=WHERE),
     ]
     assert len({one.digest for one in (key, *others)}) == len(others) + 1

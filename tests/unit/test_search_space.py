@@ -258,12 +258,12 @@ def test_where_nothing_fits_twice_the_nodes_may_do():
     held = [survey(t, space(t, where), SpacePart(1, 1, 1), "time", 1).best[0] for t in (one, two)]
     between = (held[0].memory + held[1].memory) / 2
     context = one.cluster.devices[0].memory_bytes - between
-    full = replace(one, runtime=replace(one.runtime, context_bytes=context))
+    full = replace(one, runtime=one.runtime.with_options({"context_bytes": context}))
     found = larger(full, held[0], where)
     assert found is not None
     assert (found.factor, found.nodes) == (2, 2)
     assert found.best.memory == pytest.approx(held[1].memory)
-    never = replace(one, runtime=replace(one.runtime, context_bytes=2.0**50))
+    never = replace(one, runtime=one.runtime.with_features({"memory": {"context_bytes": 2.0**50}}))
     assert larger(never, held[0], where) is None
 
 

@@ -78,7 +78,7 @@ def test_megatron_adds_gradients_in_products_by_micro_batch() -> None:
         works = [item.work for item in graph.items]
         return sum(w.kernel.added for w in works if isinstance(w, Compute))
 
-    assert added(adds_in_products=False) == 0.0
+    assert added(wgrad_accumulation_fusion=False) == 0.0
     # a buffer of fp32 is read and written as such, one of bf16 is read
     assert added(gradient_bytes=4.0) == pytest.approx(3.0 * added(gradient_bytes=2.0))
 
@@ -117,7 +117,7 @@ def released(container: str, **model: int) -> str:
         "runtime": "nemo",
         "runtime_options": {"attention": "cudnn", "container": container},
     }  # fmt: skip
-    return scenario_from_case(case).runtime.attention
+    return scenario_from_case(case).runtime.kernels.attention
 
 
 def test_early_releases_had_no_fused_attention_for_unequal_heads() -> None:

@@ -79,7 +79,7 @@ def test_an_unknown_value_of_a_case_changes_nothing() -> None:
     usual, bogus = (scenario_from_case(case(o)) for o in ({}, {"attention": "bogus"}))
     assert any("attention = bogus: unknown; ignored" in line for line in bogus.warnings)
     assert bogus.runtime == usual.runtime
-    assert bogus.runtime.attention == "cudnn"
+    assert bogus.runtime.kernels.attention == "cudnn"
 
 
 # --- words that would change nothing ------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def test_an_unknown_key_of_a_case_is_told_with_a_suggestion() -> None:
 
 
 def test_a_switch_beside_the_keys_of_a_case_still_counts() -> None:
-    assert scenario_from_case(case({}, attention="unfused")).runtime.attention == "unfused"
-    assert scenario_from_case(case({}, attn_impl="unfused")).runtime.attention == "unfused"
+    assert scenario_from_case(case({}, attention="unfused")).runtime.kernels.attention == "unfused"
+    assert scenario_from_case(case({}, attn_impl="unfused")).runtime.kernels.attention == "unfused"
 
 
 def test_labels_and_idle_schedules_are_told() -> None:

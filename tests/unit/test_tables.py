@@ -95,7 +95,7 @@ def exchanged(model: str, **options: object) -> list[Communication]:
 
 
 def test_only_vectors_with_something_in_them_are_sent() -> None:
-    sent = [w for w in exchanged("dlrm-mlperf", replicates_from=0) if isinstance(w, Vectors)]
+    sent = [w for w in exchanged("dlrm-mlperf", hot_row_threshold=0) if isinstance(w, Vectors)]
     assert {w.collective for w in sent} == {"all_to_all"}
     # one vector of 128 halves for every sample and large table, an eighth from every rank
     assert sent[0].bytes == pytest.approx(55296 * 11 * 256 / 8)
@@ -109,12 +109,12 @@ def test_popular_rows_are_reduced_instead_of_exchanged() -> None:
     def sizes(**options: object) -> dict[str, float]:
         return {w.collective: w.bytes for w in exchanged("dlrm-mlperf", **options)}
 
-    hybrid, plain = sizes(replicates_from=15), sizes(replicates_from=0)
+    hybrid, plain = sizes(hot_row_threshold=15), sizes(hot_row_threshold=0)
     assert hybrid["all_to_all"] < 0.8 * plain["all_to_all"]
     assert hybrid["all_reduce"] < 0.5 * plain["all_reduce"]
-    several = {w.collective: w.bytes for w in exchanged("dlrm-dcnv2", replicates_from=15)}
+    several = {w.collective: w.bytes for w in exchanged("dlrm-dcnv2", hot_row_threshold=15)}
     assert several == {
-        w.collective: w.bytes for w in exchanged("dlrm-dcnv2", replicates_from=0)
+        w.collective: w.bytes for w in exchanged("dlrm-dcnv2", hot_row_threshold=0)
     }  # hybrid tables have one look-up
 
 

@@ -71,7 +71,7 @@ def test_a_trial_changes_predictions_and_a_fit_finds_the_value(
     """Runs measured with a host of 20 us per kernel: the fit finds it, with one group left out as well."""
     trial, fit_runs = tool("trial"), tool("fit_runs")
     host = fit_runs.Scalar(
-        "host", "runtime/presets.yaml", "presets.megatron.host_seconds_per_kernel", 3e-6, 6e-5, 5e-6, ("a", "b")
+        "host", "runtime/fitted.yaml", "presets.megatron.host.host_seconds_per_kernel.value", 3e-6, 6e-5, 5e-6, ("a", "b")
     )  # fmt: skip
     rows = range(len(cases))
     with trial.Trials(cases, 1) as trials:

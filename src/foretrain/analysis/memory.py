@@ -31,10 +31,10 @@ def memory(
     for stage in range(len(graph.stages)):
         rank_class = int(np.flatnonzero(graph.fold.stage_of == stage)[0])
         mine = task[owner == rank_class]
-        stages.append(_stage(graph, loose, stage, mine, runtime.frees_gradients))
+        stages.append(_stage(graph, loose, stage, mine, runtime.gradients.frees_gradients))
     # with devices of several sizes the stage to worry about is the one with the least room
     sizes = [float(capacities[graph.fold.stage_of == s.stage].min()) for s in stages]
-    room = [usable_bytes(size, runtime.context_bytes, headroom) for size in sizes]
+    room = [usable_bytes(size, runtime.memory.context_bytes, headroom) for size in sizes]
     fullest = max(stages, key=lambda s: (fill(s.peak_bytes, room[s.stage]), s.peak_bytes))
     return Memory(
         peak_bytes=fullest.peak_bytes,
@@ -44,7 +44,7 @@ def memory(
         peak_stage=fullest.stage,
         moment=fullest.moment,
         allocated_bytes=fullest.allocated_bytes,
-        context_bytes=runtime.context_bytes,
+        context_bytes=runtime.memory.context_bytes,
         headroom=headroom,
         spread=memory_spread(runtime.name, is_runtime_known),
     )
@@ -68,20 +68,20 @@ def notes(memory: Memory) -> tuple[str, ...]:
 
 def headroom_note(runtime: Runtime, headroom: float) -> tuple[str, ...]:
     """What is kept free where it is the stack's own habit: not counted among what makes a time less sure."""
-    if headroom != runtime.headroom:
+    if headroom != runtime.memory.headroom:
         return ()
-    reason = runtime.headroom_reason or "no default is known for this runtime"
+    reason = runtime.memory.headroom_reason or "no default is known for this runtime"
     return (f"headroom {100 * headroom:g} %: {reason} (--headroom)",)
 
 
 def _lost_share(graph: ExecutionGraph, runtime: Runtime) -> float:
-    """Blocks that a second stream uses come back late, so exchanges beside kernels cost the allocator more."""
+    """Of what comes and goes, what the allocator holds on top."""
     exchanges = any(
         isinstance(work, Communication) and work.purpose == "tensor"
         for item in graph.items
         for work in (item.work, item.beside)
     )
-    return runtime.fragmentation + (runtime.exchange_fragmentation if exchanges else 0.0)
+    return runtime.memory.held_share(exchanges)
 
 
 def _stage(

@@ -145,7 +145,8 @@ class _Translation:
             per_node=per_node,
             stages=pp,
             # none of the stacks that are chosen by situation does
-            keeps_gathered=runtime is not None and preset_of(runtime).keeps_gathered_in_pipelines,
+            keeps_gathered=runtime is not None
+            and preset_of(runtime).sharding.keeps_gathered_in_pipelines,
         )
         if self.plan.get("zero") is None and split.zero == 3 and is_fully_sharded(self.options):
             self.assumptions.append(

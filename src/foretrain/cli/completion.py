@@ -18,7 +18,7 @@ from foretrain.parse_cache import made_once
 __all__ = ["attach", "complete", "names", "words_typed"]
 
 _SOURCES = ("model/zoo/*.py", "model/*.yaml", "cluster/catalog/*.yaml", "cluster/topologies/__init__.py",
-    "runtime/presets.yaml", "plan/*.py", "plan/*/*.py", "adapters/write/__init__.py", "whatifs.py", "schemas.py",
+    "runtime/presets.yaml", "runtime/features/*.py", "plan/*.py", "plan/*/*.py", "adapters/write/__init__.py", "whatifs.py", "schemas.py",
     "cli/completion.py")  # fmt: skip
 _ON_NETWORK = re.compile(r"(.*\son\s+)(\S*)$")
 _COUNTED = re.compile(r"(\s*\d[\d,_]*\s*[x×*]\s*)(\S*)$")
@@ -66,8 +66,6 @@ def _stamp(path: Path) -> str:
 
 
 def _gathered() -> dict[str, list[str]]:
-    from dataclasses import fields
-
     from foretrain.adapters.write import TARGETS
     from foretrain.cluster import catalog
     from foretrain.cluster.topologies import NETWORKS
@@ -75,11 +73,11 @@ def _gathered() -> dict[str, list[str]]:
     from foretrain.model.optimizer import optimizers
     from foretrain.model.precision import precisions
     from foretrain.plan.short_form import vocabulary
-    from foretrain.runtime import Runtime, preset_file, presets
+    from foretrain.runtime import option_table, preset_file, presets
     from foretrain.searching import GOALS
     from foretrain.whatifs import CHANGES
 
-    options = (*preset_file()["options"], *(field.name for field in fields(Runtime)))
+    options = dict.fromkeys((*preset_file()["options"], *option_table()))
     kinds: dict[str, Iterable[str]] = {
         "models": zoo.names(),
         "devices": catalog.devices(),

@@ -16,6 +16,7 @@ from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.strategy import likeness, nodes, of_repetition
 from foretrain.runtime import Runtime
+from foretrain.runtime.features import GemmAlignment, SpecialFusions
 
 
 class Blocks:
@@ -37,7 +38,7 @@ class Blocks:
         self._first: dict[tuple[int, int], int] = {}
         self._said: dict[tuple[object, ...], int] = {}
         self._has_ranges = any("[" in node.select for node in nodes(plan.root))
-        self._drops = stored_before(self.model, plan.schedule, runtime.places_by_products)
+        self._drops = stored_before(self.model, plan.schedule, runtime.pipeline.places_by_products)
 
     def block(
         self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None, choice: str
@@ -48,13 +49,13 @@ class Blocks:
         program = self.programs.get(key)
         if program is None:
             program = self.programs[key] = self._program(number, repetition, incoming)
-        if choice == "selective" and self.runtime.selective == "blocks":
+        if choice == "selective" and self.runtime.plan.selective == "blocks":
             choice = of_repetition("full*0.5", repetition)
         full_key = (*key, choice)
         block_pass = self._passes.get(full_key)
         if block_pass is None:
             block_pass = recompute(
-                program, choice, self.runtime.logits_copies, self.runtime.selective
+                program, choice, self.runtime.memory.logits_copies, self.runtime.plan.selective
             )
             block_pass = unpacked(block_pass, self.setting.precision, self.runtime)
             self._passes[full_key] = block_pass
@@ -76,12 +77,12 @@ class Blocks:
     ) -> BlockProgram:
         block, plan = self.model.blocks[number], self.plan
         samples = plan.schedule.micro_batch * plan.replicas
-        pad = self.runtime.pads_vocabulary_to
+        pad = self.runtime.plan.pads_vocabulary_to
         ops = partition(block, repetition, plan.root, plan.mesh, samples, pad)
         self.used_axes.update(axis for local in ops for axis in local.used)
         lone = replace(block, inputs=()) if incoming is None else block
         program = communicate(lone, ops, incoming or (), self.setting)
-        if self.runtime.exchanges_in_pieces:
+        if self.runtime.tensor_parallel.tp_comm_overlap:
             program = replace(program, ops=in_pieces(program.ops))
         return self._without_copies(program)
 
@@ -96,19 +97,21 @@ class Blocks:
 
 
 def choices_of(runtime: Runtime) -> KernelChoices:
+    special = runtime.special_fusions or SpecialFusions()
+    alignment = runtime.gemm_alignment or GemmAlignment()
     return KernelChoices(
-        attention=runtime.attention,
-        fuses_elementwise=runtime.fuses_elementwise,
-        keeps_quantised=runtime.keeps_quantised,
-        fuses_norms=runtime.fuses_elementwise or runtime.fuses_norms,
-        rotary=runtime.rotary,
-        fuses_behind_norms=runtime.fuses_behind_norms,
-        fuses_score_dropout=runtime.fuses_score_dropout,
-        aligned_to=runtime.aligned_to,
-        fuses_loss=runtime.fuses_loss,
-        groups_experts=runtime.groups_experts,
-        fuses_epilogues=runtime.fuses_epilogues,
-        channels_last=runtime.channels_last,
+        attention=runtime.kernels.attention,
+        fuses_elementwise=runtime.kernels.fuses_elementwise,
+        keeps_quantised=runtime.kernels.keeps_quantised,
+        fuses_norms=runtime.kernels.fuses_elementwise or runtime.kernels.fuses_norms,
+        rotary=runtime.kernels.rotary,
+        fuses_behind_norms=special.fuses_behind_norms,
+        fuses_score_dropout=special.fuses_score_dropout,
+        aligned_to=alignment.aligned_to,
+        fuses_loss=runtime.kernels.fuses_loss,
+        groups_experts=runtime.expert_parallel.groups_experts,
+        fuses_epilogues=special.fuses_epilogues,
+        channels_last=runtime.kernels.channels_last,
     )
 
 

@@ -112,12 +112,13 @@ class _Compilation:
         every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
         classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
         host = (
-            self.runtime.host_seconds_per_kernel > 0 or self.runtime.host_seconds_per_collective > 0
+            self.runtime.host.host_seconds_per_kernel > 0
+            or self.runtime.host.host_seconds_per_collective > 0
         )
         habits = Habits(
-            has_host=host and not self.runtime.uses_cuda_graphs,
-            host_blocks=self.runtime.host_blocks_on_pipeline,
-            overlaps_sends=self.runtime.overlaps_pipeline,
+            has_host=host and not self.runtime.host.uses_cuda_graphs,
+            host_blocks=self.runtime.host.host_blocks_on_pipeline,
+            overlaps_sends=self.runtime.pipeline.overlaps_pipeline,
         )
         pipeline = Pipeline(programs, orders, schedule.pieces)
         graph = assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
@@ -146,7 +147,8 @@ class _Compilation:
 
     def _stages(self, splits_backward: bool) -> tuple[StageProgram, ...]:
         schedule = self.plan.schedule
-        parts = self._parts(place(self.blocks.model, schedule, self.runtime.places_by_products))
+        by_gemms = self.runtime.pipeline.places_by_products
+        parts = self._parts(place(self.blocks.model, schedule, by_gemms))
         pieces = schedule.pieces.of
         setting = StageSetting(
             self.workload,

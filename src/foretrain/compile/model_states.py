@@ -21,6 +21,7 @@ from foretrain.model.optimizer import MASTER_BYTES, MOMENT_BYTES
 from foretrain.model.workload import Workload
 from foretrain.plan.strategy import STATE_ROLES
 from foretrain.runtime import Runtime
+from foretrain.runtime.features import FlattenedUpdate
 
 Amount = float | Floats
 """Of one stage, or of many plans and stages."""
@@ -111,7 +112,7 @@ class ModelStates:
     @property
     def gradient_bytes(self) -> float:
         """Per element of the buffer that gradients are accumulated and reduced in."""
-        own = self.runtime.gradient_bytes
+        own = self.runtime.gradients.gradient_bytes
         return self.workload.precision.gradient_bytes if own is None else own
 
     @property
@@ -125,7 +126,7 @@ class ModelStates:
         141 GB without a transposed copy)."""
         frozen = (w.gathered - w.refreshed) * self.weight_bytes
         held = w.trained
-        if self.has_master and not self.runtime.keeps_transposed:
+        if self.has_master and not self.runtime.memory.keeps_transposed:
             # two copies of half the size are as large as one whole
             held = np.where(self._is_master(w), w.trained, w.refreshed)
         each = np.where(self._is_master(w), MASTER_BYTES, self.weight_bytes)
@@ -142,7 +143,7 @@ class ModelStates:
 
     def _is_master(self, w: Weights) -> bool | Bools:
         """Whether the sharded weights are the fp32 master copy, cast when they are gathered."""
-        is_own = self.has_master and self.runtime.shards_master
+        is_own = self.has_master and self.runtime.sharding.shards_master
         return is_own & (np.asarray(w.shards.weight) > 1)
 
     # --- what is there for a while ----------------------------------------------------------------------
@@ -150,7 +151,8 @@ class ModelStates:
     def update_copies(self, w: Weights, is_offloaded: bool | Bools = False) -> Amount:
         """Flat gradients of the shard a rank owns, in wider formats: blocks so large that nothing activations leave
         behind takes them up, so that the allocator holds both."""
-        copies = self.runtime.update_copies * self.optimizer(w, is_offloaded)
+        flattened = self.runtime.flattened_update or FlattenedUpdate()
+        copies = flattened.update_copies * self.optimizer(w, is_offloaded)
         return np.where(np.asarray(w.shards.optimizer) > 1, copies, 0.0)
 
     def gathered(self, w: Weights) -> Amount:
@@ -159,7 +161,7 @@ class ModelStates:
 
     def reducing(self, w: Weights) -> Amount:
         """Bytes of gradients on their way to their owners, once more where they are reduced in another format."""
-        if not self.runtime.overlaps_gradients:
+        if not self.runtime.gradients.overlaps_gradients:
             return 0.0 * w.trained
         made = self.workload.precision.gradient_bytes
         formats = made + (self.gradient_bytes if self.gradient_bytes != made else 0.0)
@@ -168,20 +170,23 @@ class ModelStates:
     @property
     def blocks_gathered(self) -> int:
         """Blocks whose weights are whole at the same time: the one at work and those fetched ahead."""
-        return 1 + self.runtime.prefetched_blocks
+        return 1 + self.runtime.sharding.prefetched_blocks
 
     def staging(self, groups: Iterable[Weights], bucket: Amount) -> Amount:
         """What the reduction of gradients keeps beside them: a place for each, or some buckets of so many bytes."""
         reduced = sum(w.trained for w in groups if w.has_copies)
-        each = self.runtime.reducer_copies * reduced * self.workload.precision.gradient_bytes
-        return each + self.runtime.staging_buckets * np.minimum(
+        each = (
+            self.runtime.gradients.reducer_copies * reduced * self.workload.precision.gradient_bytes
+        )
+        return each + self.runtime.gradients.staging_buckets * np.minimum(
             bucket, reduced * self.gradient_bytes
         )
 
     def unreduced(self, groups: Iterable[Weights], bucket: Amount) -> Amount:
         """Reduced after backward, gradients are whole until then, when no activation is left; those that are sharded
         and reduced in buckets fill no more than one. No step waits for them where nothing is updated."""
-        if self.runtime.overlaps_gradients or not self.workload.optimizer.has_update:
+        overlaps = self.runtime.gradients.overlaps_gradients
+        if overlaps or not self.workload.optimizer.has_update:
             return 0.0 * bucket
         lost = sum(w.trained * (1.0 - 1.0 / w.shards.gradient) for w in groups)
         return np.minimum(lost * self.gradient_bytes, bucket)
@@ -196,16 +201,19 @@ class ModelStates:
         """Bytes that an update moves through device memory."""
         optimizer, precision = self.workload.optimizer, self.workload.precision
         owned = self.owned(groups)
-        traffic = owned * optimizer.update_bytes(1.0, precision) * self.runtime.update_passes
+        traffic = owned * optimizer.update_bytes(1.0, precision) * self.runtime.update.update_passes
         # rows themselves were read and written with their gradients; their moments come with them
         traffic = traffic + 2 * optimizer.table_state_bytes * sum(w.rows for w in groups)
-        if self.runtime.gradient_bytes is None or not self.runtime.adds_gradients:
+        if (
+            self.runtime.gradients.gradient_bytes is None
+            or not self.runtime.gradients.adds_gradients
+        ):
             return traffic
         # the accumulation buffer: gradients wider than those an update counts, a pass that clears it, and for clipping
         # one that takes the norm and one that scales
         buffer = sum(w.trained / w.shards.gradient for w in groups) * self.gradient_bytes
         wider = owned * (self.gradient_bytes - precision.gradient_bytes)
-        return traffic + wider + buffer * (4.0 if self.runtime.clips_gradients else 1.0)
+        return traffic + wider + buffer * (4.0 if self.runtime.update.clips_gradients else 1.0)
 
     def update_flops(self, groups: Iterable[Weights]) -> Amount:
         return self.owned(groups) * self.workload.optimizer.update_flops(1.0)
@@ -223,14 +231,15 @@ class ModelStates:
 
     @property
     def waits_for_hosts(self) -> bool:
-        return bool(self.runtime.kernels_per_tensor or self.runtime.jitter_seconds)
+        return self.runtime.per_tensor_update is not None or self.runtime.host.jitter_seconds > 0
 
     @property
     def copied_bytes(self) -> float:
         """Per element of a gathered weight that is brought to its place by copies of each owner's shard. Packing counts
         with them: gradients are copied twice on their way into a flat buffer, weights into one, out of it and to their
         places (nanotron's coalesced collectives over lists of tensors)."""
-        if not self.runtime.copies_gathered:
+        copies = self.runtime.gather_copies
+        if copies is None or not copies.copies_gathered:
             return 0.0
         return 3 * 2 * self.weight_bytes + 2 * 2 * self.gradient_bytes
 
@@ -239,16 +248,19 @@ class ModelStates:
     @property
     def reduced_bytes(self) -> float:
         """Per element of what replicas agree on: gradients, or weights."""
-        at_gradient = self.runtime.synchronises_at == "gradient"
+        at_gradient = self.runtime.gradients.synchronises_at == "gradient"
         return self.gradient_bytes if at_gradient else self.weight_bytes
 
     def reduces_blocks(self, bucket: float | None) -> bool:
         """Whether a block's gradients go together; not in a plan that names the size of its buckets."""
-        return self.runtime.reduces_blocks and bucket is None
+        return self.runtime.gradients.reduces_blocks and bucket is None
 
     def bucket_limits(self, bucket: float | None) -> tuple[float, float]:
         """Bytes of the first bucket and of the others, in a plan that may name their size."""
-        first, limit = self.runtime.first_bucket_bytes, self.runtime.bucket_bytes
+        first, limit = (
+            self.runtime.gradients.first_bucket_bytes,
+            self.runtime.gradients.bucket_bytes,
+        )
         return (first, limit) if bucket is None else (min(bucket, first), bucket)
 
     def refreshed(self, w: Weights) -> Amount:
@@ -259,4 +271,4 @@ class ModelStates:
     @property
     def joins_ranks(self) -> bool:
         """Whether a global gradient norm joins all ranks before the update."""
-        return self.runtime.clips_gradients and self.workload.optimizer.has_update
+        return self.runtime.update.clips_gradients and self.workload.optimizer.has_update

@@ -84,13 +84,13 @@ class _Costing(ItemCosts):
     ) -> None:
         super().__init__(graph.items, graph.fold, around, known)
         self.graph = graph
-        has_partners = around.runtime.expert_overlap > 0.0
+        has_partners = around.runtime.expert_parallel.expert_overlap > 0.0
         known_rows = None if known is None else known.rows
         self.rows = rows_of(graph, has_partners) if known_rows is None else known_rows
         self._ceilings: dict[
             tuple[int, float, float], int
         ] = {}  # (route, rate ceiling, priority) → route for the engine
-        self.priorities = dict(around.runtime.priorities)
+        self.priorities = dict(around.runtime.communication.priorities)
 
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
@@ -125,7 +125,7 @@ class _Costing(ItemCosts):
         seconds = np.where(flows, table["latency"], seconds)
         chains = kind == CHAIN
         is_network = table["is_network"].astype(np.bool_) & flows
-        factors = slowdown(self.cluster.devices, self.runtime.overlap_slows)
+        factors = slowdown(self.cluster.devices, self.runtime.communication.overlap_slows)
         activity = self._activity(is_network & ~table["holds_domain"].astype(np.bool_))
         return Costs(
             seconds=seconds[alike],

@@ -96,15 +96,19 @@ def _summarise(device: Floats, host: Floats) -> tuple[Floats, Floats, Floats]:
 
 def host_seconds(items: Sequence[Item], fold: Fold, cluster: Cluster, runtime: Runtime) -> Floats:
     """Host seconds of every item."""
-    kernel, collective = runtime.host_seconds_per_kernel, runtime.host_seconds_per_collective
+    kernel, collective = (
+        runtime.host.host_seconds_per_kernel,
+        runtime.host.host_seconds_per_collective,
+    )
     plain = np.array([
         (kernel if isinstance(item.work, Compute) else collective)
         + (collective if item.beside is not None else 0.0)
         for item in items
     ])  # fmt: skip
-    if not runtime.host_delay_on_network:
+    polling = runtime.network_polling
+    if polling is None:
         return plain
-    return plain + _delays(items, fold, cluster, runtime.host_delay_on_network)
+    return plain + _delays(items, fold, cluster, polling.host_delay_on_network)
 
 
 def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) -> Floats:
@@ -138,12 +142,12 @@ def chain_clock(
 
     Kernels count as soon as the host has issued them, which begins with the chain; what is no kernel takes none here.
     """
-    device = _kernel_seconds(cluster, compute, items) * runtime.kernel_pace
+    device = _kernel_seconds(cluster, compute, items) * runtime.kernels.kernel_slowdown
     ran: Floats = np.concatenate([[0.0], np.cumsum(device)])
-    if runtime.uses_cuda_graphs:
+    if runtime.host.uses_cuda_graphs:
         return ran
     is_kernel = np.array([isinstance(item.work, Compute) for item in items], dtype=np.bool_)
-    issued = np.cumsum(np.where(is_kernel, runtime.host_seconds_per_kernel, 0.0))
+    issued = np.cumsum(np.where(is_kernel, runtime.host.host_seconds_per_kernel, 0.0))
     # as in `cost.host`: a kernel is late by the most that the host was behind before it
     late = np.maximum.accumulate(np.maximum(issued - ran[:-1], 0.0))
     return np.asarray(ran + np.concatenate([[0.0], late]))

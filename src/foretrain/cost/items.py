@@ -27,6 +27,7 @@ from foretrain.errors import Bug
 from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
+from foretrain.runtime.features import PerTensorUpdate
 
 Kernels = dict[int, tuple[Floats, Floats, Floats]]
 """By kind of device: seconds, measured seconds and spread of every item's kernel."""
@@ -198,9 +199,9 @@ class ItemCosts:
         self, kernel: float, moving: float, rank_class: int, charged: CollectiveCost, purpose: str
     ) -> float:
         """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
-        if not self.runtime.overlap_slows:
+        if not self.runtime.communication.overlap_slows:
             return max(0.0, moving - kernel)
-        share = self.runtime.exchange_share
+        share = self.runtime.tensor_parallel.exchange_share
         if purpose == "tensor" and 0.0 < share < 1.0 and not charged.is_network:
             return interference.pair(kernel, moving, 1.0 / (1.0 - share), 1.0) - kernel
         device = self.cluster.devices[int(self.devices[rank_class])]
@@ -222,7 +223,7 @@ class ItemCosts:
         if found is None:
             use = (work.group, work.collective)
             who = movers(self.network, self.fold, self.routes, use, mover_class)
-            found = charge(self.network, who, self.routes, work, self.runtime.library)
+            found = charge(self.network, who, self.routes, work, self.runtime.communication.library)
             self.charges[key] = found
             if found.left:
                 self.notes[found.left] = None
@@ -231,13 +232,15 @@ class ItemCosts:
     def exposed(self, work: Communication) -> float:
         """The share of a blocking collective that the runtime does not hide under its neighbours."""
         if work.purpose == "expert":
-            return 1.0 - self.runtime.expert_overlap
+            return 1.0 - self.runtime.expert_parallel.expert_overlap
         return 1.0
 
     def hidden_of(self, rank_class: int) -> Floats:
         """[parts, items] seconds of exchanges of experts that hide under a partner, in a pass that has one."""
         found = np.zeros((3, len(self.items)))
-        for other in self.roles.others[rank_class] if self.runtime.expert_overlap else ():
+        for other in (
+            self.roles.others[rank_class] if self.runtime.expert_parallel.expert_overlap else ()
+        ):
             cost, work = self.charge(other), other.item.work
             if cost is not None and isinstance(work, Communication):
                 way = NETWORK if cost.is_network else INTERCONNECT
@@ -271,10 +274,11 @@ def kernel_costs(kernels: Sequence[Kernel], kind: int, around: Surroundings) -> 
     device = cluster.devices[kind]
     alone = around.compute.seconds(kernels, device)
     tensors = _tensors(kernels)
-    issued = tensors * runtime.kernels_per_tensor
-    delay = runtime.jitter_seconds * latest(cluster.device_count)
-    seconds = np.where(tensors > 0, 0.0, alone.seconds * runtime.kernel_pace)
-    seconds += issued * runtime.host_seconds_per_kernel + (tensors > 0) * delay
+    update = runtime.per_tensor_update or PerTensorUpdate()
+    issued = tensors * update.kernels_per_tensor
+    delay = runtime.host.jitter_seconds * latest(cluster.device_count)
+    seconds = np.where(tensors > 0, 0.0, alone.seconds * runtime.kernels.kernel_slowdown)
+    seconds += issued * runtime.host.host_seconds_per_kernel + (tensors > 0) * delay
     return replace(alone, seconds=seconds * slowest(device.identity, cluster.device_count))
 
 

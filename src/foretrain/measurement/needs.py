@@ -15,6 +15,7 @@ from foretrain.compile.execution import CHAIN, Compute, ExecutionGraph
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel, kernel_family
+from foretrain.runtime.features import PerTensorUpdate
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 
@@ -92,7 +93,8 @@ def _calls(question: Scenario) -> list[Need]:
     works = _in_order(graph)
     launched = {work.kernel for work in works if work.kernel.kind == LAUNCHES}
     tensors = sum(kernel.shape[0] for kernel in launched)
-    issued = tensors * question.runtime.kernels_per_tensor
+    update = question.runtime.per_tensor_update or PerTensorUpdate()
+    issued = tensors * update.kernels_per_tensor
     known: dict[Compute, Need] = {}
     out: list[Need] = []
     left = 0  # kernels of the last call that are still to come

@@ -267,7 +267,7 @@ def build(words: Words, runtime: Runtime) -> tuple[Mesh, StrategyNode]:
 
 def _mesh(words: Words, runtime: Runtime) -> Mesh:
     degrees = {"pp": words.pp, "dp": words.dp or 1, "cp": words.cp, "tp": words.tp}
-    order = tuple(reversed(words.order)) if words.order else runtime.rank_order
+    order = tuple(reversed(words.order)) if words.order else runtime.plan.rank_order
     unknown = [axis for axis in order if axis not in degrees and axis != "ep"]
     if unknown or len(set(order)) != len(order):
         raise PlanError(

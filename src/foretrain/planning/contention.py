@@ -60,9 +60,9 @@ class TimedPlans:
     def at_end(self) -> Floats:
         """[plans] the share of a part's gradients that are there no sooner than its backward work ends."""
         f, runtime = self.f, self.f.task.runtime
-        if not runtime.overlaps_gradients:
+        if not runtime.gradients.overlaps_gradients:
             return np.ones(len(f.choices))
-        waits = (f.choices.zero >= 1) & (not runtime.overlaps_scatters)
+        waits = (f.choices.zero >= 1) & (not runtime.gradients.overlaps_scatters)
         return np.where(waits, 1.0, len(f.share) / f.share.sum())
 
 
@@ -80,7 +80,7 @@ def timed(f: PlanBatch) -> TimedPlans:
             [k.lone_passes(f.stages, f.chunks) for k in kinds],
         )
     )
-    if runtime.cycle_seconds:
+    if runtime.fusion_cycles is not None:
         few, replicas = np.arange(len(c)), Replicas(f, _making(f, puts_off))
     else:
         fleet, few = f.distinct(f.weights, c.zero, c.buckets)
@@ -115,7 +115,7 @@ def _making(f: PlanBatch, puts_off: Bools) -> Floats:
 
 
 def _interference(task: Task) -> tuple[Floats, Floats]:
-    if not task.runtime.overlap_slows:
+    if not task.runtime.communication.overlap_slows:
         return np.ones(len(WAYS)), np.ones(len(WAYS))
     compute, moving = interference.COMPUTE, interference.COLLECTIVE
     tables = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.runtime import Runtime
+from foretrain.runtime.features import FusionCycles
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -24,16 +24,16 @@ class Fusion:
 
 
 def fused(
-    runtime: Runtime, ranks: int, size: Floats, limit: Floats, tensors: Floats, work: Floats
+    thread: FusionCycles, ranks: int, size: Floats, limit: Floats, tensors: Floats, work: Floats
 ) -> Fusion:
     """`size` bytes of so many `tensors`, made during `work` seconds; buffers hold `limit` bytes."""
-    agreed = runtime.negotiation_seconds(ranks)
-    period = max(runtime.cycle_seconds, agreed)
+    agreed = thread.negotiation_seconds(ranks)
+    period = max(thread.cycle_seconds, agreed)
     cycles = np.maximum(np.ceil(work / period), 1.0)
     whole = np.minimum(period / np.maximum(work, period), 1.0)  # share of a cycle that is over
     rest = np.clip(1.0 - (cycles - 1.0) * whole, 0.0, 1.0)
     full, last = (
-        np.clip(np.ceil(size * share * runtime.fusion_copies / limit), 1.0, np.maximum(tensors * share, 1.0))
+        np.clip(np.ceil(size * share * thread.fusion_copies / limit), 1.0, np.maximum(tensors * share, 1.0))
         for share in (whole, rest)
     )  # fmt: skip
     delay = np.maximum(cycles * period + agreed - work, 0.0)

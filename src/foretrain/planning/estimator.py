@@ -55,7 +55,7 @@ class Estimator:
 
     def __init__(self, task: Task, *, only_fitting: bool = True) -> None:
         self.task, self.only_fitting = task, only_fitting
-        self.exchanges = Exchanges(task.network, task.runtime.library)
+        self.exchanges = Exchanges(task.network, task.runtime.communication.library)
         self.shares = Shares(task)
 
     def estimate(self, choices: Choices) -> Estimates:
@@ -141,7 +141,7 @@ class Estimator:
     def _plain_orders(self) -> Callable[[State], State]:
         """Orders of the axes that differ from the runtime's in where stages lie do not matter to blocks, unless these
         lie between the ranks of a group."""
-        usual = tuple(axis for axis in reversed(self.task.runtime.rank_order) if axis != "pp")
+        usual = tuple(axis for axis in reversed(self.task.runtime.plan.rank_order) if axis != "pp")
 
         def plain(state: State) -> State:
             if state.order is None or state.pp > 1:

@@ -70,12 +70,12 @@ def _exposed(t: TimedPlans, buckets: Buckets, backward: Floats, kind: int) -> Fl
     of_chunk = total / f.chunks
     several = np.minimum(f.stages, f.counts)[:, None]
     others = np.maximum(total - of_chunk - (f.chunks - 1) * several * backward, 0.0)
-    if not runtime.overlaps_gradients:
+    if not runtime.gradients.overlaps_gradients:
         return np.asarray(of_chunk + others)
     late = np.minimum(buckets.last, of_chunk)
     for done, left in _by_block(t, kind, backward):
         late = np.maximum(late, _left(t, of_chunk * done, left))
-    if not runtime.overlaps_scatters:
+    if not runtime.gradients.overlaps_scatters:
         late = np.where((f.choices.zero >= 1)[:, None], of_chunk, late)
     return np.asarray(late + others)
 
@@ -160,7 +160,7 @@ def parameters(t: TimedPlans, forward: Floats, send: Floats) -> tuple[Floats, Fl
     the update."""
     f = t.f
     gathers = t.replicas.parameters()[t.few]
-    if not f.task.runtime.overlaps_parameter_gather:
+    if not f.task.runtime.sharding.overlaps_parameter_gather:
         return np.zeros(len(f.choices)), gathers
     first = f.first_chunk(forward)
     blocks = np.maximum(f.by_chunk(f.share.sum(axis=1)).sum(axis=0), 1.0)

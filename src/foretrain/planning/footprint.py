@@ -22,10 +22,9 @@ def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     kept, gradients, unsplit = (each[holds] for each in static(lean))
     busy, runs = fleet.distinct(fleet.rows, choices.schedule)
     work = _activations(busy)
-    loose = 1.0 + runtime.fragmentation
-    loose += runtime.exchange_fragmentation if choices.tp[0] > 1 else 0.0
+    loose = 1.0 + runtime.memory.held_share(exchanges=bool(choices.tp[0] > 1))
     alive = np.maximum(work.alive[runs], unsplit) * loose
-    if runtime.frees_gradients:
+    if runtime.gradients.frees_gradients:
         # none is there before the first backward step has given back a micro-batch's activations
         first = np.maximum(alive, alive - work.first[runs] * loose + gradients)
         held = kept + np.where(work.refills[runs], alive + gradients, first)

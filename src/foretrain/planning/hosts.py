@@ -12,7 +12,7 @@ from foretrain.planning.sends import Sends
 
 def waits(f: PlanBatch) -> bool:
     """Whether hosts wait for what their stage receives."""
-    return f.task.runtime.host_blocks_on_pipeline and f.stages > 1
+    return f.task.runtime.host.host_blocks_on_pipeline and f.stages > 1
 
 
 def issue_seconds(f: PlanBatch, sends: Sends) -> list[Floats] | None:
@@ -25,9 +25,10 @@ def issue_seconds(f: PlanBatch, sends: Sends) -> list[Floats] | None:
         is_split = (f.choices.zero >= 3)[:, None]
         out, back = (f.by_part(layers.host_copied[..., way]) * is_split for way in (0, 1))
         host = [host[0] + out, host[1] + out + back, host[2] + back]
-    if runtime.host_delay_on_network and sends.is_far:
+    polling = runtime.network_polling
+    if polling is not None and sends.is_far:
         delays = (layers.late_forward, layers.late_backward, layers.late_weight)
-        each = runtime.host_delay_on_network * f.choices.tp[:, None]
+        each = polling.host_delay_on_network * f.choices.tp[:, None]
         host = [h + f.by_part(c) * each for h, c in zip(host, delays, strict=True)]
     return host
 
@@ -37,7 +38,7 @@ def issued(parts: list[Floats], f: PlanBatch, sends: Sends, puts_off: Bools) -> 
     host = issue_seconds(f, sends) if waits(f) else None
     if host is None:
         return parts
-    if not f.task.runtime.overlaps_pipeline:  # while a stage sends, its host goes on
+    if not f.task.runtime.pipeline.overlaps_pipeline:  # while a stage sends, its host goes on
         ahead, back = sends.leaving(sends.seconds)
         host[0], host[1] = np.maximum(host[0] - ahead, 0.0), np.maximum(host[1] - back, host[2])
     slow = [np.maximum(device, issue) for device, issue in zip(parts, host, strict=True)]

@@ -253,7 +253,8 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         found = [[getattr(p, name) for p in one.passes] for one in compiled]
         return np.array(found, dtype=np.float64).reshape(rows, blocks)
 
-    large = _large(compiled, task.runtime.splits_from).reshape(rows, blocks)
+    by_part = task.runtime.uncoalesced_gather
+    large = _large(compiled, by_part.splits_from if by_part else 0.0).reshape(rows, blocks)
     oversize = _oversize(compiled, _bucket_elements(task)).reshape(rows, blocks)
     tied = _tied(task, compiled)
     return Layers(
@@ -319,7 +320,7 @@ def _large(compiled: Sequence[CompiledState], least: float) -> Floats:
 
 
 def _bucket_elements(task: Task) -> float:
-    return task.runtime.bucket_bytes / task.states.gradient_bytes
+    return task.runtime.gradients.bucket_bytes / task.states.gradient_bytes
 
 
 def _oversize(compiled: Sequence[CompiledState], bucket: float) -> Floats:
@@ -380,7 +381,7 @@ def chain_seconds(
     under = np.max([costs.hidden_of(c).sum(axis=0) for c in range(where.classes)], axis=0)
     hidden = np.bincount(owner, under[item], len(chains)).astype(np.float64)
     none = np.zeros(len(chains))
-    if task.runtime.uses_cuda_graphs:
+    if task.runtime.host.uses_cuda_graphs:
         return device, none, none, wire, hidden
     each = host_seconds(items, where, task.cluster, task.runtime)
     if not each.any():

@@ -260,7 +260,7 @@ class _Paths:
         self.first, self.last = main[0], main[-1]
         self.layers = self.last - self.first + 1
         runtime = walker.task.runtime
-        self.loose = 1.0 + runtime.fragmentation + runtime.exchange_fragmentation
+        self.loose = 1.0 + runtime.memory.held_share(exchanges=True)
         self.kinds = walker.kinds_of_stages()
         self.most = self._most()
 

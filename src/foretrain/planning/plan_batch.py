@@ -267,7 +267,8 @@ class Shares:
         key = (schedule.stages, schedule.chunks, schedule.pieces.of.tobytes())
         found = self._known.get(key)
         if found is None:
-            model, by_products = self.task.workload.model, self.task.runtime.places_by_products
+            model = self.task.workload.model
+            by_products = self.task.runtime.pipeline.places_by_products
             rows = {place: row for row, place in enumerate(places(model))}
             share = np.zeros((schedule.stages * schedule.chunks, len(rows)))
             for part, instances in enumerate(place(model, schedule, by_products)):

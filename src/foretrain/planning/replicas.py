@@ -105,7 +105,8 @@ class Replicas:
 
     def reruns(self, alone: bool) -> Floats | None:
         """… and those that ops which run again read once more."""
-        return self._gathered("rerun", alone) if self.runtime.gathers_rerun else None
+        by_part = self.runtime.uncoalesced_gather
+        return self._gathered("rerun", alone) if by_part and by_part.gathers_rerun else None
 
     def _gathered(self, name: str, alone: bool, flow: bool = False) -> Floats | None:
         f = self.f
@@ -135,11 +136,11 @@ class Replicas:
 
     def _listed(self, size: Floats, owners: tuple[str, ...]) -> Floats:
         """A gather into a list of every rank's part of every weight: a host names them, and they are copied."""
-        calls = self.runtime.calls_per_part
-        if not calls:
+        by_part = self.runtime.uncoalesced_gather
+        if by_part is None or not by_part.calls_per_part:
             return np.zeros_like(size)
         parts = self.f.layers.large[self.f.rows] * self.f.mesh.size(*owners)
-        named = parts * calls * self.runtime.host_seconds_per_kernel
+        named = parts * by_part.calls_per_part * self.runtime.host.host_seconds_per_kernel
         return np.asarray(named + self._fused(parts, size))
 
     def _fused(self, tensors: Floats, size: Floats) -> Floats:
@@ -254,7 +255,7 @@ class Replicas:
         if not found:
             return 0, 0.0
         sizes = np.concatenate(found) * states.reduced_bytes
-        if not self.runtime.overlaps_gradients:
+        if not self.runtime.gradients.overlaps_gradients:
             return 1, float(sizes.sum())
         limits = (0.0, 0.0) if states.reduces_blocks(bucket) else states.bucket_limits(bucket)
         ends = filled_at(sizes, limits)
@@ -268,13 +269,15 @@ class Replicas:
     ) -> Buckets:
         """Copies into fusion buffers and out of them come on top, and what the last buffers wait for."""
         f = self.f
+        thread = self.runtime.fusion_cycles
         assert self.work is not None
+        assert thread is not None
         tensors = np.sum([f.elements("tensors", k) for k in KINDS], axis=0)[f.rows] @ share.T
         ranks = f.mesh.size(*f.axes_of(kind))
         work = self.work if chunks == 1 else f.summed(self.work) / chunks
         limit = self._limits()
         filling = np.minimum(size, self._filling(share)) / chunks
-        fusion = fused(self.runtime, ranks, filling, limit, tensors / chunks, work)
+        fusion = fused(thread, ranks, filling, limit, tensors / chunks, work)
         pieces = fusion.buffers * chunks
         each = self._reduced(kind, size / pieces, alone)
         each += np.where(tensors > pieces, self._fused(tensors, size) / pieces, 0.0)
@@ -291,14 +294,14 @@ class Replicas:
     def _limits(self) -> Floats:
         """[plans, 1] bytes that a bucket is filled up to."""
         chosen = self.f.choices.palette.buckets
-        limits = np.array([self.runtime.bucket_bytes if b is None else b for b in chosen])
+        limits = np.array([self.runtime.gradients.bucket_bytes if b is None else b for b in chosen])
         return limits[self.f.choices.buckets][:, None]
 
     def _reduced(self, kind: int, sizes: Floats, alone: bool, way: int | None = None) -> Floats:
         """[plans, columns] seconds to add up gradients of so many bytes, for their owners or for all."""
         each = sizes.ravel()
         owned = np.repeat(self.f.choices.zero >= 1, sizes.shape[1])
-        if not owned.any() or not self.runtime.scatters_gradients:
+        if not owned.any() or not self.runtime.gradients.scatters_gradients:
             return self._added(kind, each, False, alone, way).reshape(sizes.shape)
         found = self._added(kind, each, True, alone, way)
         if not owned.all():
@@ -314,7 +317,7 @@ class Replicas:
             total += self._along(owners, "reduce_scatter", sizes, alone, way)
             sizes = sizes / f.mesh.size(*owners)
         if rest:
-            total += self._along(rest, self.runtime.synchronises, sizes, alone, way)
+            total += self._along(rest, self.runtime.gradients.synchronises, sizes, alone, way)
         return total
 
     def _along(
@@ -343,7 +346,7 @@ class Replicas:
     @property
     def joins_stages(self) -> bool:
         """Whether all stages wait for each other before the update."""
-        return self.f.stages > 1 and self.runtime.clips_gradients
+        return self.f.stages > 1 and self.runtime.update.clips_gradients
 
     def barriers(self) -> Floats:
         """[plans] tied weights between the ends of a pipeline, and the norm that joins all ranks before the update."""

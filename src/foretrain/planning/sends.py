@@ -50,7 +50,7 @@ class Sends:
 
     def blocking(self, parts: Parts) -> tuple[Parts, Floats]:
         """Where sends block their stage they are part of its work, and nothing else waits for them."""
-        if self.f.task.runtime.overlaps_pipeline or self.f.stages == 1:
+        if self.f.task.runtime.pipeline.overlaps_pipeline or self.f.stages == 1:
             return parts, self.seconds
         ahead, back = self.leaving(self.seconds)
         return (parts[0] + ahead, parts[1] + back, parts[2]), np.zeros_like(self.seconds)

@@ -319,7 +319,8 @@ def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[
             continue
         try:
             kind, _ = meant(None, pp, vpp)
-            place(model, Schedule(kind.name, 1, pp, vpp), task.runtime.places_by_products)
+            by_products = task.runtime.pipeline.places_by_products
+            place(model, Schedule(kind.name, 1, pp, vpp), by_products)
         except PlanError as error:
             refused[pp, vpp] = str(error)
         if pp * vpp > layers + 2 * (vpp > 1):

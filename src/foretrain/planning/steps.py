@@ -33,7 +33,7 @@ def crowded_steps(t: TimedPlans, lone: list[Floats]) -> list[Floats]:
     """… with all other stages and what is reduced meanwhile."""
     fetched = _fetched(t, False)
     if t.replicas.shares_links:
-        if t.f.task.runtime.prefetched_blocks < 1:
+        if t.f.task.runtime.sharding.prefetched_blocks < 1:
             fetched = _now_and_then(t, fetched)
         lone = _run(t, fetched)
     return _run(t, fetched, beside(t, lone))
@@ -113,7 +113,7 @@ def _run(
         ]
     ends = both[1] if later is None else both[1] + later
     parts = [f.seconds_by_part(column) for column in (both[0], ends, weight)]
-    if gathers and f.task.runtime.prefetched_blocks > 0:
+    if gathers and f.task.runtime.sharding.prefetched_blocks > 0:
         # nothing runs beside the gather of the block a part begins with, none beside the block it ends with
         first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
         parts[0] += gathers[0][:, first] - (both[0] - works[0]).min(axis=1)[:, last]
@@ -147,7 +147,7 @@ def _block(
     """[plans, kinds of devices, blocks] beside what is fetched for the next: the longer of the two, kernels slowed
     meanwhile. Collectives of a block and what is fetched share links where they go the same way, among themselves and
     with what is under way beside them."""
-    is_ahead = t.f.task.runtime.prefetched_blocks > 0
+    is_ahead = t.f.task.runtime.sharding.prefetched_blocks > 0
     if beside is None and (moving is None or not is_ahead):
         return kernels if moving is None else kernels + moving[:, None, :]
     wire = wire[t.f.rows][:, None]

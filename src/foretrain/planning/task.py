@@ -88,7 +88,7 @@ class Task:
     def usable_bytes(self) -> Floats:
         """Of every kind of device: what the allocator may take."""
         sizes = np.array([device.memory_bytes for device in self.cluster.devices])
-        return usable_bytes(sizes, self.runtime.context_bytes, self.headroom)
+        return usable_bytes(sizes, self.runtime.memory.context_bytes, self.headroom)
 
     def plan(self, words: Words) -> Plan:
         return Plan.of(words, devices=self.devices, runtime=self.runtime, defaults=self.defaults)

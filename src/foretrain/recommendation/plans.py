@@ -74,7 +74,7 @@ class Planner:
         return Workload(self.model, batch, self.model.seq_len, self.precision, self.optimizer)
 
     def task(self, workload: Workload, cluster: Cluster) -> Task:
-        free = headroom_share(self.headroom, cluster.devices, self.runtime.headroom)
+        free = headroom_share(self.headroom, cluster.devices, self.runtime.memory.headroom)
         return Task(workload, cluster, self.runtime, headroom=free)
 
     def best(

@@ -52,7 +52,7 @@ class Stacks:
         if self.headroom is None:
             stacks = dict.fromkeys(one.runtime for one in planners)
             lines += dict.fromkeys(
-                line for stack in stacks for line in headroom_note(stack, stack.headroom)
+                line for stack in stacks for line in headroom_note(stack, stack.memory.headroom)
             )
         return lines
 

@@ -271,9 +271,10 @@ def _facts(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> dict[str, Any]:
     facts: dict[str, Any] = dataclasses.asdict(value)
-    for key in ("peak_flops", "defaults"):
-        if key in facts:
-            facts[key] = dict(facts[key])
+    if isinstance(value, Device):
+        facts["peak_flops"] = dict(facts["peak_flops"])
+    if isinstance(value, Runtime):
+        facts["plan"]["defaults"] = dict(value.plan.defaults)
     return facts
 
 
@@ -281,7 +282,7 @@ def _rows(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in facts.items():
         if isinstance(value, dict):
             yield from _rows(value, f"{prefix}{key}.")
-        elif value is not None and value not in ((), []):
+        elif value is not None and value not in ((), [], ""):
             yield f"{prefix}{key}", _shown("flops" if prefix == "peak_flops." else key, value)
 
 

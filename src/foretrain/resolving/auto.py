@@ -109,7 +109,10 @@ def _with_room(draft: Draft) -> Draft:
     """With so much kept free that what is expected to fit does so with the probability a choice should have."""
     spread = memory_spread(draft.runtime.name, is_runtime_known=True)
     share = exp(-NormalDist().inv_cdf(surely()) * spread)
-    size, context = min(d.memory_bytes for d in draft.cluster.devices), draft.runtime.context_bytes
+    size, context = (
+        min(d.memory_bytes for d in draft.cluster.devices),
+        draft.runtime.memory.context_bytes,
+    )
     usable = usable_bytes(size, context, draft.headroom)
     return replace(draft, headroom=1.0 - (usable * share + context) / size)
 

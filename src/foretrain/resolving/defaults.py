@@ -82,7 +82,7 @@ def quick_space(model: Model, stack: Runtime) -> tuple[str, ...]:
         facts = {"tokens": model.seq_len or 0, "parameters": model.parameters}
         contexts = (one for one in row["contexts"] if _reaches(facts, one["from"]))
         base += next(contexts)["where"]
-        base += row["recompute"]["unfused" if stack.attention == "unfused" else "fused"]
+        base += row["recompute"]["unfused" if stack.kernels.attention == "unfused" else "fused"]
     able: list[str] = next(
         (one["where"] for one in row["stacks"] if stack.name in one["runtimes"]), []
     )

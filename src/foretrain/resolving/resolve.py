@@ -135,7 +135,7 @@ class _Resolver:
             self._optimizer(model),
             self.request.data,
             self.request.measured,
-            headroom_share(self.request.headroom, cluster.devices, stack.runtime.headroom),
+            headroom_share(self.request.headroom, cluster.devices, stack.runtime.memory.headroom),
         )
         return draft, words, stack.is_known
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,17 @@ from foretrain.model.ops import family
 from foretrain.resolving.defaults import family_of, stack_for
 from foretrain.resolving.lora import SWITCHES
 from foretrain.resolving.request import Notes, Request
-from foretrain.runtime import Runtime, fields_of, folded, names, preset_file, presets, runtime
+from foretrain.runtime import (
+    RENAMED,
+    Runtime,
+    folded,
+    names,
+    option_table,
+    preset_file,
+    presets,
+    releases,
+    runtime,
+)
 
 MIB = float(1 << 20)
 OF_MODELS = (
@@ -69,8 +79,8 @@ def on_devices(stack: Runtime, cluster: Cluster) -> Runtime:
     """Matrix units of Blackwell read FP8 operands in either order, so weights need no second, transposed copy
     (NVIDIA Transformer Engine: non-TN FP8 GEMMs)."""
     kinds = {device.architecture for device in cluster.devices}
-    if kinds <= _BLACKWELL and stack.keeps_transposed:
-        return replace(stack, keeps_transposed=False)
+    if kinds <= _BLACKWELL and stack.memory.keeps_transposed:
+        return stack.with_features({"memory": {"keeps_transposed": False}})
     return stack
 
 
@@ -84,9 +94,10 @@ def spelled(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spellings() -> dict[str, str]:
-    """The table's name of every other spelling."""
+    """The table's name of every other spelling, and the name today of fields that had another."""
     rows = preset_file()["spellings"].items()
-    return {spelling: key for key, spellings in rows for spelling in spellings}
+    renamed = {old: new for old, new in RENAMED.items() if new in _named_fields()}
+    return renamed | {spelling: key for key, spellings in rows for spelling in spellings}
 
 
 def _compare_spellings(options: Mapping[str, Any], notes: Notes) -> None:
@@ -173,8 +184,11 @@ def _changes(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> dict[
                 one, other = (f"{k} = {shown(options[k])}" for k in (setters[field], key))
                 notes.contradiction(one, other, other)
             changes[field], setters[field] = value, key
-    named = {key: options[key] for key in options if key in _named_fields()}
+    fields = _named_fields()
+    named = {fields[key]: options[key] for key in options if key in fields}
     for field in named.keys() & changes.keys():
+        if setters[field] in option_table() and setters[field] != field:
+            continue  # the switch is a field's own and but implies this one
         # another number is a finer word for the same; on and off are not
         if (_word(named[field]) in _NOTHING or named[field] == 0) == bool(changes[field]):
             key = setters[field]
@@ -186,7 +200,7 @@ def _changes(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> dict[
 def _set_by(preset: Runtime, key: str, value: Any) -> dict[str, Any]:
     data = preset_file()
     if key in data["mebibytes"]:
-        return _bucket(preset, float(value) * MIB)
+        return preset.gradients.buckets_of(float(value) * MIB)
     if key in data["milliseconds"]:
         return {data["milliseconds"][key]: float(value) * 1e-3}
     if key in data["options"]:
@@ -194,30 +208,24 @@ def _set_by(preset: Runtime, key: str, value: Any) -> dict[str, Any]:
     return {}
 
 
-def _named_fields() -> frozenset[str]:
-    """Fields that are switches under their own names."""
+def _named_fields() -> dict[str, str]:
+    """Words that set one field: its name, unless a switch has it, which may set more; then the name it had before."""
     data = preset_file()
-    tables = ("mebibytes", "milliseconds", "options")
-    return frozenset(fields_of()) - {key for table in tables for key in data[table]}
+    switches = {key for table in ("mebibytes", "milliseconds", "options") for key in data[table]}
+    before = {old: new for old, new in RENAMED.items() if new in switches}
+    return {name: name for name in option_table() if name not in switches} | before
 
 
 def _kept(preset: Runtime, changes: Mapping[str, Any]) -> dict[str, Any]:
     """A switch that says "on" does not overrule what the preset knows better: its own share of hidden
     communication, and a host that is quicker than compiled PyTorch."""
     kept = dict(changes)
-    if kept.get("expert_overlap") and preset.expert_overlap:
+    if kept.get("expert_overlap") and preset.expert_parallel.expert_overlap:
         del kept["expert_overlap"]
     if "host_seconds_per_kernel" in kept:
         stated = kept["host_seconds_per_kernel"]
-        kept["host_seconds_per_kernel"] = min(stated, preset.host_seconds_per_kernel)
+        kept["host_seconds_per_kernel"] = min(stated, preset.host.host_seconds_per_kernel)
     return kept
-
-
-def _bucket(preset: Runtime, size: float) -> dict[str, Any]:
-    """A stated bucket size; a smaller first bucket stays as it is."""
-    keeps_first = preset.first_bucket_bytes < preset.bucket_bytes
-    first = min(preset.first_bucket_bytes, size) if keeps_first else size
-    return {"bucket_bytes": size, "first_bucket_bytes": first}
 
 
 def _word(value: object, table: Mapping[Any, Any] = MappingProxyType({})) -> str | bool:
@@ -323,16 +331,19 @@ def known_options() -> frozenset[str]:
     )
     tells = {tell.partition("=")[0] for tell in data["tells"]}
     return frozenset(
-        {key for part in parts for key in data[part]} | tells | {*OF_MODELS} | {*fields_of()}
+        {key for part in parts for key in data[part]}
+        | tells
+        | {*OF_MODELS}
+        | {*option_table()}
+        | {*_named_fields()}
     )
 
 
 def is_switch(key: str) -> bool:
     """Whether a request may set it, under any spelling, or is told why not."""
     data = preset_file()
-    spellings = (spelling for row in data["spellings"].values() for spelling in row)
     is_work = any(part in key.lower() for part in data["work_words"])
-    return is_work or key in known_options() or key in spellings
+    return is_work or key in known_options() or key in _spellings()
 
 
 def _assume(
@@ -349,13 +360,13 @@ def _assume(
         is_asked = row.get("for") in (None, family_of(model))
         is_asked &= cluster.device_count >= row.get("devices", 1)
         if is_asked and not {key, row["field"]} & options.keys():
-            value = getattr(chosen, row["field"])
+            value = chosen.option(row["field"])
             word = {True: "on", False: "off"}.get(value, value)
             why = reasons.get(key) or f"{chosen.name} default"
             change = row.get("stopped_by", key) if value is True else key
             notes.assume(f"{row['title']} {word}", why, f"--set {change}=…")
         is_refused = key in options and _word(options[key]) in _NOTHING
-        if is_refused and "stopped_by" in row and getattr(chosen, row["field"]):
+        if is_refused and "stopped_by" in row and chosen.option(row["field"]):
             own = f"{chosen.name} has {row['title']} of its own"
             notes.warn(f"{key} = false has no effect: {own}. Use --set {row['stopped_by']}=false.")
     for key, reason in data["unmodelled"].items():
@@ -373,18 +384,20 @@ def _with_attention(
     (FlashAttention README), those that know bf16; since Hopper some stacks prefer another kernel. Also why."""
     is_able = all(device.peak("bf16") for device in cluster.devices)
     is_wide = precision in ("fp32", "tf32")
-    if stack.attention == "unfused":
+    if stack.kernels.attention == "unfused":
         return stack, ""
     if stated is None and (is_wide or not is_able):
         why = "16-bit precision" if is_wide else "a device with bf16"
-        return replace(stack, attention="unfused"), f"fused kernels need {why}"
+        unfused = stack.with_features({"kernels": {"attention": "unfused"}})
+        return unfused, f"fused kernels need {why}"
     if (
         stated in _AS_THE_DEVICE_HAS_IT
-        and stack.attention_since_hopper
+        and stack.kernels.attention_since_hopper
         and all(device.architecture in _SINCE_HOPPER for device in cluster.devices)
     ):
-        word = stack.attention_since_hopper
-        return replace(stack, attention=word), f"{stack.name} default on Hopper and later"
+        word = stack.kernels.attention_since_hopper
+        newer = stack.with_features({"kernels": {"attention": word}})
+        return newer, f"{stack.name} default on Hopper and later"
     return stack, ""
 
 
@@ -392,12 +405,10 @@ def _as_released(
     stack: Runtime, options: Mapping[str, Any], cluster: Cluster, model: Model, notes: Notes
 ) -> Runtime:
     """The stack as the release that a container is named after ran on these devices."""
-    release = re.search(r"(\d\d\.\d\d)", str(options.get("container") or ""))
+    dated = re.search(r"(\d\d\.\d\d)", str(options.get("container") or ""))
     architectures = {device.architecture for device in cluster.devices}
-    for row in preset_file()["lacks"]:
-        is_old = (
-            release is not None and release[1] < row["before"] and stack.name in row["runtimes"]
-        )
+    for row in () if dated is None else releases(stack.name):
+        is_old = dated is not None and dated[1] < row["before"]
         is_here = architectures & {*row.get("architectures", architectures)}
         if is_old and is_here and _heads(model) == row.get("heads", _heads(model)):
             stack = stack.with_options(row["sets"])

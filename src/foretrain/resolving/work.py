@@ -13,6 +13,7 @@ from foretrain.model.graph import Model
 from foretrain.model.transformer import transformer
 from foretrain.resolving.request import Notes
 from foretrain.runtime import Runtime, preset_file
+from foretrain.runtime.features import ModelVariants
 
 SQUAD_TOKENS = 384
 _CAPACITY = Range(0.0, 1000.0)
@@ -36,7 +37,8 @@ def as_trained(
         return model
     shape, length = model.shape, _mean_length(model.seq_len, options, notes)
     changes: dict[str, Any] = {}
-    if shape.dropout and not stack.has_dropout and not keeps_dropout:
+    variants = stack.model_variants or ModelVariants()
+    if shape.dropout and not variants.has_dropout and not keeps_dropout:
         changes["dropout"] = 0.0
     capacity = _capacity(options, notes) if shape.num_experts else None
     if capacity:
@@ -130,6 +132,7 @@ def _masked(
     if length == SQUAD_TOKENS:
         notes.assume(f"{length} tokens", "fine-tuning for question answering, as on SQuAD", "--seq")
         return {"head": "span"}
-    if predictions is None and stack.gathers_masked:
+    variants = stack.model_variants
+    if predictions is None and variants is not None and variants.gathers_masked:
         predictions = ceil(MASKED * length)
     return {} if predictions is None else {"predicted_positions": predictions}

@@ -1,25 +1,28 @@
 """How software stacks behave."""
 
-from foretrain.runtime.runtime import (
-    Runtime,
+from foretrain.runtime.features import RENAMED, option_table
+from foretrain.runtime.presets import (
     changed_options,
-    fields_of,
     folded,
     names,
     preset_file,
     presets,
     register,
+    releases,
     runtime,
 )
+from foretrain.runtime.runtime import Runtime
 
 __all__ = [
+    "RENAMED",
     "Runtime",
     "changed_options",
-    "fields_of",
     "folded",
     "names",
+    "option_table",
     "preset_file",
     "presets",
     "register",
+    "releases",
     "runtime",
 ]

@@ -75,12 +75,13 @@ def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
 
 def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
-    config: dict[str, Any] = {"stage": words.zero, "overlap_comm": runtime.overlaps_gradients}
-    size = words.buckets if words.buckets is not None else runtime.bucket_bytes
+    gradients = runtime.gradients
+    config: dict[str, Any] = {"stage": words.zero, "overlap_comm": gradients.overlaps_gradients}
+    size = words.buckets if words.buckets is not None else gradients.bucket_bytes
     elements = max(1, round(size / job.gradient_bytes))
     config["reduce_bucket_size"] = elements
     config["allgather_bucket_size"] = elements
-    config["reduce_scatter"] = runtime.scatters_gradients
+    config["reduce_scatter"] = gradients.scatters_gradients
     account.says("zero", "buckets")
     account.cannot(
         "shard",

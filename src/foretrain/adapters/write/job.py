@@ -66,7 +66,7 @@ class ExportJob:
     @property
     def gradient_bytes(self) -> float:
         """Of one element, as it is reduced."""
-        own = self.question.runtime.gradient_bytes
+        own = self.question.runtime.gradients.gradient_bytes
         return self.question.workload.precision.gradient_bytes if own is None else own
 
     @cached_property
@@ -200,7 +200,7 @@ def parts_of(job: ExportJob) -> tuple[str, ...] | None:
     if finer(model, schedule) is not model:
         return None
     letters = _letters(model)
-    placed = place(model, schedule, job.question.runtime.places_by_products)
+    placed = place(model, schedule, job.question.runtime.pipeline.places_by_products)
     return tuple("".join(letters[block] for block, _ in part) for part in placed)
 
 
@@ -224,7 +224,7 @@ def recomputed(job: ExportJob) -> tuple[tuple[str, ...], ...]:
     """What every layer of every part runs again: none, selective, full or names of ops."""
     model, plan = job.question.workload.model, job.question.plan
     placed = place(
-        finer(model, plan.schedule), plan.schedule, job.question.runtime.places_by_products
+        finer(model, plan.schedule), plan.schedule, job.question.runtime.pipeline.places_by_products
     )
     letters = _letters(model)
     return tuple(

@@ -134,7 +134,7 @@ def _pipeline(job: ExportJob, account: Account, arguments: Arguments) -> None:
         arguments.add("pipeline-model-parallel-layout", "|".join(map(_counted, parts)))
     elif words.vpp > 1:
         arguments.add("num-virtual-stages-per-pipeline-rank", words.vpp)
-    if words.vpp > 1 and not job.question.runtime.overlaps_pipeline:
+    if words.vpp > 1 and not job.question.runtime.pipeline.overlaps_pipeline:
         if words.pp > 2:
             arguments.add("no-overlap-p2p-communication")
         else:
@@ -172,7 +172,7 @@ def _recompute(job: ExportJob, account: Account, arguments: Arguments) -> None:
     word = job.words.recompute
     if word in (None, "none"):
         return
-    selective = job.question.runtime.selective
+    selective = job.question.runtime.plan.selective
     if word == "full":
         _full(arguments, "uniform", 1)
     elif share_recomputed(str(word)) is not None or listed_recomputed(str(word)) is not None:
@@ -230,7 +230,7 @@ def _modules(job: ExportJob, account: Account, arguments: Arguments, names: list
     covered: set[str] = set()
     for module, members in MODULES.items():
         own = {op for op in members if op in present}
-        if module == "moe_act" and not job.question.runtime.groups_experts:
+        if module == "moe_act" and not job.question.runtime.expert_parallel.groups_experts:
             continue  # Megatron-LM discards activations of grouped experts alone
         if own and own <= named and not own <= covered:
             chosen.append(module)
@@ -277,19 +277,19 @@ def _habits(job: ExportJob, arguments: Arguments) -> None:
     """What the runtime was predicted to do, where Megatron-LM has a switch for it."""
     runtime, words = job.question.runtime, job.words
     replicas = job.dp * words.cp
-    backend = {"cudnn": "fused", "unfused": "unfused"}.get(runtime.attention, "flash")
+    backend = {"cudnn": "fused", "unfused": "unfused"}.get(runtime.kernels.attention, "flash")
     arguments.add("attention-backend", backend)
-    if replicas > 1 and runtime.overlaps_gradients:
+    if replicas > 1 and runtime.gradients.overlaps_gradients:
         arguments.add("overlap-grad-reduce")
-        if words.zero and runtime.overlaps_parameter_gather:
+        if words.zero and runtime.sharding.overlaps_parameter_gather:
             arguments.add("overlap-param-gather")
-    if runtime.exchanges_in_pieces and words.sp and words.tp > 1:
+    if runtime.tensor_parallel.tp_comm_overlap and words.sp and words.tp > 1:
         arguments.add("tp-comm-overlap")
-    if not runtime.scatters_pipeline and words.pp > 1 and words.tp > 1 and not words.sp:
+    if not runtime.pipeline.scatters_pipeline and words.pp > 1 and words.tp > 1 and not words.sp:
         arguments.add("no-scatter-gather-tensors-in-pipeline")
-    if runtime.fuses_loss:
+    if runtime.kernels.fuses_loss:
         arguments.add("cross-entropy-loss-fusion")
-    if not runtime.adds_in_products or words.zero > 1:
+    if not runtime.gradients.wgrad_accumulation_fusion or words.zero > 1:
         arguments.add("no-gradient-accumulation-fusion")
     if job.question.workload.precision.attention == "bf16" and job.gradient_bytes == 2:
         arguments.add("grad-reduce-in-bf16")

@@ -113,14 +113,17 @@ def _experts(
     if shape.capacity_factor != 1.0:
         arguments.add("moe-expert-capacity-factor", f"{shape.capacity_factor:g}")
         arguments.add("moe-pad-expert-input-to-capacity")
-    if runtime.groups_experts and job.question.workload.precision.attention == "bf16":
+    if (
+        runtime.expert_parallel.groups_experts
+        and job.question.workload.precision.attention == "bf16"
+    ):
         arguments.add("moe-grouped-gemm")
-    if runtime.sends_tokens_once:
+    if runtime.expert_parallel.sends_tokens_once:
         arguments.add("moe-token-dispatcher-type", "flex")
         arguments.add("moe-enable-deepep")
     else:
         arguments.add("moe-token-dispatcher-type", "alltoall")
-    if runtime.expert_overlap:
+    if runtime.expert_parallel.expert_overlap:
         account.note(
             "overlapped expert all-to-all: Megatron-LM's --overlap-moe-expert-parallel-comm "
             "needs more than the plan specifies and is not set"
@@ -132,6 +135,6 @@ def _vocabulary(shape: TransformerShape, job: ExportJob, arguments: Arguments) -
     if not shape.tie_word_embeddings:
         arguments.add("untie-embeddings-and-output-weights")
     arguments.add("vocab-size", shape.vocab_size - 1)
-    arguments.add("make-vocab-size-divisible-by", job.question.runtime.pads_vocabulary_to)
+    arguments.add("make-vocab-size-divisible-by", job.question.runtime.plan.pads_vocabulary_to)
     arguments.add("tokenizer-type", "NullTokenizer")
     arguments.add("mock-data")

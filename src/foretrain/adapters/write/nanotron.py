@@ -83,8 +83,8 @@ def _parallelism(job: ExportJob, account: Account) -> dict[str, Any]:
         "expert_parallel_size": 1,
         "pp_engine": ENGINES.get(words.schedule or DEFAULT, ENGINES[DEFAULT]),
         "tp_mode": "REDUCE_SCATTER" if words.sp else "ALL_REDUCE",
-        "tp_linear_async_communication": words.sp and runtime.overlaps_tensor_backward,
-        "tp_recompute_allgather": runtime.regathers_sequence,
+        "tp_linear_async_communication": words.sp and runtime.tensor_parallel.tp_dgrad_overlap,
+        "tp_recompute_allgather": runtime.tensor_parallel.regathers_sequence,
         "recompute_layer": words.recompute == "full",
     }
 
@@ -96,12 +96,14 @@ def _model(job: ExportJob, account: Account, shape: TransformerShape) -> dict[st
             f"precision {precision.name}: nanotron supports {', '.join(DTYPES)}; the "
             "closest wider one is used"
         )
-    bytes_ = words.buckets if words.buckets is not None else job.question.runtime.bucket_bytes
+    bytes_ = (
+        words.buckets if words.buckets is not None else job.question.runtime.gradients.bucket_bytes
+    )
     account.says("buckets")
     return {
         "dtype": DTYPES.get(precision.name, DTYPES.get(precision.attention, "float32")),
         "ddp_bucket_cap_mb": max(1, round(bytes_ / 2**20)),
-        "make_vocab_size_divisible_by": job.question.runtime.pads_vocabulary_to,
+        "make_vocab_size_divisible_by": job.question.runtime.plan.pads_vocabulary_to,
         "init_method": {"std": 0.02},
         "model_config": _model_config(job, account, shape),
     }
@@ -191,7 +193,7 @@ def _optimizer(job: ExportJob, account: Account) -> dict[str, Any]:
     return {
         "zero_stage": min(words.zero, 1),
         "weight_decay": 0.01,
-        "clip_grad": 1.0 if runtime.clips_gradients else None,
+        "clip_grad": 1.0 if runtime.update.clips_gradients else None,
         "accumulate_grad_in_fp32": job.gradient_bytes == 4,
         "optimizer_factory": factory,
         "learning_rate_scheduler": {

@@ -107,7 +107,11 @@ def _state(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     if words.shard:
         options.append(("--shard", words.shard))
     if words.zero < 2:
-        size = words.buckets if words.buckets is not None else job.question.runtime.bucket_bytes
+        size = (
+            words.buckets
+            if words.buckets is not None
+            else job.question.runtime.gradients.bucket_bytes
+        )
         options.append(("--bucket-mb", f"{size / MIB:g}"))
         account.says("buckets")
     account.cannot("buckets", "FSDP2 reduces gradients per block")
@@ -145,7 +149,7 @@ def _recompute(job: ExportJob, account: Account) -> str:
         layers = [choice for part in recomputed(job) for choice in part]
         numbers = [str(number) for number, choice in enumerate(layers) if choice == "full"]
         return ",".join(numbers) or "none"
-    is_attention = word == "selective" and job.question.runtime.selective == "attention"
+    is_attention = word == "selective" and job.question.runtime.plan.selective == "attention"
     if is_attention or word == "attention":
         account.says("recompute")
         return "attention"

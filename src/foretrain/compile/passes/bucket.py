@@ -94,9 +94,10 @@ class Cycles:
 
 def cycles(runtime: Runtime) -> Cycles | None:
     """The background thread of a runtime that has one."""
-    if not runtime.cycle_seconds:
+    thread = runtime.fusion_cycles
+    if thread is None:
         return None
-    return Cycles(runtime.cycle_seconds, runtime.fusion_copies, runtime.negotiation_seconds)
+    return Cycles(thread.cycle_seconds, thread.fusion_copies, thread.negotiation_seconds)
 
 
 @dataclass(frozen=True, slots=True)

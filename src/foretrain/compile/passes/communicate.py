@@ -137,7 +137,8 @@ class _Walk:
                 returns += self.returning(local, tensor, have, want)
             gathers = [c for c in steps if c.collective == "all_gather"]
             # a ring never holds the whole; what a dispatcher gathered stays; frozen weights need no input again
-            again = s.runtime.regathers_sequence and not family(local.op).is_dispatched
+            again = s.runtime.tensor_parallel.regathers_sequence
+            again = again and not family(local.op).is_dispatched
             again = again and not local.op.is_frozen
             if gathers and (ring or again):
                 shrink[tensor.name] = prod(self._ranks(c) for c in gathers)
@@ -201,12 +202,12 @@ class _Walk:
         """Named; tokens for several experts at one place are sent there once, and of tables split by rows the
         vectors that have something in them, where the stack does so."""
         maker = self.makers.get(tensor.name, local.op)
-        bags = family(maker).pooled(maker)
-        if bags and self.setting.runtime.sends_looked_up:
+        bags, exchange = family(maker).pooled(maker), self.setting.runtime.embedding_exchange
+        if bags and exchange is not None and exchange.sends_looked_up:
             yield from map(self._vectors(maker, bags), map(self._named, steps))
             return
         copies = int(local.op.attr.get("top_k", maker.attr.get("top_k", 1)))
-        once = self.setting.runtime.sends_tokens_once and copies > 1
+        once = self.setting.runtime.expert_parallel.sends_tokens_once and copies > 1
         for step in map(self._named, steps):
             fields = (step.collective, step.bytes, step.group, step.purpose)
             yield Tokens(*fields, copies) if once and step.collective == "all_to_all" else step
@@ -306,23 +307,24 @@ class _Walk:
         inputs, weights = differentiate.backward(local, s.precision, s.choices)
         if self.has_constant_inputs(local.op):
             inputs = ()
-        if s.runtime.adds_in_products:
-            weights = differentiate.added(weights, s.precision, s.runtime.gradient_bytes)
+        reduction = s.runtime.gradients
+        if reduction.wgrad_accumulation_fusion:
+            weights = differentiate.added(weights, s.precision, reduction.gradient_bytes)
         is_dispatched = family(local.op).is_dispatched
         gathers = () if is_dispatched else before  # cast by experts once they have it
         gathered = prod(self._ranks(c) for c in gathers if c.collective == "all_gather")
         cast, cast_back = (
             ((), ())
-            if s.runtime.fuses_casts
+            if s.runtime.special_fusions is not None and s.runtime.special_fusions.fuses_casts
             else differentiate.quantisation(local, s.precision, gathered)
         )
         if not local.op.is_frozen:
             weights += cast_back
         elif inputs:
             inputs = (*cast_back, *inputs)
-        if s.runtime.adds_gradients:
-            weights += differentiate.accumulation(local, s.precision, s.runtime.gradient_bytes)
-        overlaps = s.runtime.overlaps_tensor_backward and not is_dispatched
+        if reduction.adds_gradients:
+            weights += differentiate.accumulation(local, s.precision, reduction.gradient_bytes)
+        overlaps = s.runtime.tensor_parallel.tp_dgrad_overlap and not is_dispatched
         ring = bool(beside)
         backward, backward_weight = _backward_items(
             inputs, weights, [] if ring else returns, [] if ring else regather, overlaps
@@ -402,7 +404,8 @@ class _Walk:
 
     def _replicated(self, op: Op, ranks: int) -> tuple[float, float] | None:
         """What the stack keeps of an op's weights on all of so many ranks, where that is a part of them."""
-        least = self.setting.runtime.replicates_from
+        exchange = self.setting.runtime.embedding_exchange
+        least = exchange.hot_row_threshold if exchange else 0.0
         return family(op).replicated(op, op.size["batch"] * ranks, least) if least else None
 
     def _sent(self, op: Op) -> float:
@@ -410,7 +413,7 @@ class _Walk:
         precision = self.setting.precision
         if op.is_frozen:
             return family(op).stored_bytes(op, precision) / precision.weight_bytes
-        is_narrow = precision.name in self.setting.runtime.gathers_quantised
+        is_narrow = precision.name in self.setting.runtime.sharding.gathers_quantised
         if not (is_narrow and family(op).is_quantised(op, precision)):
             return 1.0
         return precision.gemm_input_bytes / precision.weight_bytes

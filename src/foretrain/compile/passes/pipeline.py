@@ -31,6 +31,7 @@ from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.runtime import Runtime
+from foretrain.runtime.features import UncoalescedGather
 
 Key = tuple[
     int, int, bool
@@ -90,13 +91,13 @@ class StageSetting:
         """How replicas agree: on gradients, or on weights."""
         runtime = self.runtime
         return bucket.Reduction(
-            runtime.synchronises,
+            runtime.gradients.synchronises,
             self.states.reduced_bytes,
             (0.0, 0.0) if self.reduces_blocks else self.bucket_limits,
-            runtime.overlaps_gradients,
+            runtime.gradients.overlaps_gradients,
             bucket.cycles(runtime),
-            runtime.overlaps_scatters,
-            runtime.scatters_gradients,
+            runtime.gradients.overlaps_scatters,
+            runtime.gradients.scatters_gradients,
         )
 
     @property
@@ -105,7 +106,7 @@ class StageSetting:
 
     @property
     def starts_forward(self) -> bool:
-        return self.runtime.synchronises_at == "forward"
+        return self.runtime.gradients.synchronises_at == "forward"
 
     def reductions(self, ready: bucket.Ready, chain: Ints32) -> tuple[Async, ...]:
         how = self.reduction
@@ -150,7 +151,7 @@ class _PartBuilder:
         chain, starts = strung(s.interner.run(p.forward) for p in passes)
         chain, starts = self._arrival(chain, starts, self.part.behind, self.part.received_bytes)
         asyncs = self._weight_gathers(passes, self.weights, starts)
-        if is_first and s.runtime.overlaps_parameter_gather:
+        if is_first and s.runtime.sharding.overlaps_parameter_gather:
             asyncs += self._parameter_gathers(starts)
         if is_first and s.starts_forward:
             asyncs += s.reductions(self._weights_in_order(starts), chain)
@@ -202,7 +203,8 @@ class _PartBuilder:
             chain, starts = self._arrival(chain, starts, self.part.ahead, boundary)
         asyncs: tuple[Async, ...] = ()
         if not is_pure_weight:
-            if s.runtime.gathers_rerun:
+            by_part = s.runtime.uncoalesced_gather
+            if by_part is not None and by_part.gathers_rerun:
                 asyncs += self._weight_gathers(passes, [p.rerun for p in passes], starts)
             asyncs += self._weight_gathers(passes, self.weights[::-1], starts)
             asyncs += offload.copies_in(self._offloaded()[::-1], starts, s.interner)
@@ -251,8 +253,9 @@ class _PartBuilder:
         starts: list[int],
     ) -> tuple[Async, ...]:
         s = self.setting
-        ahead, calls = s.runtime.prefetched_blocks, s.runtime.calls_per_part
-        seconds = calls * s.runtime.host_seconds_per_kernel
+        by_part = s.runtime.uncoalesced_gather or UncoalescedGather()
+        ahead, calls = s.runtime.sharding.prefetched_blocks, by_part.calls_per_part
+        seconds = calls * s.runtime.host.host_seconds_per_kernel
         listed = [shard.Listing(self._split(p), seconds, s.sizes) for p in passes if calls]
         return shard.gather_asyncs(
             blocks, starts, "weight", s.states.weight_bytes, ahead, s.interner, listed
@@ -260,8 +263,8 @@ class _PartBuilder:
 
     def _split(self, block: BlockPass) -> int:
         """How many of a block's weights are large enough to be split."""
-        least = self.setting.runtime.splits_from
-        return sum(w.elements >= least for w in block.weights)
+        by_part = self.setting.runtime.uncoalesced_gather or UncoalescedGather()
+        return sum(w.elements >= by_part.splits_from for w in block.weights)
 
     def _parameter_gathers(self, starts: list[int]) -> tuple[Async, ...]:
         s = self.setting
@@ -298,7 +301,7 @@ class _PartBuilder:
 
 def boundary_slices(runtime: Runtime, tp: int, is_sequence_cut: bool) -> int:
     """In how many slices a boundary is sent that tensor-parallel ranks have copies of (SC21, section 4.1)."""
-    return tp if runtime.scatters_pipeline and not is_sequence_cut else 1
+    return tp if runtime.pipeline.scatters_pipeline and not is_sequence_cut else 1
 
 
 def _fullest(workspaces: list[float], kept: list[float]) -> float:
@@ -326,7 +329,7 @@ def _update(parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting)
         flops, traffic = states.update_flops(groups), states.update_traffic(groups)
         kernel = Kernel("memory", "update", float(flops), float(traffic), "fp32")
         items.append(Item(Compute("optimizer.update", kernel)))
-    if not s.runtime.overlaps_parameter_gather:
+    if not s.runtime.sharding.overlaps_parameter_gather:
         whole = [w for w in trained if not sharding_axes(w, "weight")]
         items += shard.gather_items(whole, "optimizer", states.weight_bytes)
     ready = [ws for part in parts for p in part.passes for _, ws in p.ready]

@@ -16,6 +16,7 @@ from foretrain.compile.passes.recompute import BlockPass
 from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, memory
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
+from foretrain.runtime.features import GatherCopies
 
 
 def unpacked(block: BlockPass, precision: Precision, runtime: Runtime) -> BlockPass:
@@ -27,10 +28,11 @@ def unpacked(block: BlockPass, precision: Precision, runtime: Runtime) -> BlockP
     trained = sum(w.elements for w in split if not w.is_frozen)
     out: tuple[Item, ...] = ()
     back: tuple[Item, ...] = ()
-    if runtime.copies_out_gathered:
+    copies = runtime.gather_copies or GatherCopies()
+    if copies.copies_out_gathered:
         out = (_copy(block, FORWARD, elements, 2 * precision.weight_bytes),)
-    if runtime.copies_in_gradients and trained:
-        made, sent = precision.gradient_bytes, runtime.gradient_bytes
+    if copies.copies_in_gradients and trained:
+        made, sent = precision.gradient_bytes, runtime.gradients.gradient_bytes
         back = (_copy(block, WEIGHT_GRADIENT, trained, made + (made if sent is None else sent)),)
     lead = len(out)
     return replace(

@@ -85,7 +85,7 @@ def test_an_empty_column_asks_for_nothing():
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_an_exchange_costs_what_the_slowest_group_of_all_does(on, collective):
     scenario = asked("tp2 pp2", on=on)
-    f, library = fleet(scenario), scenario.runtime.library
+    f, library = fleet(scenario), scenario.runtime.communication.library
     network = f.task.network
     for axes in (("tp",), ("dp",), ("pp",), ("tp", "dp")):
         groups = ranks_of(f.mesh, Communicator(axes))
@@ -160,7 +160,7 @@ def test_sends_that_block_are_part_of_the_work(t, seed):
     parts = parts_of(t, np.random.default_rng(seed))
     (forward, backward, weight), wait = t.sends.blocking(parts)
     near(weight, parts[2])
-    blocks = not t.f.task.runtime.overlaps_pipeline and t.f.stages > 1
+    blocks = not t.f.task.runtime.pipeline.overlaps_pipeline and t.f.stages > 1
     near(wait, np.zeros_like(t.sends.seconds) if blocks else t.sends.seconds)
     for plan in range(PLANS):
         send = [*t.sends.seconds[plan], 0.0] if blocks else [0.0] * len(t.f.share)
@@ -345,7 +345,7 @@ def test_parts_of_a_list_are_named_by_hosts_and_copied():
     )
     f, more = listed.f, listed.gathers(True) - plain.gathers(True)
     parts = f.layers.large[f.rows] * 8
-    named = parts * calls * f.task.runtime.host_seconds_per_kernel
+    named = parts * calls * f.task.runtime.host.host_seconds_per_kernel
     assert (more >= named - 1e-15)[0, 1:3].all()
     (owners,) = {f.owners_of(k) for k in f.kinds_held if f.owners_of(k)}
     size = sum(f.elements("gathered", kind)[f.rows] for kind in f.kinds_held) * 2.0

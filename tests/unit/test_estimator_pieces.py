@@ -120,8 +120,11 @@ def test_shares_of_forward_steps_and_of_late_gradients(t):
         first = f.stages if f.chunks > 1 else (f.stages + 1) / 2  # go before any backward step
         near(crowded[plan], max(0.0, 1.0 - first / f.counts[plan]))
         held = sum(len(blocks_of(f, part)) for part in range(len(f.share)))
-        waits = f.choices.zero[plan] >= 1 and not runtime.overlaps_scatters
-        near(late[plan], 1.0 if waits or not runtime.overlaps_gradients else len(f.share) / held)
+        waits = f.choices.zero[plan] >= 1 and not runtime.gradients.overlaps_scatters
+        near(
+            late[plan],
+            1.0 if waits or not runtime.gradients.overlaps_gradients else len(f.share) / held,
+        )
 
 
 @quick
@@ -181,7 +184,7 @@ def test_two_that_slow_each_other(t, kernels, moving):
 
 def step_by_blocks(t, fetched, company):
     """[forward, backward, weight][plan][part] seconds, block after block on every kind of device."""
-    f, layers, ahead = t.f, t.f.layers, t.f.task.runtime.prefetched_blocks > 0
+    f, layers, ahead = t.f, t.f.layers, t.f.task.runtime.sharding.prefetched_blocks > 0
     out = np.zeros((3, PLANS, len(f.share)))
     for plan, state in enumerate(f.rows):
         off, split = bool(t.puts_off[plan]), f.choices.zero[plan] >= 3
@@ -221,7 +224,7 @@ def step_by_blocks(t, fetched, company):
 
 def _of_block(t, plan, kernels, moving, wire, company):
     """One block beside what is fetched for the next one."""
-    if t.f.task.runtime.prefetched_blocks < 1 or moving is None:
+    if t.f.task.runtime.sharding.prefetched_blocks < 1 or moving is None:
         if company is not None:
             free = (kernels - sum(wire)) * company.slows(t.slow)[plan]
             kernels = free + sum(wire[way] * (1.0 + company.on(way)[plan]) for way in WAYS)
@@ -253,7 +256,11 @@ def test_steps_of_a_stage_alone_are_sums_over_its_blocks(t):
 def test_crowded_steps_are_sums_over_blocks_with_company(t):
     lone = lone_steps(t)
     fetched = gathered(t, False)
-    if t.replicas.shares_links and fetched is not None and t.f.task.runtime.prefetched_blocks < 1:
+    if (
+        t.replicas.shares_links
+        and fetched is not None
+        and t.f.task.runtime.sharding.prefetched_blocks < 1
+    ):
         fetched = met_now_and_then(t)
     if t.replicas.shares_links:
         lone = list(step_by_blocks(t, fetched, None))
@@ -311,7 +318,9 @@ def host_by_parts(t, is_far):
                     if f.choices.zero[plan] >= 3:
                         out[phase, plan, part] += layers.host_copied[state, b] @ copies
                     if is_far:
-                        out[phase, plan, part] += late[state, b] * runtime.host_delay_on_network * 2
+                        out[phase, plan, part] += (
+                            late[state, b] * runtime.option("host_delay_on_network") * 2
+                        )
     return out
 
 
@@ -330,7 +339,7 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
     host = host_by_parts(t, is_far)
     near(issue_seconds(f, sends), host)
     found = issued(parts, f, sends, t.puts_off)
-    waits = runtime.host_blocks_on_pipeline and f.stages > 1
+    waits = runtime.host.host_blocks_on_pipeline and f.stages > 1
     ahead = [[stage_sum(f, host[0, n] + host[1, n], s) for s in range(f.stages)] for n in range(PLANS)]  # fmt: skip
     near(running_ahead(f, sends), np.zeros((PLANS, f.stages)) if waits else ahead)
     if not waits:
@@ -345,7 +354,7 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
         for part in range(last + 1):
             device = [column[plan, part] for column in parts]
             issue = [column[plan, part] for column in host]
-            if not runtime.overlaps_pipeline:  # a host goes on while its stage sends
+            if not runtime.pipeline.overlaps_pipeline:  # a host goes on while its stage sends
                 out, back = (float(way[plan, part]) for way in sends.leaving(sends.seconds))
                 issue[0], issue[1] = max(issue[0] - out, 0.0), max(issue[1] - back, issue[2])
             forward, backward, weight = (max(d, h) for d, h in zip(device, issue, strict=True))
@@ -415,9 +424,12 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
                 room = scale * sum(works[:last])
                 hidden = min(room * t.slow[way], moving * t.slowed[way])
                 late = max(late, moving - hidden / t.slowed[way] + hidden * (1 - 1 / t.slow[way]))
-            if f.choices.zero[plan] >= 1 and not runtime.overlaps_scatters:
+            if f.choices.zero[plan] >= 1 and not runtime.gradients.overlaps_scatters:
                 late = mine
-            near(found[plan, stage], (late if runtime.overlaps_gradients else mine) + others)
+            near(
+                found[plan, stage],
+                (late if runtime.gradients.overlaps_gradients else mine) + others,
+            )
 
 
 @quick
@@ -483,7 +495,7 @@ def test_updated_weights_are_gathered_before_or_beside_the_next_forward_pass(t, 
     f, forward = t.f, rng.uniform(0.5, 3.0, (PLANS, len(t.f.share)))
     send, gathers = rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)), t.replicas.parameters()
     starts, ends = parameters(t, forward, send)
-    if not f.task.runtime.overlaps_parameter_gather:
+    if not f.task.runtime.sharding.overlaps_parameter_gather:
         near(starts, np.zeros(PLANS))
         near(ends, gathers)
         return

@@ -20,17 +20,15 @@ from foretrain.scenario import Measured
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
 
-__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StepOptions", "command_line", "word_of"]  # fmt: skip
+__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StackOptions", "StepOptions", "command_line", "word_of"]  # fmt: skip
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | Model
 ClusterLike: TypeAlias = str | Path | Mapping[str, Any] | Cluster
 
 
-class StepOptions(TypedDict, total=False):
-    """What is asked of a step, but for what it runs on; None and what is left out is as `predict` has it."""
+class StackOptions(TypedDict, total=False):
+    """What is asked of a step, whatever its plan and batch; None and what is left out is as `predict` has it."""
 
-    plan: str | Mapping[str, Any] | Plan | None
-    batch: int | str | None
     micro_batch: int | None
     seq: int | None
     precision: str | Precision | None
@@ -41,6 +39,13 @@ class StepOptions(TypedDict, total=False):
     stragglers: str | Mapping[int, float] | Spread | None
     measured: Measured | None
     headroom: float | str | None
+
+
+class StepOptions(StackOptions, total=False):
+    """The same of a step of one plan: all but what it runs on."""
+
+    plan: str | Mapping[str, Any] | Plan | None
+    batch: int | str | None
 
 
 class Options(StepOptions, JobWords, total=False):

@@ -12,7 +12,7 @@ from typing import Any
 from foretrain.errors import Bug, did_you_mean
 from foretrain.limits import shown
 
-__all__ = ["schema_faults"]
+__all__ = ["array_schema", "nullable", "object_schema", "schema_faults"]
 
 Schema = Mapping[str, Any]
 _ABOUT = ("$schema", "$defs", "title", "description", "default")
@@ -25,6 +25,24 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
 }
+
+
+def object_schema(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Of an object that has no other keys."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def array_schema(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def nullable(kind: str) -> dict[str, Any]:
+    return {"type": [kind, "null"]}
 
 
 def schema_faults(schema: Schema, document: Any) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from foretrain.analysis.document import prediction_schema
 from foretrain.case_schema import case_schema
 from foretrain.cluster.schema import ClusterForm
+from foretrain.conformity import array_schema, nullable, object_schema
 from foretrain.errors import InputError, did_you_mean
 from foretrain.measurement.calibration import Calibration
 from foretrain.model.document import ModelDocument
@@ -41,10 +43,6 @@ def _of_dataclass(cls: type) -> dict[str, Any]:
     return TypeAdapter(cls).json_schema()
 
 
-def _cluster() -> dict[str, Any]:
-    return _of_dataclass(ClusterForm)
-
-
 def _model() -> dict[str, Any]:
     shape = _of_dataclass(TransformerShape)
     graph = _of_dataclass(ModelDocument)
@@ -53,32 +51,11 @@ def _model() -> dict[str, Any]:
     return {"anyOf": [zoo, shape, graph], "$defs": definitions}
 
 
-def _runtime() -> dict[str, Any]:
-    return _of_dataclass(Runtime)
-
-
-def _calibration() -> dict[str, Any]:
-    return _of_dataclass(Calibration)
-
-
-def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _nullable(kind: str) -> dict[str, Any]:
-    return {"type": [kind, "null"]}
-
-
 def _plan() -> dict[str, Any]:
     words = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     count = {"type": "integer", "minimum": 1}
-    cut = _object({"dims": words, "axes": words}, ("dims", "axes"))
-    schedule = _object(
+    cut = object_schema({"dims": words, "axes": words}, ("dims", "axes"))
+    schedule = object_schema(
         {
             "kind": {"enum": list(SCHEDULES)},
             "micro_batch": count,
@@ -87,7 +64,7 @@ def _plan() -> dict[str, Any]:
             "layers": {"type": "array", "items": {"type": "integer", "minimum": 0}},
         }
     )
-    node = _object(
+    node = object_schema(
         {
             "select": {"type": "string"},
             "split": {
@@ -96,7 +73,7 @@ def _plan() -> dict[str, Any]:
                     {"type": "array", "items": cut},
                 ]
             },
-            "state": _object(dict.fromkeys(STATE_ROLES, words)),
+            "state": object_schema(dict.fromkeys(STATE_ROLES, words)),
             "recompute": {"type": "string"},
             "offload": words,
             "exchange": {"enum": ["ring", "all-gather"]},
@@ -110,7 +87,7 @@ def _plan() -> dict[str, Any]:
             },
         }
     )
-    top = _object(
+    top = object_schema(
         {
             "text": {"type": "string"},
             "mesh": {"type": "object", "additionalProperties": count},
@@ -127,10 +104,6 @@ _NUMBER: dict[str, Any] = {"type": "number"}
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0}
 
 
-def _list(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
 def _estimated_plan(**more: Any) -> dict[str, Any]:
     """Seconds are null where a plan does not fit: such plans are not timed."""
     parts = ("step", "work", "pipeline", "data", "update")
@@ -138,21 +111,21 @@ def _estimated_plan(**more: Any) -> dict[str, Any]:
         **more,
         "plan": _TEXT,
         **dict.fromkeys(("peak_bytes", "usable_bytes", "lacks_bytes"), _NUMBER),
-        **{f"{part}_seconds": _nullable("number") for part in parts},
+        **{f"{part}_seconds": nullable("number") for part in parts},
     }
-    return _object(figures, tuple(figures))
+    return object_schema(figures, tuple(figures))
 
 
 def _explanation() -> dict[str, Any]:
     properties = {
         **dict.fromkeys(("choice", "value", "sentence"), _TEXT),
-        "plan": _nullable("string"),
+        "plan": nullable("string"),
         "fits": {"type": "boolean"},
-        **dict.fromkeys(("step_seconds", "slower_seconds", "more_bytes"), _nullable("number")),
+        **dict.fromkeys(("step_seconds", "slower_seconds", "more_bytes"), nullable("number")),
         "lacks_bytes": _NUMBER,
         "grew": {"type": "object", "additionalProperties": _NUMBER},
     }
-    return _object(properties, tuple(properties))
+    return object_schema(properties, tuple(properties))
 
 
 def _search() -> dict[str, Any]:
@@ -169,33 +142,33 @@ def _search() -> dict[str, Any]:
         "plans_fitting": _WHOLE,
         "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
         "seconds": _NUMBER,
-        "best": _list(_object(ranked, tuple(ranked))),
-        "command": _nullable("string"),
-        "pareto": _list(_estimated_plan()),
-        "explanations": _list(_explanation()),
+        "best": array_schema(object_schema(ranked, tuple(ranked))),
+        "command": nullable("string"),
+        "pareto": array_schema(_estimated_plan()),
+        "explanations": array_schema(_explanation()),
         "nearest": {"anyOf": [_estimated_plan(), {"type": "null"}]},
         "with_more_nodes": {
             "anyOf": [_estimated_plan(factor=_WHOLE, nodes=_WHOLE), {"type": "null"}]
         },
-        "assumptions": _list(_TEXT),
-        "warnings": _list(_TEXT),
-        "notes": _list(_TEXT),
+        "assumptions": array_schema(_TEXT),
+        "warnings": array_schema(_TEXT),
+        "notes": array_schema(_TEXT),
     }
-    lists = dict.fromkeys(("files", "cannot", "warnings"), _list(_TEXT))
+    lists = dict.fromkeys(("files", "cannot", "warnings"), array_schema(_TEXT))
     files = {"target": _TEXT, "folder": _TEXT, **lists}
-    asked = {"why": _explanation(), "exported": _object(files, tuple(files))}
+    asked = {"why": _explanation(), "exported": object_schema(files, tuple(files))}
     plan = _plan()
     definitions = {**plan.pop("$defs"), "plan": plan, "prediction": prediction_schema()}
-    return {**_object({**always, **asked}, tuple(always)), "$defs": definitions}
+    return {**object_schema({**always, **asked}, tuple(always)), "$defs": definitions}
 
 
 _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
-    "cluster": _cluster,
+    "cluster": partial(_of_dataclass, ClusterForm),
     "plan": _plan,
     "model": _model,
     "case": case_schema,
     "prediction": prediction_schema,
     "search": _search,
-    "runtime": _runtime,
-    "calibration": _calibration,
+    "runtime": partial(_of_dataclass, Runtime),
+    "calibration": partial(_of_dataclass, Calibration),
 }

@@ -6,18 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from foretrain.adapters.write import expect_target
 from foretrain.analysis.answer import TableAnswer
-from foretrain.asked import OF_JOBS, command_line
-from foretrain.cluster.cluster import Cluster
+from foretrain.asked import OF_JOBS, ClusterLike, ModelLike, StackOptions, command_line
 from foretrain.errors import InputError
 from foretrain.keywords import keywords
-from foretrain.model.graph import Model
-from foretrain.model.optimizer import Optimizer
-from foretrain.model.precision import Precision
-from foretrain.model.workload import DataSource
 from foretrain.planning import constraints, explain, planner
 from foretrain.planning.document import document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
@@ -28,11 +23,6 @@ from foretrain.planning.partial_result import OBJECTIVES
 from foretrain.planning.planner import Ranked, RankedPlans, SearchStatus
 from foretrain.planning.task import Task
 from foretrain.resolving import Request, resolve
-from foretrain.runtime import Runtime
-from foretrain.scenario import Measured
-
-if TYPE_CHECKING:
-    from foretrain.cluster.stragglers import Spread
 
 T = TypeVar("T")
 GOALS = (*OBJECTIVES, "pareto")
@@ -81,23 +71,13 @@ class SearchResult(TableAnswer, RankedPlans):
         return flat_rows(self)
 
 
-@keywords(of_jobs=OF_JOBS)
+@keywords(StackOptions, of_jobs=OF_JOBS)
 def search(
-    model: str | Path | Mapping[str, Any] | Model,
+    model: ModelLike,
     *,
-    on: str | Path | Mapping[str, Any] | Cluster,
+    on: ClusterLike,
     batch: int | str,
-    micro_batch: int | None = None,
-    seq: int | None = None,
-    precision: str | Precision | None = None,
-    optimizer: str | Optimizer | None = None,
-    runtime: str | Runtime | None = None,
-    runtime_options: Mapping[str, Any] | None = None,
     to: str | None = None,
-    data: DataSource | None = None,
-    stragglers: str | Mapping[int, float] | Spread | None = None,
-    measured: Measured | None = None,
-    headroom: float | str | None = None,
     objective: str = "time",
     top: int = 10,
     where: str | Sequence[str] = (),
@@ -108,6 +88,7 @@ def search(
     restart: bool = False,
     seed: int | None = None,
     progress: Callable[[SearchStatus], None] | None = None,
+    **step: Unpack[StackOptions],
 ) -> SearchResult:
     """Search for the best plans and explain why others are slower. All plans are estimated, the best are simulated.
 
@@ -116,7 +97,6 @@ def search(
     Args:
         model: as for `predict`.
         to: target of `export` that the plan is for: its stack is taken where `runtime` is left out.
-        headroom: device memory to keep free: a fraction or a size.
         objective: `time`, `cost`, `memory`, or `pareto` for plans that are Pareto-optimal in time and memory.
         top: number of plans to simulate and return.
         where: constraints on plans: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
@@ -127,6 +107,8 @@ def search(
         restart: discard the progress saved in that file.
         seed: random seed for stragglers given as a distribution.
         progress: called with the progress of the search.
+        **step: `micro_batch`, `seq`, `precision`, `optimizer`, `runtime`, `runtime_options`, `data`, `stragglers`,
+            `measured` and `headroom`, as for `predict`.
 
     >>> from foretrain import search
     >>> result = search("gpt2", on="1 x dgx-h100", batch=32, where="tp<=2, pp=1, vpp=1, cp=1, no offload", top=2)
@@ -134,7 +116,8 @@ def search(
     (2, 'best', True)
     """
     _check(objective, top, batch)
-    _expect_partners(state, restart, stragglers, seed)
+    slow, micro_batch = step.get("stragglers"), step.get("micro_batch")
+    _expect_partners(state, restart, slow, seed)
     pinned = (where,) if isinstance(where, str) else tuple(where)
     if micro_batch is not None:
         pinned = (*pinned, f"micro={micro_batch}")
@@ -142,16 +125,8 @@ def search(
         "model": model,
         "on": on,
         "batch": batch,
-        "micro_batch": micro_batch,
-        "seq": seq,
-        "precision": precision,
-        "optimizer": optimizer,
-        "runtime": runtime,
-        "runtime_options": runtime_options,
-        "data": data,
-        "stragglers": _seeded(stragglers, seed),
-        "measured": measured,
-        "headroom": headroom,
+        **{name: step.get(name) for name in StackOptions.__annotations__},
+        "stragglers": _seeded(slow, seed),
     }
     said = {name: value for name, value in said.items() if value is not None}
     target = "" if to is None else expect_target(to)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretrain.analysis.answer import Answer
@@ -19,14 +19,6 @@ class FitChange:
     fits: bool
     step_seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "change": self.change,
-            "peak_bytes": self.peak_bytes,
-            "fits": self.fits,
-            "step_seconds": self.step_seconds,
-        }
-
 
 @dataclass(frozen=True, repr=False)
 class FitAnswer(Answer):
@@ -41,7 +33,7 @@ class FitAnswer(Answer):
         return {
             "fits": self.fits,
             "memory": document["memory"],
-            "changes": [change.to_dict() for change in self.changes],
+            "changes": [asdict(change) for change in self.changes],
             "prediction": document,
         }
 

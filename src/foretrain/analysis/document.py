@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from foretrain.analysis.prediction import MEMORY_KINDS, SCHEMA_VERSION, STALLS
-from foretrain.conformity import schema_faults
+from foretrain.conformity import array_schema, nullable, object_schema, schema_faults
 from foretrain.errors import FileError
 
 __all__ = ["expect_prediction", "prediction_schema"]
@@ -51,7 +51,7 @@ def _contradictions(document: Mapping[str, Any]) -> list[str]:
 
 def prediction_schema() -> dict[str, Any]:
     """The JSON Schema of `Prediction.to_dict()`."""
-    stalls = _object(dict.fromkeys(STALLS, _AMOUNT), STALLS)
+    stalls = object_schema(dict.fromkeys(STALLS, _AMOUNT), STALLS)
     remedy = _rows(change=_TEXT, step_seconds=_AMOUNT, speedup=_AMOUNT)
     numbers = ("samples_per_second", "measured_share")
     rates = ("tokens_per_second", "mfu", "hfu")
@@ -61,28 +61,28 @@ def prediction_schema() -> dict[str, Any]:
         "schema_version": {"const": SCHEMA_VERSION},
         "question": _question(),
         "step_seconds": step,
-        "interval": {**_list(_AMOUNT), "minItems": 2, "maxItems": 2},
+        "interval": {**array_schema(_AMOUNT), "minItems": 2, "maxItems": 2},
         **dict.fromkeys(numbers, _AMOUNT),
         **dict.fromkeys(rates, _AMOUNT_OR_NULL),
         "fits": {"type": "boolean"},
         "memory": _memory(),
         "stalls": stalls,
-        "stalls_by_stage": _list(stalls),
+        "stalls_by_stage": array_schema(stalls),
         "bottleneck": {"enum": list(STALLS)},
         "what_would_help": remedy,
-        "cost": _object(
+        "cost": object_schema(
             {
                 "usd_per_hour": _AMOUNT_OR_NULL,
                 "usd_per_step": _AMOUNT_OR_NULL,
-                "price_date": _or_null("string"),
+                "price_date": nullable("string"),
             }
         ),
         "job": {"anyOf": [_job(), {"type": "null"}]},
         "critical_path": _rows(start=_AMOUNT, end=_AMOUNT, stage=_COUNT, what=_TEXT),
-        "links": _list({"type": "object"}),
+        "links": array_schema({"type": "object"}),
         "operators": _rows(op=_TEXT, seconds=_AMOUNT),
-        "assumptions": _list(_TEXT),
-        "warnings": _list(_TEXT),
+        "assumptions": array_schema(_TEXT),
+        "warnings": array_schema(_TEXT),
         "provenance": {"type": "object", "additionalProperties": _TEXT},
     }
     required = ["id", "schema_version", "step_seconds", "interval", "fits", "memory", "stalls"]
@@ -93,7 +93,7 @@ def _question() -> dict[str, Any]:
     """What was asked; only figures that others are divided by have bounds."""
     counts = ("global_batch", "micro_batch", "micro_batches", "devices", "nodes", "parameters")
     length = {"type": ["integer", "null"], "minimum": 1}
-    source = _object(
+    source = object_schema(
         dict.fromkeys(("bytes_per_sample", "prep_seconds_per_sample", "workers"), _AMOUNT)
     )
     besides = {
@@ -111,7 +111,7 @@ def _question() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    kinds = _object(dict.fromkeys(MEMORY_KINDS, _AMOUNT), MEMORY_KINDS)
+    kinds = object_schema(dict.fromkeys(MEMORY_KINDS, _AMOUNT), MEMORY_KINDS)
     stage = {
         "stage": _COUNT,
         "peak_bytes": _AMOUNT,
@@ -123,15 +123,15 @@ def _memory() -> dict[str, Any]:
         **dict.fromkeys(("peak_bytes", "allocated_bytes", "total_bytes"), _AMOUNT),
         **dict.fromkeys(("capacity_bytes", "context_bytes", "headroom_bytes"), _AMOUNT),
         "usable_bytes": _AMOUNT,
-        "interval_bytes": {**_list(_AMOUNT), "minItems": 2, "maxItems": 2},
+        "interval_bytes": {**array_schema(_AMOUNT), "minItems": 2, "maxItems": 2},
         "fits_probability": _SHARE,
         "peak_stage": _COUNT,
         "moment": _TEXT,
         "by_kind": kinds,
-        "by_stage": _list(_object(stage)),
+        "by_stage": array_schema(object_schema(stage)),
     }
     required = ("peak_bytes", "capacity_bytes", "usable_bytes", "fits_probability", "by_kind")
-    return _object(whole, (*required, "by_stage"))
+    return object_schema(whole, (*required, "by_stage"))
 
 
 def _job() -> dict[str, Any]:
@@ -149,30 +149,13 @@ def _job() -> dict[str, Any]:
         "steps": _SOME,
         "compute_days": _AMOUNT,
         "expected_days": figure,
-        "interval_days": {**_list(figure), "minItems": 2, "maxItems": 2},
+        "interval_days": {**array_schema(figure), "minItems": 2, "maxItems": 2},
         "device_hours": figure,
         **dict.fromkeys(("usd", "usd_per_device_hour", "energy_kwh", "pue"), figure),
-        "goodput": _object(goodput, tuple(goodput)),
+        "goodput": object_schema(goodput, tuple(goodput)),
     }
-    return _object(properties, tuple(properties))
-
-
-def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _list(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
+    return object_schema(properties, tuple(properties))
 
 
 def _rows(**columns: dict[str, Any]) -> dict[str, Any]:
-    return _list(_object(columns, tuple(columns)))
-
-
-def _or_null(kind: str) -> dict[str, Any]:
-    return {"type": [kind, "null"]}
+    return array_schema(object_schema(columns, tuple(columns)))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from foretrain.cli.measure_store import StoreOption
 from foretrain.cli.options import Output
 from foretrain.errors import InputError
 
@@ -19,9 +20,7 @@ def calibrate(
             metavar="FILES…", help="Exported measurements (.json, .csv). Default: the store."
         ),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Measurement store. Default: your own store.")
-    ] = None,
+    store: StoreOption = None,
     machine: Annotated[
         str | None,
         typer.Option(

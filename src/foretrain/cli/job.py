@@ -7,19 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
+from foretrain.cli.options import (
+    CheckpointRate,
+    JobSamples,
+    JobSteps,
+    JobTokens,
+    NodeMtbf,
+    RestartTime,
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
     """How long to train, and what that costs."""
 
-    tokens: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Length of the job in tokens, such as 15T or 300B."),
-    ] = None
-    samples: Annotated[
-        str | None, typer.Option(metavar="N", help="… or in samples, counting repetitions.")
-    ] = None
-    steps: Annotated[str | None, typer.Option(metavar="N", help="… or in steps.")] = None
+    tokens: JobTokens = None
+    samples: JobSamples = None
+    steps: JobSteps = None
     epochs: Annotated[
         str | None, typer.Option(metavar="N", help="… or in epochs over a dataset of …")
     ] = None
@@ -40,18 +44,9 @@ class JobOptions:
             help="Power usage effectiveness: data center power over device power, for energy.",
         ),
     ] = None
-    mtbf: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Mean time between failures of one node, such as 90d."),
-    ] = None
-    restart: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Time from a failure until training resumes."),
-    ] = None
-    checkpoint_rate: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Checkpoint write bandwidth per node, such as 2GB/s."),
-    ] = None
+    mtbf: NodeMtbf = None
+    restart: RestartTime = None
+    checkpoint_rate: CheckpointRate = None
 
     def asked(self) -> dict[str, Any]:
         """Arguments of the public API; what was left out stays out."""

@@ -24,6 +24,9 @@ Threads = Annotated[
     str | None,
     typer.Option(metavar="N", help="CPU threads per process; recorded with the timings."),
 ]
+Tolerance = Annotated[
+    float, typer.Option(help="Repeat until the relative error of the median is below this.")
+]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time, such as 60s.")
 ]
@@ -56,9 +59,7 @@ def ops(
         ),
     ] = "1",
     budget: BudgetOption = None,
-    tolerance: Annotated[
-        float, typer.Option(help="Repeat until the relative error of the median is below this.")
-    ] = 0.02,
+    tolerance: Tolerance = 0.02,
     store: StoreOption = None,
 ) -> int:
     """Time the kernels that a model's training step needs on this device.
@@ -112,9 +113,7 @@ def links(
     ] = "",
     threads: Threads = None,
     budget: BudgetOption = None,
-    tolerance: Annotated[
-        float, typer.Option(help="Repeat until the relative error of the median is below this.")
-    ] = 0.02,
+    tolerance: Tolerance = 0.02,
     store: StoreOption = None,
 ) -> int:
     """Time collectives and point-to-point messages on this host, or across hosts under torchrun.

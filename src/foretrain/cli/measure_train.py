@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrain.cli.options import Output, Question, assignments
-from foretrain.errors import FileError, InputError
+from foretrain.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,18 +144,12 @@ def whatif(
 ) -> int:
     """Estimate the effect of caching, more workers or cores, or a faster disk or network on a measured run."""
     from foretrain.cli.output import expect_files, give
+    from foretrain.loading import load_json
     from foretrain.measurement.whatif import changed, feeding_of
     from foretrain.report.measured_train import changed_document
 
     expect_files(output)
-    import json
-
-    try:
-        document = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise FileError(f"{file} cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError):
-        raise FileError(f"{file} is not JSON.") from None
+    document = load_json(file, "a document of `measure train`")
     wanted = assignments(changes, "--set")
     if not wanted:
         raise InputError("--set: missing. Specify what to change, such as --set workers=8.")

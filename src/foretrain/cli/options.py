@@ -55,6 +55,35 @@ HeadroomOption = Annotated[
         help="Device memory to keep free: 5% or 4GiB. Default: runtime default.",
     ),
 ]
+JobTokens = Annotated[
+    str | None,
+    typer.Option("--tokens", metavar="N", help="Length of the job in tokens, such as 15T or 1e12."),
+]
+JobSamples = Annotated[
+    str | None,
+    typer.Option("--samples", metavar="N", help="… or in samples, counting repetitions."),
+]
+JobSteps = Annotated[str | None, typer.Option("--steps", metavar="N", help="… or in steps.")]
+NodeMtbf = Annotated[
+    str | None,
+    typer.Option(
+        "--mtbf", metavar="TIME", help="Mean time between failures of one node, such as 90d."
+    ),
+]
+RestartTime = Annotated[
+    str | None,
+    typer.Option(
+        "--restart", metavar="TIME", help="Time from an interruption until training resumes."
+    ),
+]
+CheckpointRate = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-rate",
+        metavar="RATE",
+        help="Checkpoint write bandwidth per node, such as 2GB/s.",
+    ),
+]
 NO_MODEL = "MODEL: missing. Specify a zoo name such as llama3-8b ('foretrain catalog list models')."
 
 

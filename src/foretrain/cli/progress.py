@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from foretrain.cli.process import tell
@@ -57,12 +56,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._width:  # leave no half line behind
             tell("\r" + " " * self._width + "\r", end="")
 

@@ -11,11 +11,17 @@ import typer
 from foretrain.cli.options import (
     NO_MODEL,
     BatchTokens,
+    CheckpointRate,
     HeadroomOption,
+    JobSamples,
+    JobSteps,
+    JobTokens,
     ModelName,
+    NodeMtbf,
     OptimizerName,
     Output,
     PrecisionName,
+    RestartTime,
     RuntimeName,
     SequenceLength,
     batch_of,
@@ -28,14 +34,9 @@ class TrainingOptions:
     """What is to be trained."""
 
     model: ModelName = None
-    tokens: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Length of the job in tokens, such as 15T or 1e12."),
-    ] = None
-    samples: Annotated[
-        str | None, typer.Option(metavar="N", help="… or in samples, counting repetitions.")
-    ] = None
-    steps: Annotated[str | None, typer.Option(metavar="N", help="… or in steps.")] = None
+    tokens: JobTokens = None
+    samples: JobSamples = None
+    steps: JobSteps = None
     epochs: Annotated[str | None, typer.Option(metavar="N", help="… or in epochs over --data.")] = (
         None
     )
@@ -112,22 +113,13 @@ class Market:
         ),
     ] = None
     headroom: HeadroomOption = None
-    mtbf: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Mean time between failures of one node, such as 90d."),
-    ] = None
+    mtbf: NodeMtbf = None
     spot_rate: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Fraction of spot instances preempted per hour."),
     ] = None
-    checkpoint_rate: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Checkpoint write bandwidth per node, such as 2GB/s."),
-    ] = None
-    restart: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Time from an interruption until training resumes."),
-    ] = None
+    checkpoint_rate: CheckpointRate = None
+    restart: RestartTime = None
 
 
 def recommend(job: TrainingOptions, market: Market, output: Output) -> int:

@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from foretrain.analysis.answer import Answer
 from foretrain.errors import FileError, InputError
 from foretrain.measurement.backend import Backend, torch_module
 from foretrain.measurement.machine import Machine
@@ -25,7 +24,7 @@ from foretrain.measurement.page_cache import (
     fill,
     total_bytes,
 )
-from foretrain.measurement.records import Measurement, data_key
+from foretrain.measurement.records import Measurement, MeasurementReport, data_key
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Effort, repeated
 
@@ -62,15 +61,11 @@ class DataRow:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DataReport(Answer):
+class DataReport(MeasurementReport):
     """What `measure data` did."""
 
     rows: tuple[DataRow, ...]
     store: str = ""  # where the times are kept
-
-    @property
-    def measured(self) -> int:
-        return sum(not row.was_known for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {"data": [row.to_dict() for row in self.rows], "store": self.store}

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from foretrain.analysis.answer import Answer
 from foretrain.errors import InputError, hint
 from foretrain.measurement.drift import Crew, measure_drift
 from foretrain.measurement.launching import free_port
 from foretrain.measurement.link_curves import fitted
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.records import Measurement, link_key
+from foretrain.measurement.records import Measurement, MeasurementReport, link_key
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Budget, Effort, repeated
 
@@ -86,7 +85,7 @@ class MeasuredLink:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LinkReport(Answer):
+class LinkReport(MeasurementReport):
     """What `measure links` did."""
 
     rows: tuple[MeasuredLink, ...]
@@ -96,10 +95,6 @@ class LinkReport(Answer):
     world: int
     nodes: int
     store: str = ""  # where the times are kept
-
-    @property
-    def measured(self) -> int:
-        return sum(not row.was_known for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretrain.analysis.answer import Answer
 from foretrain.measurement.backend import Backend, Call, torch_module
 from foretrain.measurement.links import AgreedClock, Group
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.needs import UPDATE, Need, needs
 from foretrain.measurement.recipes import Rotations
-from foretrain.measurement.records import Key, Measurement, host_key, op_key
+from foretrain.measurement.records import Key, Measurement, MeasurementReport, host_key, op_key
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Budget, Effort, is_tight, repeated
 from foretrain.scenario import Scenario
@@ -52,7 +51,7 @@ class OpRow:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OpsReport(Answer):
+class OpsReport(MeasurementReport):
     """What `measure ops` did."""
 
     rows: tuple[OpRow, ...]
@@ -61,10 +60,6 @@ class OpsReport(Answer):
     device: str
     threads: int | None
     store: str = ""  # where the times are kept
-
-    @property
-    def measured(self) -> int:
-        return sum(not row.was_known for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
+from foretrain.analysis.answer import Answer
 from foretrain.errors import InputError
 from foretrain.limits import is_finite, shown
 from foretrain.measurement.machine import Machine
@@ -25,6 +26,26 @@ TO_DEVIATION = (
 )
 
 Key = Mapping[str, Any]
+
+
+class TimedRow(Protocol):
+    """A row of a report: timed by it, or known before."""
+
+    @property
+    def was_known(self) -> bool: ...
+
+
+class MeasurementReport(Answer):
+    """What a command of `measure` did."""
+
+    __slots__ = ()
+
+    rows: Sequence[TimedRow]
+    store: str  # where the times are kept
+
+    @property
+    def measured(self) -> int:
+        return sum(not row.was_known for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)

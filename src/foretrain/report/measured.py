@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,21 +12,33 @@ from foretrain.measurement.data import DataReport
 from foretrain.measurement.links import LinkReport
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.ops import OpsReport
-from foretrain.measurement.records import Measurement
+from foretrain.measurement.records import Measurement, MeasurementReport
 from foretrain.report.document import Document, Lines, Section, Table
 from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
 
 SHOWN = 20  # rows of a table at the usual detail
 
 
+def _document(
+    headline: str, report: MeasurementReport, make: Callable[[], Iterable[Section]], key: str
+) -> Document:
+    """`key`: of the rows in the report's document."""
+    return Document(
+        headline,
+        report.to_dict,
+        make,
+        make_rows=lambda: report.to_dict()[key],
+        whole=(report.store,),
+    )
+
+
 def ops_document(report: OpsReport) -> Document:
     threads = f" with {counted(report.threads, 'thread')}" if report.threads else ""
-    return Document(
+    return _document(
         f"{counted(report.measured, 'kernel')} timed on {report.device}{threads}, {len(report.rows):,} known now",
-        report.to_dict,
+        report,
         partial(_ops_sections, report),
-        make_rows=lambda: report.to_dict()["kernels"],
-        whole=(report.store,),
+        "kernels",
     )
 
 
@@ -56,12 +68,11 @@ def _ops_sections(report: OpsReport) -> Iterator[Section]:
 
 
 def links_document(report: LinkReport) -> Document:
-    return Document(
+    return _document(
         f"{counted(report.measured, 'size')} timed between {report.world} processes over {report.backend}",
-        report.to_dict,
+        report,
         partial(_links_sections, report),
-        make_rows=lambda: report.to_dict()["links"],
-        whole=(report.store,),
+        "links",
     )
 
 
@@ -95,12 +106,11 @@ def _links_sections(report: LinkReport) -> Iterator[Section]:
 
 
 def data_document(report: DataReport) -> Document:
-    return Document(
+    return _document(
         f"{counted(report.measured, 'data rate')} measured, {len(report.rows):,} known now",
-        report.to_dict,
+        report,
         partial(_data_sections, report),
-        make_rows=lambda: report.to_dict()["data"],
-        whole=(report.store,),
+        "data",
     )
 
 

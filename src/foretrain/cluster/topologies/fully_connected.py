@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cluster.direct import Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, expect_links
 from foretrain.cluster.link import ClusterNetwork
-from foretrain.cluster.quantities import STRICT, Bandwidth, Seconds
+from foretrain.cluster.topologies.ring import Parameters
 
 __all__ = ["Parameters", "build"]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    link_bandwidth: Bandwidth | None = None
-    link_latency: Seconds | None = None
 
 
 def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:

@@ -15,11 +15,7 @@ __all__ = ["build", "entry", "names", "shape"]
 
 # Files in the order in which they are looked through; those after the one that has a name are not loaded.
 _FAMILIES = (
-    "gpt",
-    "llama",
-    "moe",
-    "bert",
-    "mpt",
+    "transformers",
     "t5",
     "vit",
     "resnet",

@@ -184,7 +184,7 @@ def test_lanes_and_labels_say_what_runs_where():
     assert phases["forward"] > 0
     assert phases["backward"] > 0
     assert any(name.startswith("copy to host") for name in names)
-    assert [(lane.stage, lane.    """A stream of a rank class, as drawn on a timeline.""") for lane in seen.lanes] == [
+    assert [(lane.stage, lane.stream) for lane in seen.lanes] == [
         (int(graph.fold.stage_of[c]), name) for c, name in graph.streams
     ]
 

@@ -10,7 +10,7 @@
 # make coverage  branches of the packages that answers are computed in, as far as the tests near to them reach
 # make faults faults planted by hand, one by one: do the nearest tests notice? (about ten minutes on one core)
 # make mutants  small changes of the source that no near test notices: MODULES="planning cost", else what differs
-#              from the branch main; SAMPLE=100 of each package by lot
+#              from the branch main; SAMPLE=100 of each package by lot, BUDGET=60 seconds of tests for each
 # make clean   removes .venv and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter .venv is made from (3.11 or later).
@@ -71,7 +71,7 @@ faults: $(VENV)/.testing
 	$(BIN)/python tools/planted_faults.py
 
 mutants: $(VENV)/.testing
-	nice $(BIN)/python tools/mutants.py $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE))
+	nice $(BIN)/python tools/mutants.py $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(BUDGET),--budget $(BUDGET))
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist report.html .import_linter_cache

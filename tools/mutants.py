@@ -1,10 +1,11 @@
 """Mutants: which small changes of the source no test notices.
 
-    python tools/mutants.py [MODULE …] [--sample N] [--seed S] [--tests FILE …] [--against main]
+    python tools/mutants.py [MODULE …] [--sample N] [--seed S] [--budget SECONDS] [--tests FILE …] [--against main]
 
 MODULE is a package (`planning`, `cost/collectives`) or a file of `src/foretrain`; without one, all that differ from the
 branch `main`. Tests are those near to the package (`tests/faults/nearest.yaml`): of those, the ones that call the mutated
-function, the fastest first. Survivors are listed with what was changed; the share that was killed is told by package.
+function, the fastest first; of those, with a budget, as many as take so many seconds without a mutant. Survivors are
+listed with what was changed; the share that was killed is told by package.
 
 Tests are collected once. A mutant is a forked process in which the code of one function is another; nothing is written.
 Mutants outside of functions are tried in a copy of the checkout instead. (mutmut, which forks too, rewrites modules into
@@ -27,6 +28,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
@@ -52,10 +54,12 @@ class Reached:
     seconds: Mapping[str, float]
     callers: Mapping[tuple[str, str], set[str]]  # (file, function) → tests
 
-    def tests(self, mutant: Mutation) -> list[str]:
-        """Those that call the mutated function, the fastest first."""
-        found = self.callers.get((str(HERE / mutant.path), mutant.function), set())
-        return sorted(found, key=lambda name: (self.seconds[name], name))
+    def tests(self, mutant: Mutation, budget: float = inf) -> list[str]:
+        """Those that call the mutated function, the fastest first, within a budget of seconds (one of them at least)."""
+        callers = self.callers.get((str(HERE / mutant.path), mutant.function), set())
+        names = sorted(callers, key=lambda name: (self.seconds[name], name))
+        spent = list(accumulate(self.seconds[name] for name in names))
+        return [name for name, until in zip(names, spent, strict=True) if until <= max(budget, spent[0])]  # fmt: skip
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Loop:
 
     package: str
     mutants: Sequence[Mutation]
+    budget: float = inf
     verdicts: dict[int, str] = field(default_factory=dict)
     failed: str = ""
 
@@ -79,7 +84,7 @@ class Loop:
         _forget(self.package)
         reached = self._recorded(items)
         for number, mutant in enumerate(self.mutants):
-            names = reached.tests(mutant)
+            names = reached.tests(mutant, self.budget)
             if not names:
                 self.verdicts[number] = UNREACHED
                 continue
@@ -223,10 +228,12 @@ def _forked(work: Any, limit: float) -> int:
     return -1
 
 
-def tried(package: str, mutants: Sequence[Mutation], tests: Sequence[str]) -> list[str]:
+def tried(
+    package: str, mutants: Sequence[Mutation], tests: Sequence[str], budget: float = inf
+) -> list[str]:
     """The verdict on every mutant of one package."""
     inside = [m for m in mutants if m.function]
-    loop = Loop(package.split("/")[0], inside)
+    loop = Loop(package.split("/")[0], inside, budget)
     if inside:
         options = (
             "-o",
@@ -291,6 +298,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many mutants of each package, by lot")
     parser.add_argument("--tests", nargs="+", help="test files, instead of the nearest")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=inf, help="most seconds of tests for each")
     parser.add_argument("--against", default="main", help="the branch that changes are told from")
     options = parser.parse_args()
     by_package: dict[str, list[Path]] = defaultdict(list)
@@ -305,7 +313,7 @@ def main() -> None:
         if mutants:
             tests = options.tests or near[package]
             print(f"{package}: {len(mutants)} mutants", flush=True)
-            pages.append(told(package, mutants, tried(package, mutants, tests)))
+            pages.append(told(package, mutants, tried(package, mutants, tests, options.budget)))
     print("\n".join(["", *pages] if pages else ["no module to mutate"]))
 
 

@@ -9,7 +9,20 @@ import pytest
 
 from foretrain.errors import InputError
 from foretrain.plan.short_form import parse
-from foretrain.planning.explain import against, estimated, explanations, value_of, why, winning
+from foretrain.planning.explain import (
+    ALL_REPLICAS,
+    WORTH_TELLING,
+    _because,
+    _bytes,
+    _missing,
+    _seconds,
+    against,
+    estimated,
+    explanations,
+    value_of,
+    why,
+    winning,
+)
 from foretrain.planning.partial_result import BestPerChoice, EstimatedPlan
 from foretrain.searching import SearchResult, search
 
@@ -61,6 +74,70 @@ def test_how_much_slower(seconds: float, said: str) -> None:
 def test_under_the_objective_of_memory_memory_comes_first() -> None:
     rival = replace(BEST, plan="x", seconds=0.5, memory=50e9)
     assert ": 9.3 GiB more memory per device, estimated 50.0 % faster." in sentence(rival, "memory")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.123456, "123 ms"), (0.09996, "100 ms"), (0.0999, "99.9 ms"), (0.01234, "12.3 ms"), (0.009996, "10.0 ms"),
+     (0.00912, "9.12 ms"), (1234.0, "1,234 s"), (3e-6, "3.00 us")],
+)  # fmt: skip
+def test_seconds_are_told_with_three_digits(seconds: float, said: str) -> None:
+    assert _seconds(seconds).replace("µ", "u") == said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(0.0, "same memory"), (9e5, "same memory"), (-9e5, "same memory"), (2**30, "1 GiB more memory"), (-(2**30), "1 GiB less memory")],
+)  # fmt: skip
+def test_bytes_are_told_where_they_differ(more: float, said: str) -> None:
+    assert _bytes(float(more)).replace(".0", "") == said
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (BestPerChoice("pp", "2", 10, 0, None), "pp=2: none of 10 plans fits in memory."),
+        (BestPerChoice("pp", "2", 1, 0, None), "pp=2: its only plan does not fit in memory."),
+        (BestPerChoice("sp", "", 3, 0, None), "sp: none of 3 plans fits in memory."),
+        (BestPerChoice("shard", "0", 3, 0, None), f"shard over {ALL_REPLICAS}: none of 3 plans fits in memory."),
+        (BestPerChoice("shard", "8", 3, 0, None), "shard=8: none of 3 plans fits in memory."),
+    ],
+)  # fmt: skip
+def test_values_without_a_plan_that_fits_say_so(row: BestPerChoice, said: str) -> None:
+    told_ = _missing(row)
+    assert told_.sentence == said
+    assert told_.plan is None
+
+
+def test_the_closest_of_plans_that_do_not_fit_says_what_it_lacks() -> None:
+    rival = replace(BEST, plan="dp8", memory=81.0 * 2**30, usable=80.0 * 2**30)
+    found = _missing(BestPerChoice("zero", "0", 7, 0, rival))
+    assert found.lacks_bytes == 2**30
+    assert "none of 7 plans fits; the closest, dp8, exceeds device memory by 1" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("dp8", {"tp": 1, "pp": 1, "shard": 0, "micro": 1, "recompute": "none", "schedule": None, "offload": "none",
+                 "order": "default", "cp-exchange": "all-gather", "layers": "even", "buckets": "default"}),
+        ("tp2 pp2 dp2 micro=4 recompute=full zb-h1 zero1", {"tp": 2, "pp": 2, "micro": 4, "recompute": "full", "schedule": "zb-h1"}),
+        ("pp2 dp4", {"schedule": "1f1b"}),
+        ("dp8 zero1 offload=optimizer buckets=4MB shard=4", {"offload": "optimizer", "buckets": 4e6, "shard": 4}),
+        ("cp2 dp4 cp=ring order=dp-cp-tp-pp", {"cp-exchange": "ring", "order": "-".join(parse("cp2 dp4 order=dp-cp-tp-pp").order or ())}),
+        ("pp2 dp4 layers=5,3", {"layers": "5,3"}),
+    ],
+)  # fmt: skip
+def test_what_a_plan_has_of_every_choice(text: str, values: dict[str, object]) -> None:
+    assert {choice: value_of(parse(text), choice) for choice in values} == values
+
+
+def test_the_smallest_parts_are_left_out() -> None:
+    """A part that changed by less than a twentieth of the largest change is not worth a word."""
+    grew = {"pipeline": 0.4, "work": 0.4 * WORTH_TELLING * 0.99, "data": -0.2, "update": 0.0}
+    said = _because(grew, 0.2)
+    assert said == " (pipeline bubble +400 ms, data-parallel communication −200 ms)"
+    assert _because(dict.fromkeys(grew, 0.0), 0.0) == ""
 
 
 # --- of a search ------------------------------------------------------------------------------------

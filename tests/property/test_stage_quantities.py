@@ -43,19 +43,24 @@ from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SPLIT
 CASES = int(os.environ.get("FORETRAIN_EXAMPLES", "200"))
 MACHINES = ("1 x dgx-h100", "2 x aws:p3.8xlarge", "1 x dgx-b200", "1 x hgx-mi300x", "2 x aws:g5.12xlarge", "1 x dgx-1-v100-32gb")  # fmt: skip
 PLANS = {
-    "dense": (*SPLIT, "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
+    "deep": ("pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
+    "dense": (*SPLIT, "pp2 dp4 zb-v", "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
-    "latent": (*EXPERTS, "tp2 pp2 dp2 sp zero1"),
+    "latent": (*EXPERTS, "pp2 dp4 zb-v zero2", "tp2 pp2 dp2 sp zero1"),
     "bert": (*SPLIT, "tp4 dp2 sp zero3"),
     "recommender": (*REPLICAS, "dp8 tables=rows", "dp8 zero1 tables=rows"),
 }  # fmt: skip
+MODELS = {
+    **FAMILIES,
+    "deep": {**FAMILIES["dense"], "num_hidden_layers": 8, "tie_word_embeddings": True},
+}
 NEAR = 1e-9
 
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
     """A family of models, and what is asked about it."""
-    family = draw(st.sampled_from(sorted(FAMILIES)))
+    family = draw(st.sampled_from(sorted(MODELS)))
     return family, {
         "on": draw(st.sampled_from(MACHINES)),
         "runtime": draw(st.sampled_from(sorted(presets()))),
@@ -70,7 +75,7 @@ def questions(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
 def stages(family: str, words: dict[str, object]) -> tuple[PlanBatch, Compiled]:
     """A plan as the search has it and as the compiler has it."""
     try:
-        scenario = ask(FAMILIES[family], **words)
+        scenario = ask(MODELS[family], **words)
         task, plan = Task.of(scenario), scenario.plan
         programs = stage_programs(task.workload, plan, task.runtime)
         compiled = Compiled(*programs, plan.schedule.pieces)

@@ -66,17 +66,19 @@ def test_memory_is_the_fullest_moment_of_the_fullest_stage(question):
         for item in graph.items
         for work in (item.work, item.beside)
     )
-    loose = runtime.fragmentation + (runtime.exchange_fragmentation if exchanges else 0.0)
+    loose = runtime.memory.fragmentation + (
+        runtime.memory.exchange_fragmentation if exchanges else 0.0
+    )
     kinds = np.asarray(question.cluster.device_kind)[graph.fold.examples]
     capacities = np.array([question.cluster.devices[kind].memory_bytes for kind in kinds])
     found = memory(graph, runtime, capacities, headroom=0.1)
     room = []
     for stage, told in enumerate(found.by_stage):
-        peak = fullest(graph, loose, stage, runtime.frees_gradients)
+        peak = fullest(graph, loose, stage, runtime.gradients.frees_gradients)
         assert told.peak_bytes == pytest.approx(peak, rel=1e-12)
         assert sum(told.by_kind.values()) == pytest.approx(peak, rel=1e-12)
         smallest = capacities[graph.fold.stage_of == stage].min()
-        room.append(max(0.9 * smallest - runtime.context_bytes, 1.0))
+        room.append(max(0.9 * smallest - runtime.memory.context_bytes, 1.0))
     shares = [s.peak_bytes / r for s, r in zip(found.by_stage, room, strict=True)]
     assert shares[found.peak_stage] == max(shares)
     assert found.fits == (max(shares) <= 1.0)

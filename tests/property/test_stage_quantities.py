@@ -44,6 +44,7 @@ MACHINES = {
 }  # fmt: skip
 FOUR_EXPERTS = {"num_key_value_heads": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}  # fmt: skip
 MODELS = FAMILIES | {
+    "deep": {**FAMILIES["dense"], "num_hidden_layers": 8, "tie_word_embeddings": True},
     "tied": {"zoo": "gpt2", **SMALL, "tie_word_embeddings": True},
     "alibi": {"zoo": "mpt-125m", **SMALL},
     "latent": {"zoo": "deepseek-v2-lite", **SMALL, **FOUR_EXPERTS},
@@ -57,9 +58,10 @@ PLANS = {
     "tied": (*SPLIT, "tp2 pp2 dp2 sp zero1", "pp4 dp2 zb-h1"),
     "alibi": SPLIT,
     "several tokens": (*EXPERTS, "pp2 ep4 dp4 zero1 recompute=full"),
-    "dense": (*SPLIT, "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
+    "deep": ("pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
+    "dense": (*SPLIT, "pp2 dp4 zb-v", "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
-    "latent": (*EXPERTS, "tp2 pp2 dp2 sp zero1"),
+    "latent": (*EXPERTS, "pp2 dp4 zb-v zero2", "tp2 pp2 dp2 sp zero1"),
     "bert": (*SPLIT, "tp4 dp2 sp zero3"),
     "recommender": (*REPLICAS, "dp8 tables=rows", "dp8 zero1 tables=rows"),
 }  # fmt: skip

@@ -107,8 +107,9 @@ def plan_words(draw: Draw, devices: int, model: str) -> tuple[str, int]:
     if pp == 2 and draw(st.booleans()):
         words.append("vpp2")
         multiple = pp
-    elif pp > 1:
-        words.append(draw(st.sampled_from(("1f1b", "gpipe", "zb-h1"))))
+    elif pp > 1:  # models of four layers, which two stages share out in four chunks
+        folded = ("zb-v",) if pp == 2 else ()
+        words.append(draw(st.sampled_from(("1f1b", "gpipe", "zb-h1", *folded))))
     words += _sharding(draw, dp * cp)
     if model == "moe":
         words += _experts(draw, tp, dp * cp)

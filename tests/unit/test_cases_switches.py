@@ -192,8 +192,15 @@ def test_words_that_have_a_stand_in() -> None:
     assert question.plan.schedule.kind == "1f1b"
     assert question.workload.optimizer.name == "adamw"
     assert sum("falling back to" in warning for warning in question.warnings) == 2
-    zero_bubble = asked("torchtitan", plan={"pp": 2, "schedule": "ZBV"})
+    zero_bubble = asked("torchtitan", plan={"pp": 2, "schedule": "zero-bubble"})
     assert zero_bubble.plan.schedule.kind == "zb-h1"
+
+
+@pytest.mark.parametrize("word", ["ZBV", "ZBVZeroBubble", "zb-v"])
+def test_schedules_as_stacks_call_them(word: str) -> None:
+    question = asked("torchtitan", plan={"pp": 2, "schedule": word})
+    assert question.plan.schedule.kind == "zb-v"
+    assert not any("falling back" in warning for warning in question.warnings)
 
 
 def test_narrower_formats_and_newer_devices_are_faster() -> None:

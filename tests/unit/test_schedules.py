@@ -33,6 +33,7 @@ PUBLISHED = {
     "1f1b": lambda p, v: 3.0 * (p - 1),
     "interleaved": lambda p, v: 3.0 * (p - 1) / v,
     "zb-h1": lambda p, v: p - 1,  # (p - 1)(f + b - w) with all three 1
+    "zb-v": lambda p, v: (p - 1) / v,  # until the last stage begins, then none
 }
 """Idle seconds of p stages with v chunks each, forward 1, backward 2, where micro-batches are enough to fill them."""
 

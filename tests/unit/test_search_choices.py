@@ -171,7 +171,7 @@ def test_states_of_one_family_are_compiled_twice_at_most(monkeypatch):
 
 def test_orders_that_move_stages_alone_share_a_state():
     task = task_of()
-    usual = tuple(reversed(task.runtime.rank_order))
+    usual = tuple(reversed(task.runtime.plan.rank_order))
     inner = tuple(axis for axis in usual if axis != "pp")
     table = choices(
         task,

@@ -15,6 +15,7 @@ from foretrain.plan.schedules.interleaved import Interleaved
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
 from foretrain.plan.schedules.pieces import Pieces
 from foretrain.plan.schedules.zero_bubble import ZeroBubbleH1
+from foretrain.plan.schedules.zero_bubble_v import ZeroBubbleV
 
 __all__ = [
     "BACKWARD",
@@ -37,6 +38,7 @@ SCHEDULES: dict[str, PipelineSchedule] = {
     "interleaved": Interleaved(),
     "gpipe": GPipe(),
     "zb-h1": ZeroBubbleH1(),
+    "zb-v": ZeroBubbleV(),
 }
 DEFAULT = "1f1b"
 """What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""

@@ -9,6 +9,7 @@ A stage is cut into `chunks` model chunks; which piece of the model each of them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -128,6 +129,16 @@ def steps(phase: int, chunk: Ints, micro: Ints) -> Steps:
     rows[:, 0] = phase
     rows[:, 1] = chunk
     rows[:, 2] = micro
+    return rows
+
+
+def numbered(pairs: Sequence[tuple[int, int]]) -> Steps:
+    """Rows of (phase, chunk) in the order run, each of the next micro-batch of its phase and chunk."""
+    rows = np.zeros((len(pairs), 3), dtype=np.int32)
+    rows[:, :2] = pairs
+    for pair in set(pairs):
+        mine = np.flatnonzero((rows[:, 0] == pair[0]) & (rows[:, 1] == pair[1]))
+        rows[mine, 2] = np.arange(len(mine))
     return rows
 
 

@@ -27,6 +27,7 @@ from foretrain.cost.collectives.nvls import Nvls
 from foretrain.cost.collectives.parameter_server import ParameterServer
 from foretrain.cost.collectives.ring import Ring
 from foretrain.cost.collectives.scatter_gather import ScatterGather
+from foretrain.cost.collectives.swing import Swing
 from foretrain.cost.collectives.tree import DoubleTree, Tree, double_parents
 from foretrain.cost.collectives.variable import Variable
 from foretrain.cost.network import Network
@@ -56,6 +57,7 @@ CLOSED = [
     (Ring(), "reduce_scatter", lambda n: n - 1, lambda n: (n - 1) / n),
     (Ring(), "all_gather", lambda n: n - 1, lambda n: (n - 1) / n),
     (HalvingDoubling(), "all_reduce", lambda n: 2 * log2(n), lambda n: 2 * (n - 1) / n),
+    (Swing(), "all_reduce", lambda n: 2 * log2(n), lambda n: 2 * (n - 1) / n),
     (RecursiveDoubling(), "all_reduce", log2, log2),
     (RecursiveHalves(), "reduce_scatter", log2, lambda n: (n - 1) / n),
     (RecursiveHalves(), "all_gather", log2, lambda n: (n - 1) / n),
@@ -95,6 +97,7 @@ def test_rounds_take_the_time_of_the_closed_form(algorithm, collective, rounds, 
 MESSAGES = [
     (Ring(), "all_reduce", lambda n: 2 * (n - 1)),
     (HalvingDoubling(), "all_reduce", lambda n: 2 * log2(n)),
+    (Swing(), "all_reduce", lambda n: 2 * log2(n)),
     (RecursiveDoubling(), "all_reduce", log2),
     (Direct(), "all_to_all", lambda n: n - 1),
     (Bruck(), "all_to_all", log2),
@@ -116,6 +119,26 @@ def test_numbers_that_are_no_powers_of_two_cost_two_more_hops_of_the_buffer(n):
     seconds = RecursiveDoubling().program("all_reduce", M, flat(n)).seconds(0.0, BETA)
     assert seconds == pytest.approx((log2(core) + 2) * M * BETA, rel=1e-12)
     kit.check_collective(HalvingDoubling())
+
+
+def test_swing_stays_near():
+    """Distances 1, 1, 3, 5 … (De Sensi et al. 2024, section 3.1), half of what is left in each round."""
+    rounds = Swing().program("all_reduce", 1.0, flat(32)).rounds[:5]
+    for step, (far, share) in zip(rounds, [(1, 2), (1, 4), (3, 8), (5, 16), (11, 32)], strict=True):
+        around = np.abs(step.src - step.dst)
+        assert (np.minimum(around, 32 - around) == far).all()
+        assert (step.bytes == 1 / share).all()
+        assert (step.dst[step.dst] == step.src).all(), "partners exchange"
+
+
+@pytest.mark.parametrize("network", ["ring", "torus(sizes=[4, 4])"])
+def test_swing_loads_cables_less_than_doubling_distances_do(network):
+    cluster = Cluster.of(f"16 x dgx-a100-80gb on {network}").placed([1] * 16)
+    seconds = {
+        one.name: kit.switch_seconds(one, "all_reduce", M, np.arange(16), cluster)
+        for one in (Swing(), HalvingDoubling())
+    }
+    assert seconds["swing"] < 0.8 * seconds["halving_doubling"]
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16, 33])

@@ -29,6 +29,7 @@ from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import Ring
 from foretrain.cost.collectives.scatter_gather import ScatterGather
 from foretrain.cost.collectives.send import Send
+from foretrain.cost.collectives.swing import Swing
 from foretrain.cost.collectives.tree import DoubleTree, Tree
 from foretrain.cost.collectives.variable import Matrix, Variable
 from foretrain.errors import InputError, did_you_mean, hint
@@ -40,6 +41,7 @@ ALGORITHMS: list[Algorithm] = [
     HalvingDoubling(),
     RecursiveDoubling(),
     RecursiveHalves(),
+    Swing(),
     Hierarchical("all_reduce"),
     Hierarchical("reduce_scatter"),
     Hierarchical("all_gather"),

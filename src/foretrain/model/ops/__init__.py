@@ -22,6 +22,7 @@ from foretrain.model.ops.memory import Memory
 from foretrain.model.ops.moe import Combine, Dispatch, GroupedGemm
 from foretrain.model.ops.norm import BatchNorm, Norm
 from foretrain.model.ops.recurrent import Recurrent
+from foretrain.model.ops.scan import Scan
 from foretrain.model.ops.softmax import Softmax
 from foretrain.model.precision import Precision
 
@@ -42,6 +43,7 @@ FAMILIES: dict[str, OpFamily] = {
     "combine": Combine(),
     "grouped_gemm": GroupedGemm(),
     "recurrent": Recurrent(),
+    "scan": Scan(),
     "embedding_bag": EmbeddingBag(),
     "interaction": Interaction(),
     "memory": Memory(),

@@ -128,10 +128,10 @@ def test_the_variants_conform():
 
 
 def test_predict():
-    found = foretrain.predict(drawn(), plan="tp2 dp4", **ASKED)
-    assert found.step_seconds > foretrain.predict(drawn(1), plan="tp2 dp4", **ASKED).step_seconds
+    answer = foretrain.predict(drawn(), plan="tp2 dp4", **ASKED)
+    assert answer.step_seconds > foretrain.predict(drawn(1), plan="tp2 dp4", **ASKED).step_seconds
     usual = foretrain.predict(drawn(), plan="tp2 dp4", **{**ASKED, "runtime": "megatron"})
-    assert found.step_seconds > 2 * usual.step_seconds, "a millisecond for every kernel"
+    assert answer.step_seconds > 2 * usual.step_seconds, "a millisecond for every kernel"
 
 
 def test_selective_recomputation_means_the_op_that_says_so():
@@ -143,9 +143,9 @@ def test_selective_recomputation_means_the_op_that_says_so():
 
 def test_the_algorithm_runs_where_it_is_asked_for():
     options = {"algorithms": "all_reduce:everyone"}
-    found = foretrain.predict(drawn(), plan="dp8", runtime_options=options, **ASKED)
+    answer = foretrain.predict(drawn(), plan="dp8", runtime_options=options, **ASKED)
     usual = foretrain.predict(drawn(), plan="dp8", **ASKED)
-    assert found.step_seconds > usual.step_seconds, "seven times the buffer instead of 7/4 of it"
+    assert answer.step_seconds > usual.step_seconds, "seven times the buffer instead of 7/4 of it"
     assert "everyone" not in {a.name for a in collectives.algorithms_for("all_reduce")}
 
 
@@ -156,16 +156,16 @@ def test_compile():
 
 
 def test_search():
-    found = foretrain.search(
+    answer = foretrain.search(
         drawn(), **ASKED, runtime_options={"algorithms": "all_reduce:everyone"}
     )
-    assert found.rows()
-    assert found.task.runtime.name == "toy-stack"
+    assert answer.rows()
+    assert answer.task.runtime.name == "toy-stack"
 
 
 def test_export():
-    made = foretrain.export(drawn(), to="torchrun", plan="dp8", **ASKED)
-    assert "launch.sh" in made.files
+    exported = foretrain.export(drawn(), to="torchrun", plan="dp8", **ASKED)
+    assert "launch.sh" in exported.files
 
 
 def test_attributes_of_a_family_are_checked():

@@ -19,5 +19,5 @@ def constants() -> dict[str, Any]:
 def library_row(library: str) -> dict[str, Any]:
     """The tables of a library; one that has none is taken for a build of the first, which most stacks use."""
     rows: dict[str, Any] = constants()["libraries"]
-    found: dict[str, Any] = rows.get(library) or next(iter(rows.values()))
-    return found
+    row: dict[str, Any] = rows.get(library) or next(iter(rows.values()))
+    return row

@@ -52,11 +52,11 @@ class Scan(OpFamily):
 
     def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         work = _Work(op, precision.activation_bytes, precision.attention, FORWARD)
-        return (*work.made(), work.outputs())
+        return (*work.prepared(), work.outputs())
 
     def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         work = _Work(op, precision.activation_bytes, precision.attention, INPUT_GRADIENT)
-        kernels = (*work.made(), *work.gradients())
+        kernels = (*work.prepared(), *work.gradients())
         if not op.weights:
             return kernels
         # the decays' gradient is summed up along chunks and once more over all positions
@@ -86,7 +86,7 @@ class _Work:
         self.squares = self.chunks * self.groups * self.chunk**2 * FP32
         self.carried = self.chunks * self.heads * self.width * self.state
 
-    def made(self) -> tuple[Kernel, ...]:
+    def prepared(self) -> tuple[Kernel, ...]:
         """Decays along chunks, states at their ends, states passed on, and C·Bᵀ."""
         decays = memory(self.phase, self.positions * (self.each + 2 * FP32), self.positions, 2.0)
         passed = memory(self.phase, self.carried * (FP32 + self.each), self.carried, 2.0)

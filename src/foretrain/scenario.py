@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -67,9 +67,6 @@ class Scenario:
     warnings: tuple[str, ...] = ()
     is_runtime_known: bool = True  # else a preset stands in for it
     unknown_switches: int = 0  # that may have changed the run
-    is_plan_open: bool = field(
-        default=False, compare=False
-    )  # no plan was given, only a stack's own
 
     def __repr__(self) -> str:
         plan = self.plan.text or "strategy tree"

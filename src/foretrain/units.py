@@ -230,10 +230,10 @@ def counted(count: int, what: str, plural: str = "") -> str:
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
-def multiples_near(count: int, of: int) -> str:
+def multiples_near(count: int, factor: int) -> str:
     """The multiples on either side of a count: "16 or 20"."""
-    lower = count // of * of
-    return " or ".join(f"{n:,}" for n in (lower, lower + of) if n)
+    lower = count // factor * factor
+    return " or ".join(f"{n:,}" for n in (lower, lower + factor) if n)
 
 
 def show_count(count: float) -> str:

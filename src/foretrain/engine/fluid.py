@@ -179,17 +179,17 @@ class Fluid:
 
     def _component(self, seed: int) -> list[int]:
         """All flows connected with this one, by index."""
-        found = {seed}
+        component = {seed}
         links: set[int] = set()
         frontier = [seed]
         while frontier:
             for link, _ in self._flows[frontier.pop()].route:
                 if link not in links:
                     links.add(link)
-                    news = [flow for flow in self._on_link[link] if flow not in found]
-                    found.update(news)
+                    news = [flow for flow in self._on_link[link] if flow not in component]
+                    component.update(news)
                     frontier.extend(news)
-        return sorted(found)
+        return sorted(component)
 
     def _rate(self, component: Sequence[int], now: float) -> Iterable[tuple[float, int]]:
         flows = [self._flows[flow] for flow in component]

@@ -119,8 +119,8 @@ def _in_order(graph: ExecutionGraph) -> list[Compute]:
     numbered: list[tuple[int, Compute]] = []
     for task in np.flatnonzero(graph.task_kind == CHAIN).tolist():
         works = [item.work for item in graph.shape(int(graph.task_shape[task]))]
-        of = int(graph.task_class[task])
-        numbered.extend((of, work) for work in works if isinstance(work, Compute))
+        rank_class = int(graph.task_class[task])
+        numbered.extend((rank_class, work) for work in works if isinstance(work, Compute))
     return [work for _, work in sorted(numbered, key=lambda one: one[0])]
 
 

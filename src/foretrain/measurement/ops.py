@@ -74,7 +74,7 @@ class OpsReport(MeasurementReport):
         }
 
 
-class Pace:
+class Stopwatch:
     """How calls are timed: by this process alone, or by all of a group at once, which share its caches and memory. They
     start every sample together, and the mean of what they took counts."""
 
@@ -120,7 +120,7 @@ def measure_ops(
     a `group` do the same at the same time; the store is that of its first, None elsewhere.
     """
     effort, machine = effort or IN_CONTEXT, machine or Machine.here()
-    stopwatch = Pace(backend, group)
+    stopwatch = Stopwatch(backend, group)
     session = _Session(store, stopwatch, machine, timer or _timer(stopwatch), effort)
     budgeted = Budget(budget, stopwatch.clock)
     host = session.host()
@@ -139,7 +139,7 @@ def measure_ops(
     return OpsReport(tuple(rows), tuple(left_out), host, backend.device, backend.threads, path)
 
 
-def _timer(stopwatch: Pace) -> Timer:
+def _timer(stopwatch: Stopwatch) -> Timer:
     torch, kept = torch_module(), Rotations(stopwatch.backend)
 
     def timed(need: Need, effort: Effort) -> tuple[float, ...]:
@@ -164,15 +164,15 @@ def _timer(stopwatch: Pace) -> Timer:
 @dataclass(frozen=True, slots=True)
 class _Session:
     store: Store | None
-    pace: Pace
+    stopwatch: Stopwatch
     machine: Machine
     timer: Timer
     effort: Effort
 
     @property
     def _place(self) -> dict[str, Any]:
-        b = self.pace.backend
-        return {"device": b.device, "threads": b.threads, "processes": self.pace.processes}
+        b = self.stopwatch.backend
+        return {"device": b.device, "threads": b.threads, "processes": self.stopwatch.processes}
 
     def _keys(self, need: Need) -> list[dict[str, Any]]:
         return [op_key(kernel, **self._place) for kernel in dict.fromkeys(need.kernels)]
@@ -192,7 +192,7 @@ class _Session:
     def known(self, need: Need) -> OpRow | None:
         """The row of a need all of whose kernels are in the store of the first process."""
         known = self._known("op", self._keys(need))
-        seconds = self.pace.agreed(sum(one.seconds for one in known) if known else UNKNOWN)
+        seconds = self.stopwatch.agreed(sum(one.seconds for one in known) if known else UNKNOWN)
         if seconds == UNKNOWN:
             return None
         spread, repeats = (known[0].spread, known[0].repeats) if known else (0.0, 1)
@@ -219,10 +219,10 @@ class _Session:
             del place["processes"]
         key = host_key("kernel", runtime="eager", **place)
         known = self._known("host", [key])
-        seconds = self.pace.agreed(known[0].seconds if known else UNKNOWN)
+        seconds = self.stopwatch.agreed(known[0].seconds if known else UNKNOWN)
         if seconds != UNKNOWN:
             return seconds
-        samples = host_samples(self.pace, self.effort)
+        samples = host_samples(self.stopwatch, self.effort)
         if samples is None:
             return None
         row = Measurement.of("host", key, samples, self.machine)
@@ -230,7 +230,7 @@ class _Session:
         return row.seconds
 
 
-def host_samples(stopwatch: Pace, effort: Effort) -> Sequence[float] | None:
+def host_samples(stopwatch: Stopwatch, effort: Effort) -> Sequence[float] | None:
     """Seconds to issue a kernel that does next to nothing, as an optimizer issues it: in place, one after another."""
     if not hasattr(stopwatch.backend, "torch"):
         return None

@@ -89,7 +89,7 @@ def measure_train(
     `prediction` is the document of the same configuration, to stand beside it.
     """
     protocol = protocol or Protocol()
-    runs, notes = _measured(Launch.of(command), protocol, progress or (lambda done, of: None))
+    runs, notes = _measured(Launch.of(command), protocol, progress or (lambda done, total: None))
     if runs is None:
         return None
     return document_of(runs, command, protocol, prediction, notes)

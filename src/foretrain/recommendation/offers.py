@@ -99,7 +99,6 @@ class Offer:
     interruptions: Interruptions
     passed: Epochs
     feed: Feeding
-    step_interval: tuple[float, float]  # seconds of a step that waits for no sample
     why: str = ""
     is_best: bool = False  # nothing is both faster and cheaper
 
@@ -191,7 +190,6 @@ def offer(job: Job, candidate: Candidate, timed: TimedOffer, terms: Terms) -> Of
         interruptions=risk,
         passed=passed,
         feed=feed,
-        step_interval=timed.interval,
     )
 
 

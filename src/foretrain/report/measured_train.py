@@ -132,8 +132,8 @@ def _remedies(what_if: Mapping[str, Any]) -> Sequence[str]:
             "Caching alone is not enough: preprocessing is too slow even with all data in memory."
         ]
     else:
-        of = f" ({show_bytes(size)})" if size is not None else ""
-        lines = [f"A cache that holds {words.percent(share)} of the data{of}."]
+        cache = f" ({show_bytes(size)})" if size is not None else ""
+        lines = [f"A cache that holds {words.percent(share)} of the data{cache}."]
     for name, state in (("fewest_workers_cold", "cold"), ("fewest_workers_warm", "warm")):
         count = what_if[name]
         lines.append(

@@ -126,8 +126,8 @@ def read_cases(
         and (split is None or half_of(case) == split)
     ]
     if not cases:
-        of = f" in the half {split!r}" if split else ""
-        raise CaseError(f"no case of quality {' or '.join(quality)}{of} in these files.")
+        half = f" in the half {split!r}" if split else ""
+        raise CaseError(f"no case of quality {' or '.join(quality)}{half} in these files.")
     return cases
 
 

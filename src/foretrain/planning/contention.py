@@ -171,12 +171,18 @@ def beside(t: TimedPlans, parts: list[Floats]) -> StepContention:
     next_ahead = np.minimum(left, room)
     room = np.where(off, back * t.slow, making - early)
     next_back = np.minimum(left - next_ahead, room)
-    sent = np.minimum(1.0, 2.0 * t.sends.flow.sum(axis=1) / (ahead + back)[:, 0])
+    sent = _met(np.minimum(1.0, 2.0 * t.sends.flow.sum(axis=1) / (ahead + back)[:, 0]))
     return StepContention(
         Contention(next_ahead / ahead, sent),
         Contention((next_back + np.where(off, 0.0, early)) / back, sent),
         Contention(np.where(off, early / late, 0.0), sent),
     )
+
+
+def _met(busy: Floats) -> Floats:
+    """The share of the time in which sends are on the links out of a stage's nodes or on those into them, each so much
+    of it: collectives use both, and wait for the slower."""
+    return np.asarray(busy * (2.0 - busy))
 
 
 def _slowed(t: TimedPlans, turn: Floats) -> Floats:

@@ -30,6 +30,7 @@ class Exchanges:
     library: str
     _known: dict[tuple[bytes, str], Exchange] = field(default_factory=dict)
     _by_mesh: dict[tuple[Mesh, Communicator, str, bool], Exchange] = field(default_factory=dict)
+    _links: dict[bytes, Floats] = field(default_factory=dict)
 
     def between(
         self, mesh: Mesh, communicator: Communicator, collective: str, alone: bool = False
@@ -53,6 +54,16 @@ class Exchanges:
         ways = [self._of(pairs[:, is_far == far].reshape(-1, 2), "send") for far in (False, True)]
         return [ways[int(far)] for far in is_far]
 
+    def send_links(self, mesh: Mesh) -> Floats:
+        """[directions · stages, links] the share of each link between nodes that what a stage sends, forward and back,
+        takes of it alone. Links that never have to be shared are left out, one stands for all that are used alike."""
+        network, ranks = self.network, mesh.groups(("pp",))
+        key = ranks.tobytes() + str(ranks.shape).encode()
+        found = self._links.get(key)
+        if found is None:
+            found = self._links[key] = _shared_links(network, ranks)
+        return found
+
     def _of(self, groups: Ints, collective: str) -> Exchange:
         key = (groups.tobytes() + str(groups.shape).encode(), collective)
         found = self._known.get(key)
@@ -60,6 +71,22 @@ class Exchanges:
             kept = (groups.tobytes(), groups.shape, collective, self.library)
             found = self._known[key] = exchange_of(self.network, *kept)
         return found
+
+
+def _shared_links(network: Network, ranks: Ints) -> Floats:
+    """`ranks`: [pipelines, stages]"""
+    pipelines, stages = ranks.shape
+    to = [np.roll(ranks, -1, axis=1), np.roll(ranks, 1, axis=1)]
+    pairs = np.stack([np.stack([ranks.T, other.T], axis=2) for other in to]).reshape(-1, 2)
+    (algorithm, *_) = network.algorithms("send")
+    loads = network.pattern_loads(algorithm, pairs)
+    flow = loads.group // pipelines
+    load = np.zeros((2 * stages, len(network.capacity)))
+    np.add.at(load, (flow, loads.link), loads.weight)
+    load = load[:, network.is_network] / network.capacity[network.is_network]
+    usage = load / np.maximum(load.max(axis=1, initial=0.0, keepdims=True), 1e-300)
+    usage = usage[:, usage.sum(axis=0) > 1.0 + 1e-9]
+    return np.unique(usage, axis=1) if usage.size else usage
 
 
 @lru_cache(maxsize=2048)

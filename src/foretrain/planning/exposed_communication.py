@@ -113,33 +113,46 @@ def _streaming(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
     if not is_split.any():
         return np.zeros((len(f.choices), f.stages))
     only_back = t.follows[:, None]
-    moved, wire, forward = f.summed(t.moved), _wired(t), f.summed(parts[0])
-    work = np.maximum(forward + f.summed(parts[1]) - wire, 0.0)
-    kernels = counts * np.where(only_back, np.maximum(work - forward, 0.0), work)
+    ahead, back = _kernels(t)
+    kernels = counts * (back + np.where(only_back, 0.0, ahead))
+    wire, fetched = _wired(t)
+    beside = f.summed(t.moved) + fetched  # kernels, which slow it
     slowed = t.slowed[_way(t)]
-    busy = np.minimum(kernels, counts * moved * slowed)
-    link = counts * (moved + wire) + busy * (1.0 - 1.0 / slowed)
+    busy = np.minimum(kernels, counts * beside * slowed)
+    link = counts * (beside + wire) + busy * (1.0 - 1.0 / slowed)
     if t.replicas.crosses:
-        ahead, back = t.sends.sent()
-        link += counts * (back + np.where(only_back, 0.0, t.crowded()[:, None] * ahead))
+        sent, returned = t.sends.sent()
+        link += counts * (returned + np.where(only_back, 0.0, t.crowded()[:, None] * sent))
     return np.where(is_split, _first_backward(t, parts, send) + link, 0.0)
 
 
-def _wired(t: TimedPlans) -> Floats:
-    """[plans, stages] seconds of a micro-batch in which gathers and collectives of blocks load the network that
-    gradients go over, from the first backward step on."""
+def _kernels(t: TimedPlans) -> tuple[Floats, Floats]:
+    """[plans, stages] seconds of kernels of a micro-batch, forward and back, without collectives between them."""
+    layers = t.f.layers
+    pairs = ((layers.forward, layers.wire_forward), (layers.backward, layers.wire_backward))
+    ahead, back = (
+        np.maximum(t.f.by_stage(work.max(axis=1)) - t.f.by_stage(wire.sum(axis=2)), 0.0)
+        for work, wire in pairs
+    )
+    return ahead, back
+
+
+def _wired(t: TimedPlans) -> tuple[Floats, Floats]:
+    """[plans, stages] seconds of a micro-batch in which collectives of blocks, and gathers of their weights, load the
+    network that gradients go over, from the first backward step on."""
     f = t.f
+    none = np.zeros((len(f.choices), f.stages))
     if not t.replicas.crosses:
-        return np.zeros((len(f.choices), f.stages))
+        return none, none
+    share = np.where(t.follows, 0.0, t.crowded())[:, None]
     ahead, back = (
         f.by_stage(column[:, :, NETWORK])
         for column in (f.layers.wire_forward, f.layers.wire_backward)
     )
-    fetched = t.of_replicas(t.replicas.gathers(False, True))
-    if fetched is not None and t.replicas.gathers_by == NETWORK:
-        each = f.summed(fetched @ f.share.T)
-        ahead, back = ahead + each, back + each
-    return np.asarray(back + np.where(t.follows, 0.0, t.crowded())[:, None] * ahead)
+    gathers = t.of_replicas(t.replicas.gathers(False, True))
+    if gathers is None or t.replicas.gathers_by != NETWORK:
+        return back + share * ahead, none
+    return back + share * ahead, f.summed(gathers @ f.share.T) * (1.0 + share)
 
 
 def _first_backward(t: TimedPlans, parts: Parts, send: Floats) -> Floats:

@@ -62,7 +62,7 @@ def _lead(f: PlanBatch) -> Floats:
     which is counted with all that is issued."""
     layers, rows = f.layers, f.rows
     behind = np.maximum(layers.host_forward[rows] - layers.forward[rows].max(axis=1), 0.0)
-    return np.asarray((layers.lead[rows] - behind).max(axis=1).clip(min=0.0))
+    return np.asarray((layers.lead[rows, :, 0] - behind).max(axis=1).clip(min=0.0))
 
 
 def running_ahead(f: PlanBatch, sends: Sends) -> Floats:
@@ -71,3 +71,29 @@ def running_ahead(f: PlanBatch, sends: Sends) -> Floats:
     if host is None:
         return np.zeros((len(f.choices), f.stages))
     return f.summed(host[0] + host[1])
+
+
+def leads(f: PlanBatch) -> list[Floats]:
+    """[plans, parts] by how much hosts have to be ahead of forward, backward and weight-gradient steps: of blocks in a
+    row, each by its own lead and by what hosts fall behind over those before it."""
+    layers, rows, share = f.layers, f.rows, f.share
+    columns = (
+        (layers.forward, layers.host_forward),
+        (layers.backward, layers.host_backward),
+        (layers.weight, layers.host_weight),
+    )
+    found = []
+    for phase, (device, host) in enumerate(columns):
+        late = host[rows] - device[rows].max(axis=1)
+        lead = np.zeros((len(rows), len(share)))
+        behind = np.zeros_like(lead)
+        blocks = range(share.shape[1])
+        for block in blocks if phase == 0 else reversed(blocks):
+            count = share[:, block]
+            own = late[:, block, None]
+            again = np.maximum(count - 1.0, 0.0) * np.maximum(own, 0.0)
+            ahead = behind + layers.lead[rows, block, phase][:, None] + again
+            lead = np.where(count > 0, np.maximum(lead, ahead), lead)
+            behind += count * own
+        found.append(lead)
+    return found

@@ -88,7 +88,7 @@ class Layers:
     late_forward: Floats  # tensor-parallel collectives in it, at which hosts may be late
     late_backward: Floats
     late_weight: Floats
-    lead: Floats  # by which it has to be ahead for a block's devices not to wait
+    lead: Floats  # [states, blocks, 3] by which it has to be ahead for a block's devices not to wait: forward, backward, weight
     saved: Floats  # bytes kept for backward
     forward_workspace: Floats
     backward_workspace: Floats
@@ -224,7 +224,7 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
     seconds = np.zeros((5, rows, kinds, blocks))
     hosts = np.zeros((5, rows, blocks))
     lates = np.zeros((5, rows, blocks))
-    leads = np.zeros((rows, blocks))
+    leads = np.zeros((rows, blocks, 3))
     wires = np.zeros((5, rows, blocks, 2))
     hides = np.zeros((5, rows, blocks))
     for mesh, mine in _by_mesh(compiled).items():
@@ -237,7 +237,7 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
         hosts[:, mine] = np.moveaxis(host.reshape(shape), 2, 0)
         late = np.array([sum(map(_is_tensor, chain)) for chain in chains], dtype=np.float64)
         lates[:, mine] = np.moveaxis(late.reshape(shape), 2, 0)
-        leads[mine] = lead.reshape(shape)[:, :, 0]
+        leads[mine] = lead.reshape(shape)[:, :, :3]
         wires[:, mine] = np.moveaxis(wire.reshape(*shape, 2), 2, 0)
     held = {name: np.zeros((rows, blocks, len(KINDS))) for name in (*_BY_KIND, "rerun")}
     messages, pooled = (np.empty((rows, blocks, len(KINDS)), dtype=object) for _ in range(2))

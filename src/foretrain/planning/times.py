@@ -14,13 +14,19 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.plan.schedules.closed_form import Pipelines
-from foretrain.planning.contention import timed
+from foretrain.planning.contention import TimedPlans, timed
 from foretrain.planning.exposed_communication import exposed_reductions, parameters
 from foretrain.planning.hosts import running_ahead
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.sends import Parts
+from foretrain.planning.short_runs import run_pipelines, tasks_of_run
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.updates import update
+
+WORTH_A_RUN = 0.005
+"""Share of a pipeline's time that sends and hosts take, beyond which its steps may be run one by one …"""
+TASKS_PER_SHARE = 200_000
+"""… if these are not more than so many times that share: a run takes 0.2 µs for each."""
 
 
 class Times:
@@ -38,11 +44,13 @@ class Times:
         parts, wait = t.sends.blocking(steps(t, lone))
         work = _work(f, parts)
         together = self._together(lone, work)
-        seconds = self._pipelined(parts, wait) + together - work + self._without_partner()
-        seconds = np.maximum(seconds, t.sends.turns(parts, wait))
+        seconds = np.maximum(_pipelined(t, parts, wait), t.sends.turns(parts, wait))
+        seconds = self._by_running(seconds, lone)
+        seconds = seconds + together - work + self._without_partner()
         host = running_ahead(f, t.sends)
         busy = f.counts * host.max(axis=1)
-        seconds, work = np.maximum(seconds, busy), np.maximum(together, busy)
+        seconds = np.maximum(seconds, busy)
+        work = np.minimum(np.maximum(together, busy), seconds)
         starts, gathers = parameters(t, parts[0], wait)
         data, end = self._ended(exposed_reductions(t, parts, wait, seconds, host), gathers)
         data += starts[there]
@@ -65,24 +73,22 @@ class Times:
         found[met] = _work(those.f, those.sends.blocking(parts)[0])
         return found
 
-    def _pipelined(self, parts: Parts, send: Floats) -> Floats:
-        f, c = self.f, self.f.choices
-        forward, backward, weight = parts
-        met = self.t.sends.met(parts, send, self.t.follows)
-        seconds = np.zeros(len(c))
-        for number in np.unique(c.schedule).tolist():
-            rows = np.flatnonzero(c.schedule == number)
-            splits = bool(self.t.puts_off[rows[0]])
-            columns = Pipelines(
-                f.stages,
-                forward[rows],
-                (backward[rows] - weight[rows]) if splits else backward[rows],
-                weight[rows] if splits else np.zeros_like(weight[rows]),
-                send[rows],
-                f.counts[rows],
-                met[rows],
-            )
-            seconds[rows] = f.schedule(number).seconds(columns)
+    def _by_running(self, seconds: Floats, lone: list[Floats]) -> Floats:
+        """[plans] pipelines run step by step, where sends and hosts make more of a difference than a closed form can
+        tell, and the run is short for that."""
+        f, t = self.f, self.t
+        if f.stages == 1:
+            return seconds
+        size = tasks_of_run(f)
+        small = np.flatnonzero(size <= TASKS_PER_SHARE)
+        if not len(small):
+            return seconds
+        work = (lone[0][small], lone[1][small], lone[2][small])
+        bare = _pipelined(t.take(small), work, np.zeros_like(t.sends.seconds[small]))
+        share = seconds[small] / bare - 1.0
+        rows = small[(share > WORTH_A_RUN) & (size[small] <= TASKS_PER_SHARE * share)]
+        if len(rows):
+            seconds[rows] = run_pipelines(t.take(rows), [part[rows] for part in lone])
         return seconds
 
     def _without_partner(self) -> Floats:
@@ -122,3 +128,25 @@ class Times:
 def _work(f: PlanBatch, parts: Parts) -> Floats:
     """[plans] all micro-batches on the slowest stage."""
     return np.asarray((f.counts[:, None] * f.summed(parts[0] + parts[1])).max(axis=1))
+
+
+def _pipelined(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
+    """[plans] in closed form."""
+    f, c = t.f, t.f.choices
+    forward, backward, weight = parts
+    met = t.sends.met(parts, send, t.follows)
+    seconds = np.zeros(len(c))
+    for number in np.unique(c.schedule).tolist():
+        rows = np.flatnonzero(c.schedule == number)
+        splits = bool(t.puts_off[rows[0]])
+        columns = Pipelines(
+            f.stages,
+            forward[rows],
+            (backward[rows] - weight[rows]) if splits else backward[rows],
+            weight[rows] if splits else np.zeros_like(weight[rows]),
+            send[rows],
+            f.counts[rows],
+            met[rows],
+        )
+        seconds[rows] = f.schedule(number).seconds(columns)
+    return seconds

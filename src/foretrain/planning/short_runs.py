@@ -1,0 +1,234 @@
+"""A few micro-batches of a plan on the engine: steps of stages, the hosts that issue them, and sends that share links.
+
+Once a pipeline has filled, every micro-batch takes it as long as the one before, or every group of as many as there are
+stages: two runs of different length say how long, and the rest is a line through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+
+from foretrain import engine
+from foretrain.arrays import Floats, Ints, Ints32
+from foretrain.engine import Program
+from foretrain.plan.schedules import SCHEDULES
+from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD
+from foretrain.planning.contention import TimedPlans
+from foretrain.planning.hosts import issue_seconds, leads
+from foretrain.planning.plan_batch import PlanBatch
+
+PHASES = FORWARD, BACKWARD, BACKWARD_WEIGHT
+ROUNDS = 2
+"""Groups of micro-batches, as many as stages each, after which a pipeline runs evenly."""
+MOST_TASKS = 50_000
+"""Of one program: more plans side by side would not be faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the tasks of a pipeline are, however long they take."""
+
+    schedule: str
+    stages: int
+    chunks: int
+    has_host: bool
+    host_waits: bool  # for what a step receives
+    sends_block: bool  # the stage that sends
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tasks:
+    """Steps of all stages in order, then their sends, then two tasks of hosts for each step: what devices wait for, and
+    the rest."""
+
+    step: Ints  # [steps] phase · parts + part
+    boundary: Ints  # [sends] the part before it
+    route: Ints  # [sends] direction · stages + stage
+    stream: Ints  # [tasks]
+    streams: int
+    source: Ints  # [edges] tasks …
+    target: Ints  # … and those that wait for them
+    last: Ints  # [stages] the last step of each
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def side_by_side(self, pieces: Pieces, usage: Floats) -> Program:
+        """One program for several plans."""
+        plans, steps, sends = len(pieces.device), len(self.step), len(self.boundary)
+        duration, volume = (np.zeros((plans, len(self))) for _ in range(2))
+        route = np.full((plans, len(self)), -1)
+        moving = slice(steps, steps + sends)
+        duration[:, :steps] = pieces.device[:, self.step]
+        duration[:, moving] = pieces.latency[:, self.boundary]
+        volume[:, moving] = pieces.flow[:, self.boundary]
+        place = np.arange(plans)[:, None]
+        route[:, moving] = self.route + place * len(usage)
+        route[volume <= 0.0] = -1
+        if len(self) > steps + sends:
+            lead = pieces.lead[:, self.step]
+            duration[:, steps + sends :: 2] = lead
+            duration[:, steps + sends + 1 :: 2] = pieces.host[:, self.step] - lead
+        flow, link = np.nonzero(usage)
+        hops = np.bincount(flow, minlength=len(usage))
+        degree = np.bincount(self.source, minlength=len(self))
+        order = np.argsort(self.source, kind="stable")
+        return Program(
+            duration=duration.ravel(),
+            volume=volume.ravel(),
+            route=_int32(route),
+            stream_ptr=np.arange(duration.size + 1, dtype=np.int32),
+            stream_ids=_int32(self.stream + place * self.streams),
+            succ_ptr=_pointers(np.tile(degree, plans)),
+            succ=_int32(self.target[order] + place * len(self)),
+            route_ptr=_pointers(np.tile(hops, plans)),
+            route_link=_int32(link + place * usage.shape[1]),
+            route_weight=np.tile(usage[flow, link], plans),
+            route_cap=np.ones(plans * len(usage)),
+            capacity=np.ones(plans * usage.shape[1]),
+            streams=plans * self.streams,
+        )
+
+
+def _int32(values: Ints) -> Ints32:
+    return np.ascontiguousarray(values.ravel(), dtype=np.int32)
+
+
+def _pointers(lengths: Ints) -> Ints32:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+@lru_cache(maxsize=256)
+def tasks_of(layout: Layout, count: int) -> Tasks:
+    """Of all steps that the schedule has for so many micro-batches."""
+    stages, parts = layout.stages, layout.stages * layout.chunks
+    kind = SCHEDULES[layout.schedule]
+    orders = [kind.order(stage, stages, count, layout.chunks) for stage in range(stages)]
+    lengths = [len(order) for order in orders]
+    rows, stage = np.concatenate(orders).astype(np.int64), np.repeat(np.arange(stages), lengths)
+    phase, micro, part = rows[:, 0], rows[:, 2], rows[:, 1] * stages + stage
+    steps = np.arange(len(rows))
+    number = np.full((len(PHASES), parts, count), -1)
+    number[phase, part, micro] = steps
+    ahead, back = (phase == FORWARD) & (part < parts - 1), (phase == BACKWARD) & (part > 0)
+    sender = np.flatnonzero(ahead | back)
+    way = phase[sender]  # 0 forward, 1 back: as phases are numbered
+    receiver = number[way, part[sender] + 1 - 2 * way, micro[sender]]
+    sends = len(rows) + np.arange(len(sender))
+    edges = [(sender, sends), (sends, receiver)]
+    streams = [stage, stages * (1 + way) + stage[sender]]
+    if layout.sends_block:
+        goes_on = ~np.isin(sender, np.cumsum(lengths) - 1)
+        edges.append((sends[goes_on], sender[goes_on] + 1))
+    if layout.has_host:
+        lead = len(rows) + len(sender) + 2 * steps
+        edges.append((lead, steps))
+        if layout.host_waits:
+            edges.append((sends, lead[receiver]))
+        streams.append(np.repeat(3 * stages + stage, 2))
+    source, target = (np.concatenate(tasks) for tasks in zip(*edges, strict=True))
+    return Tasks(
+        step=phase * parts + part,
+        boundary=part[sender] - way,
+        route=stages * way + stage[sender],
+        stream=np.concatenate(streams),
+        streams=4 * stages,
+        source=source,
+        target=target,
+        last=np.cumsum(lengths) - 1,
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pieces:
+    """[plans, phases · parts] seconds of one micro-batch on devices, of hosts that issue it, and by how much these have
+    to be ahead; [plans, parts - 1] latencies of sends, and seconds in which they move at full rate."""
+
+    device: Floats
+    host: Floats
+    lead: Floats
+    latency: Floats
+    flow: Floats
+
+    def take(self, rows: Ints) -> Pieces:
+        """Some of the plans."""
+        return Pieces(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def tasks_of_run(f: PlanBatch) -> Floats:
+    """[plans] about how many tasks the longer of two runs has: steps and sends."""
+    return np.asarray(4.0 * np.minimum(f.counts, (ROUNDS + 1) * f.stages) * len(f.share))
+
+
+def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
+    """[plans] seconds from the first step to the last. `work`: [plans, parts] forward, backward and weight-gradient
+    seconds on devices."""
+    f, runtime = t.f, t.f.task.runtime
+    pieces = _pieces(t, work)
+    usage = f.exchanges.send_links(f.mesh)
+    found = np.zeros(len(f.choices))
+    for number in np.unique(f.choices.schedule).tolist():
+        rows = np.flatnonzero(f.choices.schedule == number)
+        layout = Layout(
+            f.schedule(number).name,
+            f.stages,
+            f.chunks,
+            has_host=bool(pieces.host.any()),
+            host_waits=runtime.host_blocks_on_pipeline,
+            sends_block=not runtime.overlaps_pipeline,
+        )
+        found[rows] = ends(layout, pieces.take(rows), usage, f.counts[rows]).max(axis=1)
+    return found
+
+
+def _pieces(t: TimedPlans, work: Sequence[Floats]) -> Pieces:
+    f, sends = t.f, t.sends
+    ahead, back = sends.arrivals()
+    device = np.stack([work[0] + ahead, work[1] + back, work[2]], axis=1)
+    issue = issue_seconds(f, sends)
+    host = np.zeros_like(device) if issue is None else np.stack(issue, axis=1)
+    lead = np.zeros_like(device) if issue is None else np.stack(leads(f), axis=1)
+    for column in (device, host):  # weight gradients that are put off are steps of their own
+        column[t.puts_off, 1] = np.maximum(column[t.puts_off, 1] - column[t.puts_off, 2], 0.0)
+    flat = (len(device), -1)
+    return Pieces(
+        device.reshape(flat),
+        host.reshape(flat),
+        np.minimum(lead, host).reshape(flat),
+        sends.seconds - sends.flow,
+        sends.flow,
+    )
+
+
+def ends(layout: Layout, pieces: Pieces, usage: Floats, counts: Floats) -> Floats:
+    """[plans, stages] when each stage is done with its last step, of so many micro-batches. `usage`: [directions ·
+    stages, links] the share of each link that a send takes of it alone."""
+    stages = layout.stages
+    found = np.zeros((len(counts), stages))
+    for count in np.unique(counts).astype(int).tolist():
+        rows = np.flatnonzero(counts == count)
+        mine, rest = pieces.take(rows), count % stages
+        few, more = (rounds * stages + rest for rounds in (ROUNDS, ROUNDS + 1))
+        if count <= more:
+            found[rows] = _run(layout, count, mine, usage)
+            continue
+        begun, ended = (_run(layout, each, mine, usage) for each in (few, more))
+        found[rows] = ended + (ended - begun) * ((count - more) / stages)
+    return found
+
+
+def _run(layout: Layout, count: int, pieces: Pieces, usage: Floats) -> Floats:
+    """[plans, stages] all plans side by side in one program: none has links or streams in common with another."""
+    tasks = tasks_of(layout, count)
+    found = np.empty((len(pieces.device), layout.stages))
+    several = max(1, MOST_TASKS // len(tasks))
+    for first in range(0, len(found), several):
+        rows = np.arange(first, min(first + several, len(found)))
+        program = tasks.side_by_side(pieces.take(rows), usage)
+        run = engine.simulate(program)
+        found[rows] = run.end.reshape(len(rows), -1)[:, tasks.last]
+    return found

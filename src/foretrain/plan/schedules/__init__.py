@@ -10,6 +10,7 @@ from foretrain.plan.schedules.base import (
     PipelineSchedule,
     Steps,
 )
+from foretrain.plan.schedules.dualpipe_v import DualPipeV
 from foretrain.plan.schedules.gpipe import GPipe
 from foretrain.plan.schedules.interleaved import Interleaved
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
@@ -39,6 +40,7 @@ SCHEDULES: dict[str, PipelineSchedule] = {
     "gpipe": GPipe(),
     "zb-h1": ZeroBubbleH1(),
     "zb-v": ZeroBubbleV(),
+    "dualpipev": DualPipeV(),
 }
 DEFAULT = "1f1b"
 """What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""

@@ -196,10 +196,12 @@ def test_words_that_have_a_stand_in() -> None:
     assert zero_bubble.plan.schedule.kind == "zb-h1"
 
 
-@pytest.mark.parametrize("word", ["ZBV", "ZBVZeroBubble", "zb-v"])
-def test_schedules_as_stacks_call_them(word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "name"), [("ZBV", "zb-v"), ("ZBVZeroBubble", "zb-v"), ("DualPipeV", "dualpipev")]
+)
+def test_schedules_as_stacks_call_them(word: str, name: str) -> None:
     question = asked("torchtitan", plan={"pp": 2, "schedule": word})
-    assert question.plan.schedule.kind == "zb-v"
+    assert question.plan.schedule.kind == name
     assert not any("falling back" in warning for warning in question.warnings)
 
 

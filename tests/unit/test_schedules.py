@@ -25,7 +25,7 @@ def words(steps: Steps) -> str:
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_conforms(name: str) -> None:
-    assert kit.check_schedule(name) >= 15
+    assert kit.check_schedule(name) >= 12
 
 
 PUBLISHED = {

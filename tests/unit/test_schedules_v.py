@@ -17,9 +17,10 @@ from foretrain.planning.explain import estimate
 from foretrain.planning.space import space
 from foretrain.planning.task import Task
 from foretrain.simulate import compile_scenario, simulate_scenario
+from foretrain.testing import schedules as kit
 from foretrain.testing.asking import ask
 
-TORCH = {"zb-v": "ScheduleZBVZeroBubble"}
+TORCH = {"zb-v": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV"}
 PHASES = {
     "FORWARD": (FORWARD,),
     "BACKWARD_INPUT": (BACKWARD,),
@@ -28,14 +29,18 @@ PHASES = {
 }
 
 
-def as_torch_has_it(name: str, stage: int, stages: int, micro_batches: int) -> list[list[int]]:
-    """The order that PyTorch's class works out, which it does before it needs any process group."""
+def torch_actions(name: str, stage: int, stages: int, micro_batches: int) -> list:
+    """What PyTorch's class works out, which it does before it needs any process group."""
     module = pytest.importorskip("torch.distributed.pipelining.schedules")
     kind = getattr(module, TORCH[name])
     made = object.__new__(kind)
     made.pp_group_size, made._n_microbatches = stages, micro_batches
     made.num_stages = made._num_stages = 2 * stages
-    actions = [a for a in made._calculate_single_rank_operations(stage) if a is not None]
+    return [a for a in made._calculate_single_rank_operations(stage) if a is not None]
+
+
+def as_torch_has_it(name: str, stage: int, stages: int, micro_batches: int) -> list[list[int]]:
+    actions = torch_actions(name, stage, stages, micro_batches)
     actions = [part for action in actions for part in action.sub_actions or (action,)]
     return [
         [phase, int(action.stage_index != stage), action.microbatch_index]
@@ -76,6 +81,65 @@ def test_zb_v_leaves_no_gap_between_steps_that_take_equally_long(stages: int) ->
             mine.append(begin + 1.0)
             done.append(begin + 1.0)
         assert [len(clock[s]) for s in range(stages)] == [6 * micro_batches] * stages
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 6, 8])
+def test_dualpipe_v_idles_as_published_where_pairs_are_one_step(stages: int) -> None:
+    """(PP/2 - 1)(F&B + B - 3W) with PP = 2p pieces, all of forward, input and weight gradients 1. Here a forward pass sends
+    what it has made before the backward pass beside it begins, so that pipelines fill one pass sooner."""
+    micro_batches = 5 * stages
+    published = (stages - 1) * (3 + 2 - 3) / 2  # a chunk is half a stage
+    assert _idle_in_pairs(stages, micro_batches) / 2 == published
+    idle = kit.idle(SCHEDULES["dualpipev"], stages, micro_batches, 2)
+    assert idle == pytest.approx(max(published - 0.5, 0.0))
+
+
+def _idle_in_pairs(stages: int, micro_batches: int) -> float:
+    """Run PyTorch's actions, each of which ends at once for all that wait for it."""
+    took = {"FORWARD": 1.0, "BACKWARD_INPUT": 1.0, "BACKWARD_WEIGHT": 1.0, "FULL_BACKWARD": 2.0}
+    queues = [torch_actions("dualpipev", s, stages, micro_batches) for s in range(stages)]
+    done: dict[tuple[bool, int, int], float] = {}
+    clock = [0.0] * stages
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue:
+                parts = queue[0].sub_actions or (queue[0],)
+                needs = [need for part in parts for need in _needs(part, 2 * stages)]
+                if any(need not in done for need in needs):
+                    break
+                names = [part.computation_type.name for part in parts]
+                clock[stage] = max([clock[stage], *(done[need] for need in needs)])
+                clock[stage] += sum(took[name] for name in names)
+                for part, name in zip(parts, names, strict=True):
+                    if name != "BACKWARD_WEIGHT":
+                        key = (name == "FORWARD", part.stage_index, part.microbatch_index)
+                        done[key] = clock[stage]
+                queue.pop(0)
+    return max(clock) - 6.0 * micro_batches
+
+
+def _needs(action, pieces: int) -> list[tuple[bool, int, int]]:
+    name, piece, micro = (
+        action.computation_type.name, action.stage_index, action.microbatch_index,
+    )  # fmt: skip
+    if name == "BACKWARD_WEIGHT" or (name == "FORWARD" and piece == 0):
+        return []
+    if name == "FORWARD":
+        return [(True, piece - 1, micro)]
+    return [(True, piece, micro) if piece == pieces - 1 else (False, piece + 1, micro)]
+
+
+def test_dualpipe_v_names_what_it_needs() -> None:
+    with pytest.raises(
+        InputError, match="fewer micro-batches than 2 per stage: 7 micro-batches, 4"
+    ):
+        SCHEDULES["dualpipev"].order(0, 4, 7, 2)
+    where = "schedule=dualpipev, pp=4, tp=1, cp=1, zero=1, no offload, recompute=none"
+    task = Task.of(ask("gpt2-xl", on="1 x dgx-h100", plan="dp8", batch=64))
+    plans = space(task, where.split(", "))
+    kept, pruned = zip(*(plans.choices(part) for part in plans.parts()), strict=True)
+    assert sum(map(len, kept)) > 0
+    assert any("dualpipev schedule: fewer micro-batches than 2 per stage" in one for one in pruned)
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])

@@ -146,7 +146,7 @@ def meeting(on: str, plan: str) -> set[tuple[int, ...]]:
     asked = ask("gpt2", on=on, batch=32)
     task = Task(asked.workload, asked.cluster, asked.runtime)
     mesh = mesh_of(task, task.words(plan))
-    usage = Exchanges(task.network, task.runtime.library).send_links(mesh)
+    usage = Exchanges(task.network, task.runtime.communication.library).send_links(mesh)
     assert usage.shape[0] == 2 * mesh.size("pp")
     assert (usage.max(axis=1, initial=0.0) <= 1.0).all()
     return {tuple(np.flatnonzero(link).tolist()) for link in usage.T}

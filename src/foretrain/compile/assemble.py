@@ -28,6 +28,7 @@ from foretrain.compile.segment import Interner, Segment
 from foretrain.compile.table import TaskTable
 from foretrain.compile.template import SegmentLowering, Template, TemplateShapes
 from foretrain.plan.schedules import Pieces, Steps
+from foretrain.plan.schedules.base import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Pipeline:
     programs: tuple[StageProgram, ...]
     orders: tuple[Steps, ...]
     pieces: Pieces
+    joins_gradients: bool  # input gradients leave with the weight gradients that follow them
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class _Assembly:
     ) -> None:
         programs, orders = pipeline.programs, pipeline.orders
         self.fold, self.interner, self.habits, self.programs = fold, interner, habits, programs
-        self.pieces = pipeline.pieces
+        self.pieces, self.joins_gradients = pipeline.pieces, pipeline.joins_gradients
         self.barriers, self.loads = barriers, loads
         self.shapes = TemplateShapes()
         self.stream_numbers: dict[tuple[int, str], int] = {}
@@ -166,6 +168,7 @@ class _Assembly:
             self._transfers(stage, layout)
             self._starts(layout)
             self._in_step(layout)
+            self._late_sends(layout)
             if not self.habits.overlaps_sends:
                 self._blocking_sends(layout)
         barrier_rows = [self._barrier(item) for item in self.barriers]
@@ -242,12 +245,25 @@ class _Assembly:
             for rows in layout.also(steps + 1, position):
                 self._join(layout.rows("last", steps, position), rows)
 
-    def _blocking_sends(self, layout: _StageLayout) -> None:
-        steps = np.arange(len(layout.which) - 1)
+    def _late(self, layout: _StageLayout) -> Ints:
+        """Steps whose sends leave after the step that follows."""
+        none = np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(joined(layout.steps)) if self.joins_gradients else none
+
+    def _late_sends(self, layout: _StageLayout) -> None:
+        steps = self._late(layout)
         for position in range(len(layout.classes)):
             sent = layout.rows("sends", steps, position)
-            self._join(sent, layout.rows("first", steps + 1, position))
-            for rows in layout.also(steps + 1, position):
+            self._join(layout.rows("last", steps + 1, position), sent)
+
+    def _blocking_sends(self, layout: _StageLayout) -> None:
+        steps = np.arange(len(layout.which) - 1)
+        after = steps + 1 + np.isin(steps, self._late(layout))
+        steps, after = (column[after < len(layout.which)] for column in (steps, after))
+        for position in range(len(layout.classes)):
+            sent = layout.rows("sends", steps, position)
+            self._join(sent, layout.rows("first", after, position))
+            for rows in layout.also(after, position):
                 self._join(sent, rows)
 
     def _tail_template(self, template: Template) -> int:

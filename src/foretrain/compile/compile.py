@@ -120,7 +120,7 @@ class _Compilation:
             host_blocks=self.runtime.host.host_blocks_on_pipeline,
             overlaps_sends=self.runtime.pipeline.overlaps_pipeline,
         )
-        pipeline = Pipeline(programs, orders, schedule.pieces)
+        pipeline = Pipeline(programs, orders, schedule.pieces, kind.joins_gradients)
         graph = assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
         if os.environ.get("FORETRAIN_VERIFY") == "1":
             from foretrain.compile.verify import (

@@ -178,8 +178,8 @@ def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
             f.stages,
             f.chunks,
             has_host=bool(pieces.host.any()),
-            host_waits=runtime.host_blocks_on_pipeline,
-            sends_block=not runtime.overlaps_pipeline,
+            host_waits=runtime.host.host_blocks_on_pipeline,
+            sends_block=not runtime.pipeline.overlaps_pipeline,
         )
         found[rows] = ends(layout, pieces.take(rows), usage, f.counts[rows]).max(axis=1)
     return found

@@ -146,6 +146,9 @@ def makespan(
                 start = max([clock[stage], *(done[need] for need in needs)])
                 clock[stage] = start + seconds[phase]
                 done[phase, piece, micro] = clock[stage]
+                is_next = queue[head[stage] - 1] == (BACKWARD, chunk, micro)
+                if subject.joins_gradients and phase == BACKWARD_WEIGHT and is_next:
+                    done[BACKWARD, piece, micro] = clock[stage]
                 head[stage] += 1
                 moved = True
         assert moved, (

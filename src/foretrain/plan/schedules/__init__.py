@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from foretrain.errors import PlanError, hint
 from foretrain.plan.schedules.base import (
     BACKWARD,
@@ -10,6 +12,7 @@ from foretrain.plan.schedules.base import (
     PipelineSchedule,
     Steps,
 )
+from foretrain.plan.schedules.dualpipe_v import DualPipeV
 from foretrain.plan.schedules.gpipe import GPipe
 from foretrain.plan.schedules.interleaved import Interleaved
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
@@ -39,6 +42,7 @@ SCHEDULES: dict[str, PipelineSchedule] = {
     "gpipe": GPipe(),
     "zb-h1": ZeroBubbleH1(),
     "zb-v": ZeroBubbleV(),
+    "dualpipev": DualPipeV(),
 }
 DEFAULT = "1f1b"
 """What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""
@@ -55,7 +59,7 @@ def register(kind: PipelineSchedule) -> None:
     """Add a schedule of one's own: plans, searches and documents know it by its name from now on."""
     if kind.name in SCHEDULES:
         raise PlanError(f"there is a schedule {kind.name!r} already. Use another name.")
-    if kind.name != kind.name.lower() or not kind.name.isascii() or "=" in kind.name:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", kind.name):
         raise PlanError(f"{kind.name!r} cannot stand in a plan: use small letters, digits and -.")
     SCHEDULES[kind.name] = kind
 
@@ -76,8 +80,8 @@ def meant(word: str | None, stages: int, chunks: int) -> tuple[PipelineSchedule,
 def called(word: str) -> str | None:
     """The schedule with a name as papers and stacks spell it: letters and digits count."""
     letters = _letters(word)
-    names = ((name, kind) for name, kind in SCHEDULES.items())
-    return next((n for n, k in names if letters in (_letters(n), *k.aliases)), None)
+    found = (n for n, k in SCHEDULES.items() if letters in (_letters(n), *k.aliases))
+    return next(found, None)
 
 
 def nearest(word: str, chunks: int) -> str:

@@ -39,6 +39,8 @@ class PipelineSchedule(ABC):
     - `aliases`, `stands_for` – letters and digits of other names that it has, and of schedules that are not here
       which it comes nearest to;
     - `splits_backward` – whether weight gradients are steps of their own;
+    - `joins_gradients` – whether the input gradients of a step leave its stage only when the weight gradients are made, if
+      that is what the stage does next: one step to whoever waits;
     - `separates_phases` – whether all backward steps come after all forward steps;
     - `is_searched` – whether searches look at it without being asked to;
     - `chunks` – how many chunks a stage may have;
@@ -50,6 +52,7 @@ class PipelineSchedule(ABC):
     aliases: tuple[str, ...] = ()
     stands_for: tuple[str, ...] = ()
     splits_backward: bool = False
+    joins_gradients: bool = False
     separates_phases: bool = False
     is_searched: bool = False
     chunks: range = range(1, 2)
@@ -140,6 +143,13 @@ def numbered(pairs: Sequence[tuple[int, int]]) -> Steps:
         mine = np.flatnonzero((rows[:, 0] == pair[0]) & (rows[:, 1] == pair[1]))
         rows[mine, 2] = np.arange(len(mine))
     return rows
+
+
+def joined(rows: Steps) -> Bools:
+    """[steps] input gradients whose weight gradients the stage makes next."""
+    here, after = rows[:-1], rows[1:]
+    are_one = (here[:, 0] == BACKWARD) & (after[:, 0] == BACKWARD_WEIGHT)
+    return np.append(are_one & (here[:, 1:] == after[:, 1:]).all(axis=1), False)
 
 
 def read_only(rows: Steps) -> Steps:

@@ -123,6 +123,12 @@ def in_turn(
                     break
                 needed = -1 if source is None else number[*source, micro]
                 number[phase, piece, micro] = len(turns)
+                if (
+                    kind.joins_gradients
+                    and phase == _WEIGHT
+                    and order[at[stage] - 1] == [_BACKWARD, chunk, micro]
+                ):
+                    number[_BACKWARD, piece, micro] = len(turns)
                 turns.append(Turn(stage, phase, piece, needed, sent))
                 at[stage] += 1
         if len(turns) == before:

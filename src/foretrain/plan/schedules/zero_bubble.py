@@ -29,7 +29,7 @@ class ZeroBubbleH1(PipelineSchedule):
     """Idle time (p - 1)(f + b - w) where 1F1B has (p - 1)(f + b + w); the same largest memory."""
 
     name = "zb-h1"
-    stands_for = ("zerobubble", "dualpipe", "zbv", "zbvzerobubble", "dualpipev")
+    stands_for = ("zerobubble", "dualpipe")
     splits_backward = True
     is_searched = True
 

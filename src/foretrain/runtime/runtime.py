@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from foretrain.errors import InputError, RuntimePresetError, did_you_mean
+from foretrain.named import named
 from foretrain.runtime.features import (
     CORE,
     OPTIONAL,
@@ -97,9 +98,8 @@ class Runtime:
         >>> Runtime.of("megatron").kernels.attention
         'flash'
         """
-        from foretrain.runtime.presets import runtime
-
-        return runtime(name)
+        preset: Runtime = named("foretrain.runtime.presets:runtime")(name)
+        return preset
 
     def __repr__(self) -> str:
         return f"<Runtime {self.name}: {self.title}>"

@@ -23,9 +23,9 @@ from foretrain.planning.short_runs import run_pipelines, tasks_of_run
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.updates import update
 
-WORTH_A_RUN = 0.005
+WORTH_A_RUN = 0.01
 """Share of a pipeline's time that sends and hosts take, beyond which its steps may be run one by one …"""
-TASKS_PER_SHARE = 200_000
+TASKS_PER_SHARE = 60_000
 """… if these are not more than so many times that share: a run takes 0.2 µs for each."""
 
 

@@ -39,8 +39,8 @@ def test_estimates_are_near_simulations(
     rows = gaps(task_of(model, on, batch, runtime), where, PLANS, seed=1)
     found = Agreement.of(rows)
     assert found.plans == PLANS
-    assert found.median <= 0.03, found
-    assert found.p95 <= 0.10, found
+    assert found.median <= 0.02, found
+    assert found.p95 <= 0.085, found
     assert found.tau >= 0.90, found  # of so few plans; 0.95 is wanted of many
     assert found.memory_p95 <= 0.10, found
     assert found.unfit == 0

@@ -134,6 +134,18 @@ def test_plans_side_by_side_do_not_meet() -> None:
     assert found.tolist() == [lasts(layout("1f1b", 2), each, 9, shared) for each in (one, other)]
 
 
+def test_plans_that_run_alike_are_run_once() -> None:
+    one = pieces([0.3, 0.2], [0.5, 0.4], [0.0, 0.0], flow=0.4)
+    other = pieces([0.3, 0.2], [0.5, 0.4], [0.0, 0.0], flow=0.5)
+    columns = ("device", "host", "lead", "latency", "flow")
+    rows = (one, other, one, one)
+    several = Pieces(*(np.concatenate([getattr(p, n) for p in rows]) for n in columns))
+    first, stands_for = several.distinct(np.array([8.0, 8.0, 8.0, 9.0]))
+    assert len(first) == 3
+    assert stands_for[0] == stands_for[2]
+    assert len({*stands_for[[0, 1, 3]].tolist()}) == 3
+
+
 def test_chunks_send_round_the_ends() -> None:
     tasks = tasks_of(layout("interleaved", 2, 2), 2)
     assert sorted(set(tasks.boundary.tolist())) == [0, 1, 2]

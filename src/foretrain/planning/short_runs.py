@@ -158,6 +158,14 @@ class Pieces:
         """Some of the plans."""
         return Pieces(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    def distinct(self, counts: Floats) -> tuple[Ints, Ints]:
+        """One plan of all that run alike for as many micro-batches, and which of them stands for each: what ZeRO splits
+        and how gradients are cut does not show in steps."""
+        columns = [getattr(self, field.name) for field in fields(self)]
+        table = np.concatenate([counts[:, None], *columns], axis=1)
+        _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
+
 
 def tasks_of_run(f: PlanBatch) -> Floats:
     """[plans] about how many tasks the longer of two runs has: steps and sends."""
@@ -181,7 +189,10 @@ def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
             host_waits=runtime.host.host_blocks_on_pipeline,
             sends_block=not runtime.pipeline.overlaps_pipeline,
         )
-        found[rows] = ends(layout, pieces.take(rows), usage, f.counts[rows]).max(axis=1)
+        few, stands_for = pieces.take(rows).distinct(f.counts[rows])
+        counts = f.counts[rows][few]
+        seconds = ends(layout, pieces.take(rows[few]), usage, counts).max(axis=1)
+        found[rows] = seconds[stands_for]
     return found
 
 

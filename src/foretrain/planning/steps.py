@@ -118,7 +118,28 @@ def _run(
         first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
         parts[0] += gathers[0][:, first] - (both[0] - works[0]).min(axis=1)[:, last]
         parts[1] += gathers[1][:, last] - (both[1] - works[1]).min(axis=1)[:, first]
+        if company is not None and fetched is not None:
+            flows = (fetched.forward[1][:, first], fetched.backward[1][:, last])
+            for part, flow, sent, beside in zip(parts[:2], flows, _sent_before(t), company[:2], strict=True):  # fmt: skip
+                part += _behind_sends(t, flow, sent, beside)
     return parts
+
+
+def _sent_before(t: TimedPlans) -> tuple[Floats, Floats]:
+    """[plans, parts] seconds of what the step before a forward step has sent, and before a backward step: those take
+    turns, unless phases are apart. Weight gradients that are put off come before forward steps and send nothing."""
+    ahead, back = t.sends.leaving(t.sends.flow)
+    follows, off = t.follows[:, None], t.puts_off[:, None]
+    before_forward = np.where(follows, ahead, np.where(off, 0.0, back))
+    return before_forward, np.where(follows, back, ahead)
+
+
+def _behind_sends(t: TimedPlans, flow: Floats, sent: Floats, beside: Contention) -> Floats:
+    """[plans, parts] what the gather that a part begins with takes longer: it starts together with what the step before
+    has sent, and shares links with that for as long as the shorter of them takes, more than by chance."""
+    if t.replicas.gathers_by != NETWORK:
+        return np.zeros_like(flow)
+    return np.maximum(np.minimum(flow, sent) - flow * beside.sent[:, None], 0.0)
 
 
 def _stretched(t: TimedPlans, gather: tuple[Floats, Floats], beside: Contention | None) -> Floats:

@@ -23,9 +23,9 @@ from foretrain.planning.short_runs import run_pipelines, tasks_of_run
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.updates import update
 
-WORTH_A_RUN = 0.005
+WORTH_A_RUN = 0.01
 """Share of a pipeline's time that sends and hosts take, beyond which its steps may be run one by one …"""
-TASKS_PER_SHARE = 200_000
+TASKS_PER_SHARE = 40_000
 """… if these are not more than so many times that share: a run takes 0.2 µs for each."""
 
 
@@ -45,7 +45,7 @@ class Times:
         work = _work(f, parts)
         together = self._together(lone, work)
         seconds = np.maximum(_pipelined(t, parts, wait), t.sends.turns(parts, wait))
-        seconds = self._by_running(seconds, lone)
+        seconds = self._by_running(seconds, lone, parts)
         seconds = seconds + together - work + self._without_partner()
         host = running_ahead(f, t.sends)
         busy = f.counts * host.max(axis=1)
@@ -73,18 +73,21 @@ class Times:
         found[met] = _work(those.f, those.sends.blocking(parts)[0])
         return found
 
-    def _by_running(self, seconds: Floats, lone: list[Floats]) -> Floats:
+    def _by_running(self, seconds: Floats, lone: list[Floats], parts: Parts) -> Floats:
         """[plans] pipelines run step by step, where sends and hosts make more of a difference than a closed form can
         tell, and the run is short for that."""
         f, t = self.f, self.t
         if f.stages == 1:
             return seconds
         size = tasks_of_run(f)
-        small = np.flatnonzero(size <= TASKS_PER_SHARE)
+        work, waiting = (part[0] + part[1] for part in (lone, parts))
+        most = (waiting.sum(axis=1) - work.sum(axis=1)) / np.maximum(work.sum(axis=1), 1e-12)
+        most += 2.0 * f.counts * t.sends.seconds.sum(axis=1) / seconds
+        small = np.flatnonzero((most > WORTH_A_RUN) & (size <= TASKS_PER_SHARE * most))
         if not len(small):
             return seconds
-        work = (lone[0][small], lone[1][small], lone[2][small])
-        bare = _pipelined(t.take(small), work, np.zeros_like(t.sends.seconds[small]))
+        alone = (lone[0][small], lone[1][small], lone[2][small])
+        bare = _pipelined(t.take(small), alone, np.zeros_like(t.sends.seconds[small]))
         share = seconds[small] / bare - 1.0
         rows = small[(share > WORTH_A_RUN) & (size[small] <= TASKS_PER_SHARE * share)]
         if len(rows):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, example, given, reject, settings
 from hypothesis import strategies as st
 
 from foretrain.cluster.cluster import Cluster
@@ -192,6 +192,21 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
     max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 @given(questions())
+@example(
+    ("tied", {"on": MACHINES["amd"], "runtime": "composer", "plan": "tp4 dp2 sp", "batch": 64})
+)
+@example(
+    (
+        "boxes",
+        {
+            "on": MACHINES["amd"],
+            "runtime": "megatron",
+            "plan": "dp8 zero2",
+            "optimizer": "none",
+            "batch": 64,
+        },
+    )
+)
 def test_search_and_compiler_agree_on_every_stage(question):
     f, compiled = stages(*question)
     model_states_and_buffers(f, compiled)

@@ -12,6 +12,7 @@ import pytest
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost.collectives import ALGORITHMS, Matrix, algorithms_for
+from foretrain.cost.collectives.base import Steps, levels, log_steps, one_exchange
 from foretrain.cost.collectives.binomial import Binomial
 from foretrain.cost.collectives.bruck import Bruck, Pat
 from foretrain.cost.collectives.chain import ChainAlgorithm
@@ -27,6 +28,7 @@ from foretrain.cost.collectives.nvls import Nvls
 from foretrain.cost.collectives.parameter_server import ParameterServer
 from foretrain.cost.collectives.ring import Ring
 from foretrain.cost.collectives.scatter_gather import ScatterGather
+from foretrain.cost.collectives.send import Send
 from foretrain.cost.collectives.swing import Swing
 from foretrain.cost.collectives.tree import DoubleTree, Tree, double_parents
 from foretrain.cost.collectives.variable import Variable
@@ -322,3 +324,33 @@ def test_arguments_that_make_no_sense_are_refused(text):
 def test_every_row_is_named_once_per_collective():
     rows = [(a.name, c) for a in ALGORITHMS for c in a.collectives]
     assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "domains", "per_level", "inside", "between"),
+    [(3, 1, 1, 3, 0), (3, 2, 1, 2, 1), (4, 4, 1, 2, 2), (4, 3, 1, 2, 2), (6, 2, 2, 4, 2), (2, 16, 1, 0, 2)],
+)  # fmt: skip
+def test_far_hops_are_one_set_for_every_doubling_of_domains(rounds, domains, per_level, inside, between):  # fmt: skip
+    assert log_steps(rounds, 8, domains, per_level) == Steps(inside, between)
+
+
+def test_levels_are_doublings_rounded_up():
+    assert [levels(count) for count in (0, 1, 2, 3, 4, 5, 8, 9)] == [0, 0, 1, 2, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize(("domains", "sent", "posted"), [(1, Steps(1, 0), Steps(1, 0)), (2, Steps(0, 1), Steps(1, 1))])  # fmt: skip
+def test_a_send_is_one_hop_and_what_is_posted_at_once_one_of_each_kind(domains, sent, posted):
+    assert Send().steps("send", 2, domains) == sent
+    assert one_exchange(domains) == posted
+
+
+@pytest.mark.parametrize(
+    "sizes", [[[1.0]], [[0.0, 1.0]], [0.0, 1.0], [[0.0, 0.0], [0.0, 0.0]], [[0.0, -1.0], [1.0, 0.0]], [[0.0, np.inf], [1.0, 0.0]]]
+)  # fmt: skip
+def test_matrices_that_say_nothing_are_refused(sizes):
+    with pytest.raises(InputError, match="all_to_all_v"):
+        Matrix.of(sizes)
+
+
+def test_the_smallest_matrix_is_of_two_ranks():
+    assert Matrix.of([[0.0, 1.0], [2.0, 0.0]]).sizes == ((0.0, 1.0), (2.0, 0.0))

@@ -43,7 +43,7 @@ from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SPLIT
 CASES = int(os.environ.get("FORETRAIN_EXAMPLES", "200"))
 MACHINES = ("1 x dgx-h100", "2 x aws:p3.8xlarge", "1 x dgx-b200", "1 x hgx-mi300x", "2 x aws:g5.12xlarge", "1 x dgx-1-v100-32gb")  # fmt: skip
 PLANS = {
-    "deep": ("pp4 dp2 dualpipev zero1", "pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
+    "deep": ("pp4 dp2 dualpipev zero1", "pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "pp2 dp4 zb-v zero2"),
     "dense": (*SPLIT, "pp2 dp4 zb-v", "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
     "latent": (*EXPERTS, "pp2 dp4 zb-v zero2", "tp2 pp2 dp2 sp zero1"),

@@ -33,6 +33,7 @@ from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.runtime import presets
 from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SMALL, SPLIT
+from tests.support.mamba import mamba
 from tests.support.stages import Compiled, is_boundary
 
 CASES = int(os.environ.get("FORETRAIN_EXAMPLES", "200"))
@@ -53,6 +54,7 @@ MODELS = FAMILIES | {
     "branches": "inception-v3",
     "speech": "deepspeech2",
     "filtering": "neumf",
+    "state space": mamba(),
 }  # fmt: skip
 PLANS = {
     "tied": (*SPLIT, "tp2 pp2 dp2 sp zero1", "pp4 dp2 zb-h1"),
@@ -63,6 +65,7 @@ PLANS = {
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
     "latent": (*EXPERTS, "pp2 dp4 zb-v zero2", "tp2 pp2 dp2 sp zero1"),
     "bert": (*SPLIT, "tp4 dp2 sp zero3"),
+    "state space": (*REPLICAS, "tp2 dp4", "pp2 dp4 zero1", "cp2 dp4"),
     "recommender": (*REPLICAS, "dp8 tables=rows", "dp8 zero1 tables=rows"),
 }  # fmt: skip
 NEAR = 1e-9
@@ -179,9 +182,7 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
     chains = [compiled.chain(s) for s in compiled.segments(FORWARD)]
     chains = [tuple(i for i in chain if not is_boundary(i)) for chain in chains]
     device, host, *_ = chain_seconds(task, f.mesh, chains)
-    runs_on = np.tile(
-        f.kinds, (f.chunks, 1)
-    ).T  # of several kinds of devices, those that a stage has
+    runs_on = f.kinds[compiled.pieces.stage_of].T  # of several kinds of devices, a stage's own
     same(plain, np.where(runs_on, device, 0.0).max(axis=0))
     issued = issue_seconds(f, sends(f))
     if issued is not None and task.runtime.network_polling is None:

@@ -29,7 +29,7 @@ UNWANTED = (
     "foretrain.model.zoo.t5", "foretrain.model.zoo.cnn", "foretrain.report.html",
     "foretrain.report.terminal", "foretrain.cli.sweep", "foretrain.testing", "foretrain.schemas",
 )  # fmt: skip
-MOST_OF_OURS = 222  # modules; each is a file to find, read and run (23 are features of stacks)
+MOST_OF_OURS = 232  # modules; each is a file to find, read and run (23 are features of stacks)
 
 
 def modules_after(*args: str, cache: str) -> set[str]:

@@ -14,10 +14,10 @@ from foretrain.model.ops import FAMILIES, forward_flops
 from foretrain.model.ops.base import KernelChoices, saved_bytes
 from foretrain.model.precision import precision
 from foretrain.testing.ops import check_model, check_op
+from tests.support.mamba import CHUNK, GROUPS, SIZES, TOKENS, mamba
 
-T, H, P, G, N, Q = 4096, 32, 64, 8, 128, 256
-SIZES = {"batch": 1, "scan": T, "heads": H, "head_dim": P, "kv_heads": G, "state": N}
-TOKENS, GROUPS = "[batch, scan, heads, head_dim]", "[batch, scan, kv_heads, state]"
+T, Q = SIZES["scan"], CHUNK
+H, P, G, N = (SIZES[dim] for dim in ("heads", "head_dim", "kv_heads", "state"))
 CHOICES = KernelChoices()
 
 
@@ -65,31 +65,6 @@ def test_states_are_not_kept():
         "x": 2 * T * H * P, "dt": 2 * T * H, "b": 2 * T * G * N, "c": 2 * T * G * N,
         "y": 2 * T * H * P, "scan.decays": 4 * T * H,
     }  # fmt: skip
-
-
-def mamba(layers: int = 8, hidden: int = 1024) -> Model:
-    """Layers of a projection in, a scan and a projection out."""
-    sizes = {**SIZES, "seq": T, "hidden": hidden}
-    read = TOKENS.replace("scan", "seq")
-    into = [f"x{read}", "dt[batch, seq, heads]"]
-    into += [f"{name}{GROUPS.replace('scan', 'seq')}" for name in ("b", "c")]
-    columns = ["wx[hidden, heads, head_dim]", "wdt[hidden, heads]"]
-    columns += [f"w{name}[hidden, kv_heads, state]" for name in ("b", "c")]
-    used = {dim: size for dim, size in sizes.items() if dim != "scan"}
-    ops = [
-        {"name": "in", "kind": "linear", "sizes": used, "inputs": ["h[batch, seq, hidden]"],
-         "outputs": into, "weights": columns},
-        {"name": "scan", "kind": "scan", "sizes": SIZES, "attrs": {"chunk": Q}, "weights": ["decay[heads]"],
-         "inputs": [f"x{TOKENS}", "dt[batch, scan, heads]", f"b{GROUPS}", f"c{GROUPS}"],
-         "outputs": [f"y{TOKENS}"]},
-        {"name": "out", "kind": "linear",
-         "sizes": {k: sizes[k] for k in ("batch", "seq", "heads", "head_dim", "hidden")},
-         "inputs": [f"y{read}"], "outputs": ["o[batch, seq, hidden]"],
-         "weights": ["weight[heads, head_dim, hidden]"]},
-    ]  # fmt: skip
-    ends = {"inputs": ["h[batch, seq, hidden]"], "outputs": ["o[batch, seq, hidden]"]}
-    block = {"name": "layer", "repeat": layers, "ops": ops, "sizes": sizes, **ends}
-    return Model.of({"name": "mamba", "seq": T, "blocks": [block]})
 
 
 def test_a_model_of_such_layers_conforms():

@@ -35,7 +35,7 @@ STACK = {
     "like": "megatron",
     "title": "A toy",
     "source": "this test",
-    "host_seconds_per_kernel": 1e-3,
+    "host": {"host_seconds_per_kernel": 1e-3},
 }
 
 
@@ -180,6 +180,7 @@ def test_names_are_taken_once():
         collectives.register(Everyone())
     with pytest.raises(RuntimePresetError, match="already"):
         runtimes.register("Toy Stack", STACK)
-    with pytest.raises(TypeError):
-        runtimes.register("toy-two", {"no_such_field": 1})
+    with pytest.raises(RuntimePresetError) as refused:
+        runtimes.register("toy-two", {"like": "megatorn", "hosts": 1, "host": {"jitter_second": 1}})
+    assert all(word in str(refused.value) for word in ("megatron", "hosts", "jitter_seconds"))
     assert "toy-two" not in runtimes.presets()

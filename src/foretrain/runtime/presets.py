@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from foretrain.runtime.features import CORE, OPTIONAL, option_table
 from foretrain.runtime.runtime import Runtime
 
 _LABELS = ("title", "source", "release")
+_RECORDS: Mapping[str, type] = {**CORE, **OPTIONAL}
+_KEYS = {*_LABELS, "like", "aliases", "releases", *_RECORDS}
 
 
 @cache
@@ -64,6 +66,7 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     again."""
     if folded(name) in names():
         raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
+    _check(name, row)
 
     def forget() -> None:
         presets.cache_clear()
@@ -83,9 +86,22 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     return undo
 
 
+def _check(name: str, row: Mapping[str, Any]) -> None:
+    """That a row names only what there is."""
+    faults = [f"{key}: not a feature.{hint(key, _KEYS)}" for key in row if key not in _KEYS]
+    if "like" in row and row["like"] not in presets():
+        faults.append(f"like: no preset {row['like']!r}.{hint(str(row['like']), presets())}")
+    for feature, record in _RECORDS.items():
+        known = {option.name for option in fields(record)}
+        unknown = [field for field in row.get(feature) or () if field not in known]
+        faults += [f"{feature}.{field}: unknown.{hint(field, known)}" for field in unknown]
+    if faults:
+        raise RuntimePresetError(f"runtime {name!r} cannot be used:", faults=faults)
+
+
 def _features(row: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
     """What a row says about features; None for one that its base has and it has not."""
-    named = (name for name in (*CORE, *OPTIONAL) if name in row)
+    named = (name for name in _RECORDS if name in row)
     return {name: None if row[name] is None else _fields(row[name]) for name in named}
 
 

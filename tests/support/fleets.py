@@ -115,8 +115,8 @@ def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
     kinds = [SCHEDULES[name] if f.stages > 1 else SCHEDULES["1f1b"] for name in f.choices.palette.schedule]  # fmt: skip
     puts_off = np.array([kind.splits_backward for kind in kinds])[f.choices.schedule]
     follows = np.array([kind.separates_phases for kind in kinds])[f.choices.schedule]
-    sent = rng.uniform(0.0, 0.5, (PLANS, parts - 1)) * draw(st.integers(0, 1))
-    flow = sent * rng.uniform(0.0, 1.0) * draw(st.integers(0, 1))
+    sent = rng.uniform(0.0, 0.5, (PLANS, parts - 1)) * draw(st.sampled_from((1, 1, 1, 0)))
+    flow = sent * rng.uniform(0.0, 1.0) * draw(st.sampled_from((1, 1, 0)))
     is_split = (f.choices.zero >= 2)[:, None]
     moved = rng.uniform(0.1, 3.0, (PLANS, parts)) * is_split
     gathers = {alone: rng.uniform(0.1, 1.5, (PLANS, blocks)) * (f.choices.zero >= 3)[:, None] for alone in (True, False)}  # fmt: skip

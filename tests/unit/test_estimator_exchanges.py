@@ -81,10 +81,14 @@ def test_an_empty_column_asks_for_nothing():
 # --- collectives of a mesh ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on", [NODE, TWO_NODES])
+@pytest.mark.parametrize(
+    ("plan", "on"),
+    [("tp2 pp2", NODE), ("tp2 pp2", TWO_NODES), ("tp2 pp2 order=pp-tp-dp", "2 x aws:p3.16xlarge")],
+)
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_an_exchange_costs_what_the_slowest_group_of_all_does(on, collective):
-    scenario = asked("tp2 pp2", on=on)
+def test_an_exchange_costs_what_the_slowest_group_of_all_does(plan, on, collective):
+    """… or, of one stage alone, what that of the first does: stages on a node share its card."""
+    scenario = asked(plan, on=on)
     f, library = fleet(scenario), scenario.runtime.communication.library
     network = f.task.network
     for axes in (("tp",), ("dp",), ("pp",), ("tp", "dp")):

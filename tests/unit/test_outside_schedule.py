@@ -45,9 +45,10 @@ class Accordion(PipelineSchedule):
 @pytest.fixture(autouse=True)
 def accordion() -> Iterator[PipelineSchedule]:
     kind = Accordion()
-    register(kind)
+    undo = register(kind)
     yield kind
-    del SCHEDULES[kind.name]
+    undo()
+    assert kind.name not in SCHEDULES
 
 
 def test_it_keeps_the_contract(accordion: PipelineSchedule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from foretrain.errors import PlanError, hint
 from foretrain.plan.schedules.base import (
@@ -55,13 +56,19 @@ def schedule(name: str) -> PipelineSchedule:
     return SCHEDULES[name]
 
 
-def register(kind: PipelineSchedule) -> None:
-    """Add a schedule of one's own: plans, searches and documents know it by its name from now on."""
+def register(kind: PipelineSchedule) -> Callable[[], None]:
+    """Add a schedule of one's own, for this process: plans, searches and documents know it by its name. What comes
+    back takes it out again."""
     if kind.name in SCHEDULES:
         raise PlanError(f"there is a schedule {kind.name!r} already. Use another name.")
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", kind.name):
         raise PlanError(f"{kind.name!r} cannot stand in a plan: use small letters, digits and -.")
     SCHEDULES[kind.name] = kind
+
+    def undo() -> None:
+        del SCHEDULES[kind.name]
+
+    return undo
 
 
 def meant(word: str | None, stages: int, chunks: int) -> tuple[PipelineSchedule, int]:

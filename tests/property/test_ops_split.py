@@ -9,6 +9,7 @@ from foretrain.model import zoo
 from foretrain.model.graph import Op
 from foretrain.model.ops import FAMILIES, family
 from foretrain.testing.ops import check_split, split_groups
+from tests.support.mamba import mamba
 
 MODELS = (
     "gpt2", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "bert-base", "t5-small", "vit-b", "resnet50",
@@ -19,8 +20,8 @@ MODELS = (
 def _ops() -> list[Op]:
     """A few ops of every kind, so that rare kinds are drawn as often as common ones."""
     by_kind: dict[str, list[Op]] = {kind: [] for kind in FAMILIES}
-    for name in MODELS:
-        for _, op in zoo.build(name).ops():
+    for model in (*map(zoo.build, MODELS), mamba()):
+        for _, op in model.ops():
             if len(by_kind[op.kind]) < 12 and op not in by_kind[op.kind]:
                 by_kind[op.kind].append(op)
     assert all(by_kind.values()), [kind for kind, ops in by_kind.items() if not ops]

@@ -15,6 +15,7 @@ from foretrain.planning.contention import TimedPlans
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import Buckets
 from foretrain.planning.sends import Sends
+from foretrain.runtime import Runtime
 
 STATES, PLANS = 2, 3
 DEFAULTS = {
@@ -58,7 +59,7 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
         wire_backward=wires[1],
         hidden=rng.uniform(0.0, 0.2, (STATES, blocks)) * rng.integers(0, 2),
         saved=rng.uniform(0.0, 2.0, (STATES, blocks)),
-        lead=rng.uniform(0.0, 2.0, (STATES, blocks)),
+        lead=rng.uniform(0.0, 2.0, (STATES, blocks, 3)),
         host_copied=rng.uniform(0.0, 0.2, (STATES, blocks, 2)) * rng.integers(0, 2),
         reduced=rng.uniform(0.0, 5.0, (STATES, blocks, 9)),
         tied=np.zeros((STATES, 0, 9)),
@@ -88,7 +89,7 @@ def fleets(draw: st.DrawFn, **runtime: Any) -> PlanBatch:
         on = rng.integers(0, 2, (stages, kinds)).astype(np.bool_)
         on[np.arange(stages), rng.integers(0, kinds, stages)] = True
     task = SimpleNamespace(
-        runtime=SimpleNamespace(**(DEFAULTS | habits | runtime)),
+        runtime=Runtime(name="drawn").with_options(DEFAULTS | habits | runtime),
         workload=SimpleNamespace(global_batch=int(8 * rng.integers(1, 5))),
         states=SimpleNamespace(),
     )
@@ -115,6 +116,8 @@ def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
     kinds = [SCHEDULES[name] if f.stages > 1 else SCHEDULES["1f1b"] for name in f.choices.palette.schedule]  # fmt: skip
     puts_off = np.array([kind.splits_backward for kind in kinds])[f.choices.schedule]
     follows = np.array([kind.separates_phases for kind in kinds])[f.choices.schedule]
+    filling = np.array([kind.filling(f.stages, f.chunks) for kind in kinds])[f.choices.schedule]
+    lone = np.array([kind.lone_passes(f.stages, f.chunks) for kind in kinds])[f.choices.schedule]
     sent = rng.uniform(0.0, 0.5, (PLANS, parts - 1)) * draw(st.sampled_from((1, 1, 1, 0)))
     flow = sent * rng.uniform(0.0, 1.0) * draw(st.sampled_from((1, 1, 0)))
     is_split = (f.choices.zero >= 2)[:, None]
@@ -137,8 +140,8 @@ def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
     slow, slowed = (rng.uniform(1.0, 1.4, 2) for _ in range(2))
     sends = Sends(f, sent * 1e6, sent, flow)
     return TimedPlans(
-        f, np.arange(PLANS), replicas, sends, puts_off, follows, moved, flowing, slow, slowed
-    )
+        f, np.arange(PLANS), replicas, sends, puts_off, follows, filling, lone, moved, flowing, slow, slowed
+    )  # fmt: skip
 
 
 def parts_of(t: TimedPlans, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:

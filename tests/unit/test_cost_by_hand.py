@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.cluster import Cluster
+from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges.vectors import Vectors
 from foretrain.compile.execution import Communicator
-from foretrain.compile.passes.bucket import FromBuffer
 from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.charging import _fusion, _lasting, _summed
+from foretrain.cost.charging import _Group, _lasting
 from foretrain.cost.compute.calibrated import Calibrated
 from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.cost.contention import contended
 from foretrain.cost.items import ItemCosts, Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import Network
 from foretrain.model.ops.base import LAUNCHES, Kernel
-from foretrain.runtime import runtime
+from foretrain.runtime import Runtime, runtime
 
 NODE, TWO_NODES = "1 x dgx-a100-80gb", "2 x dgx-a100-80gb"
 
@@ -34,7 +35,8 @@ NODE, TWO_NODES = "1 x dgx-a100-80gb", "2 x dgx-a100-80gb"
 @pytest.mark.parametrize("on", [NODE, "8 x dgx-h100"])
 def test_a_kernel_takes_its_time_at_a_stacks_pace_on_the_slowest_board(on):
     cluster = Cluster.of(on)
-    stack = replace(runtime("megatron"), kernel_pace=1.25, jitter_seconds=2e-5, kernels_per_tensor=3.0, host_seconds_per_kernel=7e-6)  # fmt: skip
+    options = {"kernel_slowdown": 1.25, "jitter_seconds": 2e-5, "kernels_per_tensor": 3.0}
+    stack = runtime("megatron").with_options({**options, "host_seconds_per_kernel": 7e-6})
     around = Surroundings(cluster, stack, Network(cluster), Calibrated())
     copy = Kernel("memory", "copy", 0.0, 4e8, "fp32")
     tensors = Kernel(LAUNCHES, "update", 0.0, 0.0, "fp32", (11,))
@@ -94,10 +96,8 @@ def test_copies_go_at_the_rate_of_a_slot_or_of_a_share_of_host_memory():
 
 def beside(kernel, moving, *, purpose="tensor", is_network=False, **options):
     cluster = Cluster.of(NODE)
-    habits = {"overlap_slows": True, "exchange_share": 0.0} | options
-    stub = SimpleNamespace(
-        runtime=SimpleNamespace(**habits), cluster=cluster, devices=np.zeros(1, int)
-    )
+    stack = Runtime(name="plain").with_options(options)
+    stub = SimpleNamespace(runtime=stack, cluster=cluster, devices=np.zeros(1, int))
     charged = SimpleNamespace(is_network=is_network)
     return ItemCosts._beside(stub, kernel, moving, 0, charged, purpose)
 
@@ -142,11 +142,14 @@ def test_two_that_slow_each_other_are_done_when_both_are(first, second, slow, sl
 
 
 def test_fused_tensors_are_copied_in_and_out_and_a_lone_one_is_not():
-    device = Cluster.of(NODE).devices[0]
+    network = Network(Cluster.of(NODE))
+    device = network.cluster.devices[0]
     reached, _ = table().of(device)
+    group = _Group(network, 8, 1, lambda: np.arange(8))
 
     def seconds(tensors, delay=0.0):
-        return _fusion(FromBuffer("all_reduce", 1e7, Communicator(("dp",)), "data", tensors=tensors, delay=delay), device)  # fmt: skip
+        work = FromBuffer("all_reduce", 1e7, Communicator(("dp",)), "data", tensors, delay)
+        return work.more_seconds(group)
 
     assert seconds(1, 3e-4) == 3e-4
     moved = 2 * 1e7 / (device.memory_bandwidth * reached.memory)
@@ -157,12 +160,13 @@ def test_fused_tensors_are_copied_in_and_out_and_a_lone_one_is_not():
 
 def test_sums_inside_a_node_need_several_ranks_on_several_nodes():
     network = Network(Cluster.of(TWO_NODES))
-    work = SimpleNamespace(inside=lambda domains, ranks: 1e6 * domains * ranks)
+    work = Vectors("all_to_all", 1.0, Communicator(("dp",)), "embedding", 1e6, (10**9,))
     slowest_inside = float(network.capacity[~network.is_network].min())
     for domains, ranks, factor in ((1, 8, 0.0), (2, 2, 0.0), (2, 4, 1 / 2), (2, 16, 7 / 8)):
-        wiring = SimpleNamespace(domains=domains, ranks=ranks)
-        each = ranks // domains
-        assert _summed(network, work, wiring) == pytest.approx(1e6 * domains * each * factor / slowest_inside)  # fmt: skip
+        group, each = _Group(network, ranks, domains, lambda: np.arange(1)), ranks // domains
+        # a bag without end has a part at every rank of every node
+        expected = 1e6 * domains * each * factor / slowest_inside
+        assert work.more_seconds(group) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("latency", "kept"), [(1e-5, 1e-5), (5e-3, 0.9e-3)])

@@ -118,7 +118,8 @@ def test_shares_of_forward_steps_and_of_late_gradients(t):
     crowded, late = t.crowded(), t.at_end()
     for plan in range(PLANS):
         first = f.stages if f.chunks > 1 else (f.stages + 1) / 2  # go before any backward step
-        near(crowded[plan], max(0.0, 1.0 - first / f.counts[plan]))
+        if not t.follows[plan]:
+            near(crowded[plan], max(0.0, 1.0 - first / f.counts[plan]))
         held = sum(len(blocks_of(f, part)) for part in range(len(f.share)))
         waits = f.choices.zero[plan] >= 1 and not runtime.gradients.overlaps_scatters
         near(
@@ -144,6 +145,7 @@ def test_gradients_go_beside_what_makes_them_then_forward_then_back(t, seed):
         )
         meets = min(1.0, kernels / (ahead + back))
         sent = min(1.0, 2.0 * sum(t.sends.flow[plan]) / (ahead + back))
+        sent = 1.0 - (1.0 - sent) ** 2  # on the links out of a node, or on those into it
         for way in WAYS:
             moving = sum(t.flowing[way][plan]) * (1.0 + (t.slowed[way] - 1.0) * meets)
             making = (late if off else back) * t.slow[way]
@@ -214,12 +216,26 @@ def step_by_blocks(t, fetched, company):
                     first, last = blocks_of(f, part)[0], blocks_of(f, part)[-1]
                     begins, ends = (first, last) if phase == 0 else (last, first)
                     out[phase, plan, part] += plain[begins] - min(g for b, g in gain if b == ends)
+                    if company:  # it starts with what the step before has sent
+                        flow = fetched[phase][1][plan, begins]
+                        out[phase, plan, part] += begun_beside_a_send(t, plan, part, phase, flow, company[phase])  # fmt: skip
             weights = [
                 sum((layers.weight[state, kind, b] + layers.copied[state, kind, b, 1] * split) * f.share[part, b] for b in range(f.share.shape[1]))
                 for kind in range(f.kinds.shape[1])
             ]  # fmt: skip
             out[2, plan, part] = on_stage(f, part, weights)
     return out
+
+
+def begun_beside_a_send(t, plan, part, phase, flow, company):
+    """By how much the gather that a part begins with outlasts what it would by chance."""
+    forward, back = (float(way[plan, part]) for way in t.sends.leaving(t.sends.flow))
+    if t.follows[plan]:
+        sent = (forward, back)[phase]
+    else:  # a forward step comes after a backward one, or after weight gradients that were put off
+        sent = forward if phase == 1 else 0.0 if t.puts_off[plan] else back
+    is_shared = t.replicas.gathers_by == NETWORK
+    return max(0.0, min(flow, sent) - flow * company.sent[plan]) if is_shared else 0.0
 
 
 def _of_block(t, plan, kernels, moving, wire, company):
@@ -348,7 +364,7 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
     last = len(f.share) - 1
     for plan, state in enumerate(f.rows):
         lead = max(
-            f.layers.lead[state, b] - max(0.0, f.layers.host_forward[state, b] - max(f.layers.forward[state, :, b]))
+            f.layers.lead[state, b, 0] - max(0.0, f.layers.host_forward[state, b] - max(f.layers.forward[state, :, b]))
             for b in range(f.share.shape[1])
         )  # fmt: skip
         for part in range(last + 1):
@@ -454,15 +470,15 @@ def test_split_gradients_stream_from_the_first_backward_step_on(t, seed):
             near(firsts[plan, stage], first)
             mine = [b for chunk in range(f.chunks) for b in blocks_of(f, chunk * f.stages + stage)]
             ahead = back = 0.0
+            moved = stage_sum(f, t.moved[plan], stage)  # beside kernels, which slow it
             if far:
                 ahead, back = (sum(w[state, b, NETWORK] for b in mine) for w in (f.layers.wire_forward, f.layers.wire_backward))  # fmt: skip
                 if fetched is not None and t.replicas.gathers_by == NETWORK:
-                    each = sum(fetched[plan, b] for b in mine)
-                    ahead, back = ahead + each, back + each
+                    moved += sum(fetched[plan, b] for b in mine) * (1.0 + crowd)
             wire = back + crowd * ahead
-            forward, moved = stage_sum(f, parts[0][plan], stage), stage_sum(f, t.moved[plan], stage)
-            work = max(forward + stage_sum(f, parts[1][plan], stage) - wire, 0.0)
-            kernels = count * (max(work - forward, 0.0) if follows else work)
+            pairs = (f.layers.forward, f.layers.wire_forward), (f.layers.backward, f.layers.wire_backward)  # fmt: skip
+            forward, backward = (max(0.0, sum(work[state, :, b].max() - sum(w[state, b]) for b in mine)) for work, w in pairs)  # fmt: skip
+            kernels = count * (backward + (0.0 if follows else forward))
             busy = min(kernels, count * moved * t.slowed[way])
             link = count * (moved + wire) + busy * (1.0 - 1.0 / t.slowed[way])
             if far:

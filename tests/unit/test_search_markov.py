@@ -31,6 +31,7 @@ from foretrain.planning.markov import (
 )
 from foretrain.planning.per_layer import _halves, best_walk, described, grounds
 from foretrain.planning.task import Task
+from foretrain.runtime import Runtime
 from foretrain.testing.asking import ask
 
 STATES = (LayerState(1, "none"), LayerState(1, "full"), LayerState(2, "none"))
@@ -42,7 +43,7 @@ def paths_of(
 ):
     """The walks through blocks of so many repetitions, with costs written down instead of compiled."""
     model = SimpleNamespace(blocks=[SimpleNamespace(repeat=count) for count in repeats])
-    runtime = SimpleNamespace(fragmentation=loose, exchange_fragmentation=0.0)
+    runtime = Runtime(name="drawn").with_options({"fragmentation": float(loose)})
     cluster = SimpleNamespace(devices=room)
     walker = SimpleNamespace(
         tps=TPS,

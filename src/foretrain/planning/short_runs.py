@@ -16,7 +16,7 @@ from foretrain import engine
 from foretrain.arrays import Floats, Ints, Ints32
 from foretrain.engine import Program
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD
+from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD, joined
 from foretrain.planning.contention import TimedPlans
 from foretrain.planning.hosts import issue_seconds, leads
 from foretrain.planning.plan_batch import PlanBatch
@@ -110,20 +110,26 @@ def tasks_of(layout: Layout, count: int) -> Tasks:
     orders = [kind.order(stage, stages, count, layout.chunks) for stage in range(stages)]
     lengths = [len(order) for order in orders]
     rows, stage = np.concatenate(orders).astype(np.int64), np.repeat(np.arange(stages), lengths)
-    phase, micro, part = rows[:, 0], rows[:, 2], rows[:, 1] * stages + stage
+    pieces = kind.pieces(stages, layout.chunks)
+    phase, micro, part = rows[:, 0], rows[:, 2], pieces.of[rows[:, 1], stage]
     steps = np.arange(len(rows))
     number = np.full((len(PHASES), parts, count), -1)
     number[phase, part, micro] = steps
     ahead, back = (phase == FORWARD) & (part < parts - 1), (phase == BACKWARD) & (part > 0)
     sender = np.flatnonzero(ahead | back)
-    way = phase[sender]  # 0 forward, 1 back: as phases are numbered
+    sender = sender[pieces.hops[part[sender] - phase[sender]] != 0]  # phases: 0 forward, 1 back
+    way = phase[sender]
     receiver = number[way, part[sender] + 1 - 2 * way, micro[sender]]
+    boundary = part[sender] - way
+    direction = np.where(pieces.hops[boundary] > 0, way, 1 - way)
+    late = np.concatenate([joined(order) for order in orders]) & kind.joins_gradients
+    leaves = sender + late[sender]
     sends = len(rows) + np.arange(len(sender))
-    edges = [(sender, sends), (sends, receiver)]
-    streams = [stage, stages * (1 + way) + stage[sender]]
+    edges = [(leaves, sends), (sends, receiver)]
+    streams = [stage, stages * (1 + direction) + stage[sender]]
     if layout.sends_block:
-        goes_on = ~np.isin(sender, np.cumsum(lengths) - 1)
-        edges.append((sends[goes_on], sender[goes_on] + 1))
+        goes_on = ~np.isin(leaves, np.cumsum(lengths) - 1)
+        edges.append((sends[goes_on], leaves[goes_on] + 1))
     if layout.has_host:
         lead = len(rows) + len(sender) + 2 * steps
         edges.append((lead, steps))
@@ -133,8 +139,8 @@ def tasks_of(layout: Layout, count: int) -> Tasks:
     source, target = (np.concatenate(tasks) for tasks in zip(*edges, strict=True))
     return Tasks(
         step=phase * parts + part,
-        boundary=part[sender] - way,
-        route=stages * way + stage[sender],
+        boundary=boundary,
+        route=stages * direction + stage[sender],
         stream=np.concatenate(streams),
         streams=4 * stages,
         source=source,

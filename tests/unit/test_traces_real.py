@@ -99,9 +99,9 @@ def test_two_ranks_of_ddp(tmp_path: Path) -> None:
     reduced = rows["all_reduce", gradients]
     assert (reduced.count, reduced.ranks) == (6, 2)
     assert 0 < reduced.seconds < found.step_seconds
-    # who waits differs from call to call, but in each of them somebody came last
+    # who waits differs from call to call, and a short reduction may be hidden as a whole: how much is exposed is tested
+    # on traces written by hand
     assert found.communication_seconds > 0
-    assert found.stalls["interconnect"] > 0
     assert found.stalls["network"] == 0
     apart = analyse([read_trace(path) for path in paths], devices_per_node=1)
     assert apart.stalls["network"] == pytest.approx(found.stalls["interconnect"])

@@ -12,7 +12,7 @@ from foretrain.arrays import Floats
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.hosts import leads
 from foretrain.planning.plan_batch import mesh_of
-from foretrain.planning.short_runs import Layout, Pieces, ends, tasks_of
+from foretrain.planning.short_runs import Layout, PieceSeconds, ends, tasks_of
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 
@@ -37,11 +37,11 @@ def pieces(
     flow: float = 0.0,
     host: float = 0.0,
     lead: float = 0.0,
-) -> Pieces:
+) -> PieceSeconds:
     """Of one plan: forward, backward and weight-gradient seconds of its parts."""
     device = np.concatenate([np.asarray(column, dtype=np.float64) for column in durations])[None]
     sends = len(durations[0]) - 1
-    return Pieces(
+    return PieceSeconds(
         device,
         np.full_like(device, host),
         np.full_like(device, lead),
@@ -50,7 +50,7 @@ def pieces(
     )
 
 
-def lasts(what: Layout, of: Pieces, count: int, usage: Floats = APART) -> float:
+def lasts(what: Layout, of: PieceSeconds, count: int, usage: Floats = APART) -> float:
     return float(ends(what, of, usage, np.array([float(count)])).max())
 
 
@@ -129,7 +129,7 @@ def test_plans_side_by_side_do_not_meet() -> None:
     one = pieces([0.3, 0.2], [0.5, 0.4], [0.0, 0.0], flow=0.4, latency=0.1)
     other = pieces([0.6, 0.7], [0.5, 0.9], [0.0, 0.0], flow=0.9)
     columns = ("device", "host", "lead", "latency", "flow")
-    both = Pieces(*(np.concatenate([getattr(p, n) for p in (one, other)]) for n in columns))
+    both = PieceSeconds(*(np.concatenate([getattr(p, n) for p in (one, other)]) for n in columns))
     found = ends(layout("1f1b", 2), both, shared, np.array([9.0, 9.0])).max(axis=1)
     assert found.tolist() == [lasts(layout("1f1b", 2), each, 9, shared) for each in (one, other)]
 
@@ -139,7 +139,7 @@ def test_plans_that_run_alike_are_run_once() -> None:
     other = pieces([0.3, 0.2], [0.5, 0.4], [0.0, 0.0], flow=0.5)
     columns = ("device", "host", "lead", "latency", "flow")
     rows = (one, other, one, one)
-    several = Pieces(*(np.concatenate([getattr(p, n) for p in rows]) for n in columns))
+    several = PieceSeconds(*(np.concatenate([getattr(p, n) for p in rows]) for n in columns))
     first, stands_for = several.distinct(np.array([8.0, 8.0, 8.0, 9.0]))
     assert len(first) == 3
     assert stands_for[0] == stands_for[2]

@@ -57,7 +57,7 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.stream)
 
-    def side_by_side(self, pieces: Pieces, usage: Floats) -> Program:
+    def side_by_side(self, pieces: PieceSeconds, usage: Floats) -> Program:
         """One program for several plans."""
         plans, steps, sends = len(pieces.device), len(self.step), len(self.boundary)
         duration, volume = (np.zeros((plans, len(self))) for _ in range(2))
@@ -150,7 +150,7 @@ def tasks_of(layout: Layout, count: int) -> Tasks:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pieces:
+class PieceSeconds:
     """[plans, phases · parts] seconds of one micro-batch on devices, of hosts that issue it, and by how much these have
     to be ahead; [plans, parts - 1] latencies of sends, and seconds in which they move at full rate."""
 
@@ -160,9 +160,9 @@ class Pieces:
     latency: Floats
     flow: Floats
 
-    def take(self, rows: Ints) -> Pieces:
+    def take(self, rows: Ints) -> PieceSeconds:
         """Some of the plans."""
-        return Pieces(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return PieceSeconds(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def distinct(self, counts: Floats) -> tuple[Ints, Ints]:
         """One plan of all that run alike for as many micro-batches, and which of them stands for each: what ZeRO splits
@@ -202,7 +202,7 @@ def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
     return found
 
 
-def _pieces(t: TimedPlans, work: Sequence[Floats]) -> Pieces:
+def _pieces(t: TimedPlans, work: Sequence[Floats]) -> PieceSeconds:
     f, sends = t.f, t.sends
     ahead, back = sends.arrivals()
     device = np.stack([work[0] + ahead, work[1] + back, work[2]], axis=1)
@@ -212,7 +212,7 @@ def _pieces(t: TimedPlans, work: Sequence[Floats]) -> Pieces:
     for column in (device, host):  # weight gradients that are put off are steps of their own
         column[t.puts_off, 1] = np.maximum(column[t.puts_off, 1] - column[t.puts_off, 2], 0.0)
     flat = (len(device), -1)
-    return Pieces(
+    return PieceSeconds(
         device.reshape(flat),
         host.reshape(flat),
         np.minimum(lead, host).reshape(flat),
@@ -221,7 +221,7 @@ def _pieces(t: TimedPlans, work: Sequence[Floats]) -> Pieces:
     )
 
 
-def ends(layout: Layout, pieces: Pieces, usage: Floats, counts: Floats) -> Floats:
+def ends(layout: Layout, pieces: PieceSeconds, usage: Floats, counts: Floats) -> Floats:
     """[plans, stages] when each stage is done with its last step, of so many micro-batches. `usage`: [directions ·
     stages, links] the share of each link that a send takes of it alone."""
     stages = layout.stages
@@ -238,7 +238,7 @@ def ends(layout: Layout, pieces: Pieces, usage: Floats, counts: Floats) -> Float
     return found
 
 
-def _run(layout: Layout, count: int, pieces: Pieces, usage: Floats) -> Floats:
+def _run(layout: Layout, count: int, pieces: PieceSeconds, usage: Floats) -> Floats:
     """[plans, stages] all plans side by side in one program: none has links or streams in common with another."""
     tasks = tasks_of(layout, count)
     found = np.empty((len(pieces.device), layout.stages))

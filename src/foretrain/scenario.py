@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -25,6 +25,7 @@ from foretrain.runtime import Runtime, changed_options
 
 if TYPE_CHECKING:
     from foretrain.analysis.job import JobTerms
+    from foretrain.compile import Compilation
     from foretrain.cost.compute import ComputeModel
     from foretrain.cost.curves import OwnCurves
 
@@ -67,6 +68,9 @@ class Scenario:
     warnings: tuple[str, ...] = ()
     is_runtime_known: bool = True  # else a preset stands in for it
     unknown_switches: int = 0  # that may have changed the run
+    compiled: dict[object, Compilation] = field(default_factory=dict, compare=False, repr=False)
+    """What stages run, by all that decides it; filled in by `simulate`, so that a plan that was compiled to see
+    whether it fits need not be compiled once more to be timed."""
 
     def __repr__(self) -> str:
         plan = self.plan.text or "strategy tree"

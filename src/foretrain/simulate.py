@@ -21,7 +21,7 @@ from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import critical_path, timeline
 from foretrain.analysis.uncertainty import KnownFacts, trust
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile import ExecutionGraph, compile_step
+from foretrain.compile import Compilation, ExecutionGraph
 from foretrain.cost.collectives import chosen
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.cost import Costs, cost_graph
@@ -84,15 +84,24 @@ def compile_scenario(
     scenario: Scenario, *, is_folded: bool = True, compute: ComputeModel | None = None
 ) -> ExecutionGraph:
     """The execution graph of a scenario."""
+    stages = _stages(scenario, compute)
+    return stages.graph(scenario.workload, network_for(scenario), is_folded)
+
+
+def _stages(scenario: Scenario, compute: ComputeModel | None) -> Compilation:
+    """What stages run: as it was compiled for a scenario that has the same, if it was."""
+    workload, plan, runtime = scenario.workload, scenario.plan, scenario.runtime
     costs = compute or compute_of(scenario.measured)
-    return compile_step(
-        scenario.workload,
-        scenario.plan,
-        scenario.runtime,
-        network_for(scenario),
-        is_folded=is_folded,
-        pace=partial(chain_clock, scenario.cluster, scenario.runtime, costs),
-    )
+    pace = partial(chain_clock, scenario.cluster, runtime, costs)
+    if compute is not None:  # nothing is known of other models of computation, not even equality
+        return Compilation(workload, plan, runtime, pace)
+    measured = None if scenario.measured is None else scenario.measured.digest
+    any_length = replace(workload, global_batch=1)
+    key = (any_length, plan.mesh, plan.root, runtime, scenario.cluster, measured)
+    found = scenario.compiled.get(key)
+    if found is None:
+        found = scenario.compiled[key] = Compilation(workload, plan, runtime, pace)
+    return found
 
 
 def cost_scenario(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from foretrain.compile.assemble import Habits, Pipeline, assemble
 from foretrain.compile.blocks import Blocks
@@ -39,16 +40,15 @@ def compile_step(
 ) -> ExecutionGraph:
     """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded. `pace` says
     how long items take, for runtimes that fuse gradients by time."""
-    return _Compilation(workload, plan, runtime, pace).graph(traffic, is_folded)
+    return Compilation(workload, plan, runtime, pace).graph(workload, traffic, is_folded)
 
 
 def stage_programs(
     workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
 ) -> tuple[tuple[StageProgram, ...], tuple[Item, ...]]:
     """What every stage runs for a micro-batch and for a step, before it is laid out in time, and the items it names."""
-    made = _Compilation(workload, plan, runtime, pace)
-    programs = made.programs()
-    return programs, tuple(made.interner.items)
+    made = Compilation(workload, plan, runtime, pace)
+    return made.programs, tuple(made.interner.items)
 
 
 def micro_batches(workload: Workload, plan: Plan) -> int:
@@ -86,7 +86,9 @@ class _Placed:
     offloads: bool
 
 
-class _Compilation:
+class Compilation:
+    """What stages run for a micro-batch, compiled once for steps of any length."""
+
     def __init__(
         self, workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
     ) -> None:
@@ -96,15 +98,16 @@ class _Compilation:
         self.blocks = Blocks(workload, plan, runtime)
         check_names(plan.root, workload.model)
 
-    def graph(self, traffic: Traffic, is_folded: bool) -> ExecutionGraph:
+    def graph(self, workload: Workload, traffic: Traffic, is_folded: bool) -> ExecutionGraph:
+        """The step of a workload that differs from the one compiled in its global batch at most."""
         schedule = self._schedule()
-        count = micro_batches(self.workload, self.plan)
+        count = micro_batches(workload, self.plan)
         kind = SCHEDULES[schedule.kind]
         orders = tuple(
             kind.order(stage, schedule.stages, count, schedule.chunks)
             for stage in range(schedule.stages)
         )
-        programs = self.programs()
+        programs = self.programs
         barriers = self._barriers(programs)
         uses = self._uses(self.interner.items)
         alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
@@ -121,7 +124,8 @@ class _Compilation:
             overlaps_sends=self.runtime.pipeline.overlaps_pipeline,
         )
         pipeline = Pipeline(programs, orders, schedule.pieces, kind.joins_gradients)
-        graph = assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
+        loads = self._loads(workload.global_batch)
+        graph = assemble(pipeline, classes, self.interner.copy(), barriers, loads, habits)
         if os.environ.get("FORETRAIN_VERIFY") == "1":
             from foretrain.compile.verify import (
                 verify_compiled,
@@ -130,6 +134,7 @@ class _Compilation:
             verify_compiled(programs, graph)
         return graph
 
+    @cached_property
     def programs(self) -> tuple[StageProgram, ...]:
         programs = self._stages(SCHEDULES[self._schedule().kind].splits_backward)
         check_axes(self.plan.mesh, self.blocks.used_axes, self.workload.model)
@@ -212,11 +217,11 @@ class _Compilation:
             items.append(Item(norm))
         return tuple(items)
 
-    def _loads(self) -> tuple[Item, ...]:
+    def _loads(self, global_batch: int) -> tuple[Item, ...]:
         """Samples of the next step, shared out evenly over the ranks of the first stage."""
         if self.workload.data is None:
             return ()
-        samples = self.workload.global_batch / (self.plan.ranks / self.plan.schedule.stages)
+        samples = global_batch / (self.plan.ranks / self.plan.schedule.stages)
         return tuple(Item(Load(samples, kind)) for kind in ("fetch", "prep"))
 
     def _tied_bytes(self) -> float:

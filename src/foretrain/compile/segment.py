@@ -23,6 +23,12 @@ class Interner:
         self._numbers: dict[Item, int] = {}
         self._runs: dict[int, tuple[tuple[Item, ...], Ints32]] = {}
 
+    def copy(self) -> Interner:
+        """The same items, to which others may be added."""
+        other = Interner()
+        other.items, other._numbers = self.items.copy(), self._numbers.copy()
+        return other
+
     def number(self, item: Item) -> int:
         found = self._numbers.get(item)
         if found is None:

@@ -92,7 +92,9 @@ def _quick(draft: Draft, batch: int, micro: int | None) -> tuple[Plan, int, int]
         except InputError:
             return None
         if result.best:
-            best = _plainest(result.best).plan
+            winner = _plainest(result.best)
+            draft.compiled.update(winner.simulation.scenario.compiled)
+            best = winner.plan
             words = replace(task.words(best.text), micro=None)
             return draft.plan(words), best.schedule.micro_batch, result.plans_valid
     return None

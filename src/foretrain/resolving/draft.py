@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from foretrain.analysis.prediction import Memory
 from foretrain.cluster.cluster import Cluster
+from foretrain.compile import Compilation
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -31,6 +32,8 @@ class Draft:
     data: DataSource | None = None
     measured: Measured | None = None
     headroom: float = 0.0
+    compiled: dict[object, Compilation] = field(default_factory=dict, compare=False, repr=False)
+    """As of a `Scenario`: all that are made of a draft share it."""
 
     @property
     def defaults(self) -> PlanDefaults:
@@ -50,7 +53,15 @@ class Draft:
         workload = Workload(
             self.model, batch, self.model.seq_len, self.precision, self.optimizer, self.data
         )
-        return Scenario(workload, self.cluster, sized, self.runtime, self.measured, self.headroom)
+        return Scenario(
+            workload,
+            self.cluster,
+            sized,
+            self.runtime,
+            self.measured,
+            self.headroom,
+            compiled=self.compiled,
+        )
 
     def memory(self, plan: Plan, batch: int, micro: int) -> Memory:
         """What the fullest device holds. A few micro-batches show it, except where a schedule keeps all of them."""

@@ -41,9 +41,11 @@ def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch
         whole = batch if batch is not None else default_batch(plan, samples)
         return draft.memory(plan, whole, samples)
 
+    if _surely_fits(memory(sizes[-1])):  # as does any smaller one
+        return MicroBatch(sizes[-1], limit, True)
     if not memory(sizes[0]).fits:
         return MicroBatch(sizes[0], "the smallest possible" if len(sizes) > 1 else limit, False)
-    least = surely() if memory(sizes[0]).fits_probability >= surely() else 0.0
+    least = surely() if _surely_fits(memory(sizes[0])) else 0.0
 
     def fits(samples: int) -> bool:
         return memory(samples).fits and memory(samples).fits_probability >= least
@@ -58,6 +60,10 @@ def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch
         f"fits with a probability of at least {100 * least:.0f} %" if least else "is likely to fit"
     )
     return MicroBatch(sizes[low], f"the largest that {sure}", True)
+
+
+def _surely_fits(memory: Memory) -> bool:
+    return memory.fits and memory.fits_probability >= surely()
 
 
 def default_batch(plan: Plan, micro: int) -> int:

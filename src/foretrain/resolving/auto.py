@@ -52,12 +52,8 @@ def chosen_plan(draft: Draft, batch: int | None, micro: int | None, *, is_search
         else:
             if size.fits:
                 return Chosen(own, f"{draft.runtime.name} default", batch, size)
-            total = batch or own.replicas * size.samples
-            needs = draft.memory(own, total, size.samples).total_bytes
-            lacking = (
-                f"the {draft.runtime.name} default, {own.text}, needs {show_bytes(needs)} per "
-                "device"
-            )
+            needs = show_bytes(size.needed_bytes)
+            lacking = f"the {draft.runtime.name} default, {own.text}, needs {needs} per device"
     best = _quick(draft, batch or _usual_batch(draft), micro)
     if best is None:
         if lacking:
@@ -73,7 +69,8 @@ def _size(draft: Draft, plan: Plan, batch: int | None, micro: int | None) -> Mic
     if micro is None:
         return largest_that_fits(draft, plan, batch)
     total = batch or plan.replicas * micro
-    return MicroBatch(micro, "as specified", draft.memory(plan, total, micro).fits)
+    needed = draft.memory(plan, total, micro)
+    return MicroBatch(micro, "as specified", needed.fits, needed.total_bytes)
 
 
 def _quick(draft: Draft, batch: int, micro: int | None) -> tuple[Plan, int, int] | None:

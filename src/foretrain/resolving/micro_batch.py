@@ -6,6 +6,7 @@ In a pipeline it grows only as long as enough micro-batches are left to keep the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ class MicroBatch:
     samples: int
     why: str
     fits: bool
+    needed_bytes: float = 0.0  # of a device, where it does not fit
 
 
 def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch:
@@ -43,9 +45,11 @@ def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch
 
     if _surely_fits(memory(sizes[-1])):  # as does any smaller one
         return MicroBatch(sizes[-1], limit, True)
-    if not memory(sizes[0]).fits:
-        return MicroBatch(sizes[0], "the smallest possible" if len(sizes) > 1 else limit, False)
-    least = surely() if _surely_fits(memory(sizes[0])) else 0.0
+    smallest = memory(sizes[0])
+    if not smallest.fits:
+        why = "the smallest possible" if len(sizes) > 1 else limit
+        return MicroBatch(sizes[0], why, False, smallest.total_bytes)
+    least = surely() if _surely_fits(smallest) else 0.0
 
     def fits(samples: int) -> bool:
         return memory(samples).fits and memory(samples).fits_probability >= least
@@ -54,12 +58,20 @@ def largest_that_fits(draft: Draft, plan: Plan, batch: int | None) -> MicroBatch
         return MicroBatch(sizes[-1], limit, True)
     low, high = 0, len(sizes) - 1  # the first fits, the last does not
     while high - low > 1:
-        middle = (low + high) // 2
+        samples = _guessed(sizes[low], memory(sizes[low]), sizes[high], memory(sizes[high]))
+        middle = min(max(bisect_right(sizes, samples) - 1, low + 1), high - 1)
         low, high = (middle, high) if fits(sizes[middle]) else (low, middle)
     sure = (
         f"fits with a probability of at least {100 * least:.0f} %" if least else "is likely to fit"
     )
     return MicroBatch(sizes[low], f"the largest that {sure}", True)
+
+
+def _guessed(low: int, below: Memory, high: int, above: Memory) -> float:
+    """Samples that just fit, if memory grows evenly from a size that fits to one that does not."""
+    (_, least), (_, most) = below.interval, above.interval
+    share = (below.usable_bytes - least) / (most - least) if most > least else 0.5
+    return low + share * (high - low)
 
 
 def _surely_fits(memory: Memory) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +60,15 @@ class _StageLayout:
     base: Ints
     steps: Steps
     step_of: Mapping[tuple[int, int], Ints]  # (phase, chunk) → step number per micro-batch
+    tables: dict[str, Ints] = field(default_factory=dict)  # what was asked of `table`
 
     def table(self, name: str) -> Ints:
-        """Rows of `name` (first, last, lead, sends) per template and class position."""
-        return np.array([getattr(t, name) for t in self.templates], dtype=np.int64)
+        """Rows of `name` (first, last, lead, sends) per template and class position, made once."""
+        known = self.tables.get(name)
+        if known is None:
+            rows = [getattr(t, name) for t in self.templates]
+            known = self.tables[name] = np.array(rows, dtype=np.int64)
+        return known
 
     def rows(self, name: str, steps: Ints, position: int) -> Ints:
         """Task numbers of a class's named row in the given steps (-1: none)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -337,7 +338,7 @@ def _tied(task: Task, compiled: Sequence[CompiledState]) -> Floats:
     for row, one in enumerate(compiled if copies else ()):
         weights = {w.path: w for p in one.passes for w in p.weights}
         for number, path in enumerate(copies):
-            found[row, number, _kind(weights[path], one.mesh)] = weights[path].elements
+            found[row, number, _kind(weights[path].reduce_axes, one.mesh)] = weights[path].elements
     return found
 
 
@@ -437,7 +438,7 @@ class _Kind:
 
     def __init__(self, block: BlockPass, mesh: Mesh, kind: int, copies: Mapping[str, int]) -> None:
         def mine(shards: Iterable[WeightShard]) -> list[WeightShard]:
-            return [w for w in shards if _kind(w, mesh) == kind]
+            return [w for w in shards if _kind(w.reduce_axes, mesh) == kind]
 
         self.sums = sums(mine(block.pooled))
         self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))
@@ -461,8 +462,9 @@ def _reduced(w: WeightShard) -> float:
     return w.elements if w.reduced is None else w.reduced
 
 
-def _kind(shard: WeightShard, mesh: Mesh) -> int:
-    copies, real = set(shard.reduce_axes), {axis for axis, size in mesh.axes if size > 1}
+@lru_cache(maxsize=1024)
+def _kind(reduce_axes: tuple[str, ...], mesh: Mesh) -> int:
+    copies, real = set(reduce_axes), {axis for axis, size in mesh.axes if size > 1}
     data, context, tensor = ({*mesh.expand(word)} & real for word in ("dp", "cp", "tp"))
     if (copies & data and not data <= copies) or (copies & context and not context <= copies):
         return EXPERT

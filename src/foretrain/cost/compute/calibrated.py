@@ -16,20 +16,31 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.compute import attention, conv, embedding, gemm, grouped, memory
 from foretrain.cost.compute.base import ComputeModel, KernelCosts
 from foretrain.cost.compute.estimate import Estimate, Family
 from foretrain.cost.compute.roofline import Roofline, alike, dtype_on
 from foretrain.model.ops.base import Kernel, kernel_family
+from foretrain.named import named
+
+
+def _in(module: str) -> Family:
+    """The family a module beside this one times; few models have kernels of them all."""
+
+    def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate | None:
+        family: Family = named(f"foretrain.cost.compute.{module}:estimate")
+        return family(kernels, device, dtype)
+
+    return estimate
+
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "gemm": gemm.estimate,
-        "grouped_gemm": grouped.estimate,
-        "attention": attention.estimate,
-        "conv": conv.estimate,
-        "memory": memory.estimate,
-        "embedding": embedding.estimate,
+        "gemm": _in("gemm"),
+        "grouped_gemm": _in("grouped"),
+        "attention": _in("attention"),
+        "conv": _in("conv"),
+        "memory": _in("memory"),
+        "embedding": _in("embedding"),
     }
 )
 """Who times which kind of kernel; `attention_cudnn` is a kind of `attention`."""

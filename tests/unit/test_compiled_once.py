@@ -1,0 +1,58 @@
+"""A question compiles no plan twice, however often its memory and its time are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import foretrain
+from foretrain import simulate
+from foretrain.compile import Compilation
+from foretrain.resolving import ask
+
+SIZED = {"model": "llama3-8b", "on": "2 x dgx-h100", "plan": "tp4 pp2 dp2", "batch": 256}
+ALONE = {"model": "resnet50", "on": "1 x dgx-a100-80gb", "runtime": "ddp", "batch": 2048}
+SEARCHED = {"model": "llama3-8b", "on": "1 x dgx-a100-40gb", "runtime": "fsdp", "batch": 64}
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch, question: dict[str, Any]) -> tuple[Counter[Any], Any]:
+    """The plans that a question compiles, with how often each, and its answer."""
+    found: Counter[Any] = Counter()
+
+    class Counted(Compilation):
+        def __init__(self, workload: Any, plan: Any, runtime: Any, pace: Any = None) -> None:
+            found[plan.mesh, plan.root] += 1
+            super().__init__(workload, plan, runtime, pace)
+
+    monkeypatch.setattr(simulate, "Compilation", Counted)
+    return found, foretrain.predict(**question)
+
+
+@pytest.mark.parametrize("question", [SIZED, ALONE, SEARCHED])
+def test_no_plan_is_compiled_twice(
+    monkeypatch: pytest.MonkeyPatch, question: dict[str, Any]
+) -> None:
+    plans, _ = compiled(monkeypatch, question)
+    assert set(plans.values()) == {1}
+
+
+def test_the_largest_micro_batch_that_surely_fits_is_the_only_one_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans, answer = compiled(monkeypatch, ALONE)
+    ((_, root),) = plans
+    assert root.schedule.micro_batch == answer.question["micro_batch"] == 2048 // 8
+
+
+def test_a_step_of_another_length_is_the_same_from_either_compilation() -> None:
+    long = foretrain.predict(**SIZED, micro_batch=1)
+    sized = ask(**SIZED, micro_batch=1)
+    short = replace(
+        sized, workload=replace(sized.workload, global_batch=8), compiled=sized.compiled
+    )
+    simulate.simulate_scenario(short)
+    assert len(sized.compiled) == 1
+    assert simulate.answer(sized).to_dict() == long.to_dict()

@@ -182,12 +182,13 @@ def test_a_measured_time_is_kept_at_the_groups_own_rate(latency, kept):
 
 
 @pytest.mark.parametrize("on", [NODE, TWO_NODES, "2 x aws:p3.8xlarge"])
+@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
-def test_groups_that_move_at_once_share_links_by_what_they_put_there(on, collective):
+def test_groups_that_move_at_once_share_links_by_what_they_put_there(on, collective, ranks):
     """Link by link in a dictionary: a group is as fast as the link that is worst for it."""
     network = Network(Cluster.of(on))
     count = network.cluster.device_count
-    groups = np.arange(count).reshape(2, -1).T.copy()  # pairs, far apart
+    groups = np.arange(count).reshape(ranks, -1).T.copy()  # far apart
     found = contended(network, groups, collective, "nccl")
     slowest_group = None
     for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():

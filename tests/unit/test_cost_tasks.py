@@ -17,12 +17,14 @@ from foretrain.compile.execution import (
     TRANSFER,
     Communication,
     Compute,
+    Copy,
 )
 from foretrain.cost import interference
 from foretrain.cost.compute.calibrated import Calibrated
 from foretrain.cost.compute.device_variation import latest
 from foretrain.cost.drift import with_waits
 from foretrain.cost.host import chain_clock
+from foretrain.cost.items import Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import network_of
 from foretrain.simulate import Simulation, simulate_scenario
 from foretrain.testing.asking import ask
@@ -35,6 +37,7 @@ QUESTIONS = {
     "gathers": ("llama", "2 x dgx-a100-80gb", "dp16 zero3", {"overlap_param_gather": True}),
     "without slowing": ("gpt", "1 x dgx-a100-80gb", "tp2 dp4", {"overlap_slows": False}),
     "privileged": ("gpt", "2 x dgx-1-v100-32gb", "pp4 dp4", {"overlap_grad_reduce": True, "priorities": "pipeline:4"}),
+    "in pieces": ("gpt", "1 x dgx-a100-80gb", "tp4 dp2 sp", {"tp_comm_overlap": True, "overlap_slows": False}),
     "mixed": ("gpt", "1 x dgx-a100-80gb + 1 x dgx-1-v100-32gb", "pp2 dp8", {"overlap_grad_reduce": True}),
 }  # fmt: skip
 
@@ -95,6 +98,29 @@ class ByHand:
         return found
 
 
+def own_parts(hand: ByHand, task: int, index: int) -> list[float]:
+    """Of one item on a task's class of ranks: seconds of its kernel, on links of a node, and on the network."""
+    owner, item = int(hand.graph.task_class[task]), hand.graph.items[index]
+    scenario, parts = hand.scenario, [0.0, 0.0, 0.0]
+    fold, cluster = hand.graph.fold, scenario.cluster
+    kind = int(np.asarray(cluster.device_kind)[fold.examples[owner]])
+    if isinstance(item.work, Compute):
+        around = Surroundings(cluster, scenario.runtime, network_of(cluster), Calibrated())
+        parts[0] = float(kernel_costs([item.work.kernel], kind, around).seconds[0])
+    if isinstance(item.work, Copy):
+        node = cluster.node(int(cluster.node_of[fold.examples[owner]]))
+        parts[1] = item.work.bytes / copy_rate(cluster.devices[kind], node, item.work.direction)
+    if isinstance(item.work, Communication):
+        charged = hand.charge(item.work, task)
+        parts[1 + charged.is_network] = charged.seconds * (1.0 - hand.hidden(item.work))
+    if item.beside is not None:
+        ranks = fold.groups[item.beside.group].groups.shape[1]
+        under = parts[0] * ((ranks - 1) / ranks if item.in_pieces else 1.0)
+        charged = hand.charge(item.beside, task)
+        parts[1 + charged.is_network] = max(0.0, charged.crowd_seconds - under)
+    return parts
+
+
 def ends(items: list[tuple[float, float]]) -> tuple[float, float, float]:
     """Device seconds, host seconds, and how far the host must be ahead, kernel by kernel."""
     ran = issued = lead = 0.0
@@ -128,6 +154,28 @@ def test_seconds_of_every_task_are_those_of_its_items(name):
             assert costs.breakdown[row].tolist() == [0.0, 0.0, 0.0]
             assert costs.first_launch[row] == 0.0
             assert costs.sensitivity[task] == 1.0
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_items_take_their_kernels_copies_or_collectives(name):
+    hand = ByHand(name)
+    graph, costs, pieces = hand.graph, hand.costs, 0
+    known = {}
+    for task in range(graph.tasks):
+        kind, owner, shape = (int(c[task]) for c in (graph.task_kind, graph.task_class, graph.task_shape))  # fmt: skip
+        if kind not in (CHAIN, COPY):
+            continue
+        low, high = graph.shape_ptr[shape : shape + 2]
+        total = np.zeros(3)
+        for index in graph.shape_items[low:high].tolist():
+            if (owner, index) not in known:
+                known[owner, index] = own_parts(hand, task, index)
+            total += known[owner, index]
+            pieces += graph.items[index].in_pieces
+            assert costs.item_seconds[owner, index] == pytest.approx(sum(known[owner, index]))
+        if kind == CHAIN and task not in hand.lone:
+            assert costs.breakdown[costs.alike[task]] == pytest.approx(total)
+    assert bool(pieces) == (name == "in pieces")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

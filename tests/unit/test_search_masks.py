@@ -283,3 +283,52 @@ def test_walks_are_new_plans_within_their_constraints(monkeypatch, choices, laye
 def test_no_walk_is_no_plan(monkeypatch):
     monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: None)
     assert _walk(None, GROUND, []) is None
+
+
+def ranked(plan, simulated, estimate):
+    score = SimpleNamespace(rank=lambda objective: simulated.seconds[objective])
+    return SimpleNamespace(plan=plan, simulation=simulated, estimated_seconds=estimate, score=score)
+
+
+def test_walks_are_ranked_beside_the_plans_whose_ground_they_stand_on(monkeypatch):
+    """A walk that does not fit, one that another ground has and one that is known already are left out."""
+
+    def named(text, time, cost, fits=True):
+        memory = SimpleNamespace(fits=fits)
+        simulated = SimpleNamespace(seconds={"time": time, "cost": cost}, memory=memory)
+        schedule = SimpleNamespace(layers=None, micro_batch=2)
+        return SimpleNamespace(text=text, replicas=4, schedule=schedule, simulated=simulated)
+
+    plans = [named("a", 3.0, 1.0), named("b", 4.0, 2.0)]
+    walks = {
+        1: named("fast", 2.0, 9.0),
+        2: named("large", 1.0, 1.0, fits=False),
+        3: named("a", 0.5, 0.5),
+        4: None,
+        5: named("higher", 0.1, 0.1),
+    }
+    stood = tuple(LayerwiseProblem(2, 1, micro, 1) for micro in walks)
+
+    def walk_of(task, ground, pinned):
+        plan = walks[ground.micro]
+        tps = (2, 4) if ground.micro == 5 else (1, 2)  # all more parallel than the ground
+        choices = [LayerState(tp, "none") for tp in tps]
+        return plan and SimpleNamespace(plan=plan, choices=choices, slowest=0.5)
+
+    above = LayerwiseProblem(2, 2, 10, 1)
+    monkeypatch.setattr(layerwise, "grounds", lambda task, rows: (*stood, above))
+    monkeypatch.setattr(layerwise, "_walk", lambda task, g, pinned: None if g == above else walk_of(task, g, pinned))  # fmt: skip
+    monkeypatch.setattr(layerwise, "described", lambda plan: plan.text)
+    monkeypatch.setattr(layerwise, "simulate_scenario", lambda plan: plan.simulated)
+    monkeypatch.setattr(layerwise, "Ranked", ranked)
+    task = SimpleNamespace(
+        scenario=lambda plan: plan, devices=64, workload=SimpleNamespace(global_batch=64)
+    )
+    rows = [ranked(plan, plan.simulated, 1.0) for plan in plans]
+    told = []
+    asked = (task, rows, [])
+    found = layerwise.with_walks(*asked, "time", 3, lambda done, of: told.append((done, of)))
+    assert [row.plan.text for row in found] == ["fast", "a", "b"]
+    assert found[0].estimated_seconds == 0.5 * (64 / 2 / 4 + 2 - 1)
+    assert told == [(n, 6) for n in range(1, 7)]
+    assert [r.plan.text for r in layerwise.with_walks(*asked, "cost", 2)] == ["a", "b"]

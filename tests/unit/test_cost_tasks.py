@@ -23,7 +23,7 @@ from foretrain.cost import interference
 from foretrain.cost.compute.calibrated import Calibrated
 from foretrain.cost.compute.device_variation import latest
 from foretrain.cost.drift import with_waits
-from foretrain.cost.host import chain_clock
+from foretrain.cost.host import chain_clock, host_seconds
 from foretrain.cost.items import Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import network_of
 from foretrain.simulate import Simulation, simulate_scenario
@@ -173,6 +173,11 @@ def test_items_take_their_kernels_copies_or_collectives(name):
             total += known[owner, index]
             pieces += graph.items[index].in_pieces
             assert costs.item_seconds[owner, index] == pytest.approx(sum(known[owner, index]))
+            work = graph.items[index].work
+            if isinstance(work, Communication):
+                charged, alone = hand.charge(work, task), costs.item_seconds[owner, index]
+                assert costs.item_measured[owner, index] == (alone if charged.is_measured else 0.0)
+                assert costs.item_left[owner, index] == (alone if charged.left else 0.0)
         if kind == CHAIN and task not in hand.lone:
             assert costs.breakdown[costs.alike[task]] == pytest.approx(total)
     assert bool(pieces) == (name == "in pieces")
@@ -311,6 +316,23 @@ def test_waits_grow_with_the_root_of_the_time_since_a_class_met_others(name):
     assert late.seconds.sum() > costs.seconds.sum()
     assert with_waits(graph, costs, 0.0, 16) is costs
     assert with_waits(graph, costs, 1e-3, 1) is costs
+
+
+def test_hosts_of_tensor_parallel_groups_are_late_where_pipelines_cross_the_network():
+    """Each of four ranks by so much; inside a node nothing is waited for, and kernels never do."""
+    polling = {"host_delay_on_network": 1e-5}
+    for name, each in (("tensor and pipeline", 1e-5), ("in pieces", 0.0)):
+        done = simulated(name)
+        items, fold = done.graph.items, done.graph.fold
+        plain = done.scenario.runtime
+        found, usual = (
+            host_seconds(items, fold, done.scenario.cluster, stack)
+            for stack in (plain.with_options(polling), plain)
+        )
+        for item, late in zip(items, (found - usual).tolist(), strict=True):
+            work = item.work if isinstance(item.work, Communication) else item.beside
+            is_tensor = work is not None and work.purpose == "tensor"
+            assert late == pytest.approx(4 * each if is_tensor else 0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("graphs", [False, True])

@@ -18,6 +18,7 @@ from foretrain.cluster.catalog import nodes
 from foretrain.errors import InputError
 from foretrain.model import zoo
 from foretrain.model.precision import precisions
+from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.report.md import table
 from foretrain.resolving import ask
 from foretrain.runtime import presets
@@ -25,16 +26,18 @@ from foretrain.simulate import compile_scenario, cost_scenario
 
 HERE = Path(__file__).resolve().parents[1]
 WORKS = "✓"
+PIPELINES = {
+    name: f"pp2 {name} dp4" if meant(name, 2, 1)[0].name == name else f"pp2 vpp2 {name} dp4"
+    for name in SCHEDULES
+}
+"""A pipeline of every schedule there is."""
 FEATURES: Mapping[str, str] = {
     "data": "dp8",
     "tensor": "tp2 dp4",
     "sequence": "tp2 sp dp4",
     "context": "cp2 dp4",
     "expert": "ep4 dp8",
-    "1F1B": "pp2 1f1b dp4",
-    "GPipe": "pp2 gpipe dp4",
-    "interleaved": "pp2 vpp2 dp4",
-    "ZB-H1": "pp2 zb-h1 dp4",
+    **PIPELINES,
     "ZeRO-1": "dp8 zero1",
     "ZeRO-2": "dp8 zero2",
     "ZeRO-3": "dp8 zero3",

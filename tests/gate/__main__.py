@@ -3,12 +3,13 @@
 python -m tests.gate                      what differs, by group and number
 python -m tests.gate --against REVISION   the same, beside the answers kept at another revision
 python -m tests.gate --allow "the cause"  keep today's answers, and write the cause into DRIFT.md
-python -m tests.gate --draw               ask the questions of questions.py anew (all of them)
+python -m tests.gate --draw               ask what questions.py has and is not kept yet; kept answers stay
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -33,13 +34,7 @@ def main() -> int:
     parser.add_argument("--group", help="only questions of this group, such as stack or drawn")
     options = parser.parse_args()
     if options.draw:
-        rows = [Kept(*q, a) for q, a in _answers(list(questions()), options.jobs)]
-        write(rows)
-        refused = sum("refused" in row.answer for row in rows)
-        print(
-            f"{len(rows)} questions, {refused} of them refused; {FILE.stat().st_size / 1e3:.0f} kB"
-        )
-        return 0
+        return _draw(options.jobs)
     kept = read(_at(options.against) if options.against else None)
     chosen = [row for row in kept if not options.group or row.name.startswith(options.group)]
     asked = [(row.name, row.question) for row in chosen]
@@ -53,6 +48,19 @@ def main() -> int:
             log.write(f"\n## {options.allow}\n\n{told}\n")
         return 0
     return 1 if changed else 0
+
+
+def _draw(jobs: int) -> int:
+    was = {(row.name, json.dumps(row.question)): row for row in read()}
+    rows = {(name, json.dumps(question)): (name, question) for name, question in questions()}
+    new = [asked for key, asked in rows.items() if key not in was]
+    found = {name: answer for (name, _), answer in _answers(new, jobs)}
+    all_ = [was.get(key) or Kept(*asked, found[asked[0]]) for key, asked in rows.items()]
+    write(all_)
+    refused = sum("refused" in row.answer for row in all_)
+    size = FILE.stat().st_size / 1e3
+    print(f"{len(all_)} questions, {len(new)} of them new, {refused} refused; {size:.0f} kB")
+    return 0
 
 
 def _answers(

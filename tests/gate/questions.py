@@ -19,10 +19,11 @@ from tests.metamorphic import drawing
 SEED = 14
 DRAWN = 1100
 SMALL = {"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 8192}  # fmt: skip
+FOUR_EXPERTS = {"num_key_value_heads": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}  # fmt: skip
 FAMILIES: dict[str, Any] = {
     "dense": {"zoo": "llama3-8b", **SMALL, "num_key_value_heads": 4},
     "experts": {"zoo": "mixtral-8x7b", **SMALL, "num_key_value_heads": 4, "num_experts": 4},
-    "latent": {"zoo": "deepseek-v2-lite", **SMALL, "num_experts": 4, "moe_intermediate_size": 256},
+    "latent": {"zoo": "deepseek-v2-lite", **SMALL, **FOUR_EXPERTS},
     "bert": {"zoo": "bert-large", **SMALL},
     "t5": "t5-small",
     "vit": "vit-b",

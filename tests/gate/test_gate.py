@@ -9,6 +9,7 @@ import pytest
 from foretrain.model import zoo
 from foretrain.runtime import presets
 from tests.gate.answers import answered
+from tests.gate.questions import FAMILIES
 from tests.gate.store import Drift, drifts, read
 
 PARTS = 24
@@ -40,6 +41,14 @@ def test_questions_cover_stacks_models_and_estimates(kept):
         row.question["model"] for row in answers if isinstance(row.question["model"], str)
     } >= set(zoo.names())
     assert sum("estimate.seconds" in row.answer for row in answers) >= 1500
+
+
+@pytest.mark.parametrize("family", ["dense", "experts", "latent", "bert"])
+def test_a_family_is_answered_under_every_stack_that_is_not_for_tables(kept, family):
+    rows = [row for row in kept if row.question["model"] == FAMILIES[family]]
+    trained = {row.question.get("runtime") for row in rows if "step" in row.answer}
+    of_tables = {n for n, stack in presets().items() if ("tables", "rows") in stack.plan.defaults}
+    assert set(presets()) - trained == of_tables
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from foretrain.planning.sends import sends
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 from foretrain.runtime import presets
-from tests.gate.questions import EXPERTS, FAMILIES, REPLICAS, SMALL, SPLIT
+from tests.gate.questions import EXPERTS, FAMILIES, FOUR_EXPERTS, REPLICAS, SMALL, SPLIT
 from tests.support.mamba import mamba
 from tests.support.stages import Compiled, is_boundary
 
@@ -43,12 +43,10 @@ MACHINES = {
     "domain of trays": "2 x gb200-nvl72-tray", "hosts": "8 x cpu-host", "many cards": "1 x aws:g6e.48xlarge",
     "mixed": {"name": "mixed", "nodes": [{"node": "gcp:a2-highgpu-4g"}, {"node": "aws:p3.8xlarge"}], "network": {"topology": "star"}},
 }  # fmt: skip
-FOUR_EXPERTS = {"num_key_value_heads": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}  # fmt: skip
 MODELS = FAMILIES | {
     "deep": {**FAMILIES["dense"], "num_hidden_layers": 8, "tie_word_embeddings": True},
     "tied": {"zoo": "gpt2", **SMALL, "tie_word_embeddings": True},
     "alibi": {"zoo": "mpt-125m", **SMALL},
-    "latent": {"zoo": "deepseek-v2-lite", **SMALL, **FOUR_EXPERTS},
     "several tokens": {"zoo": "deepseek-v3", **SMALL, **FOUR_EXPERTS},
     "boxes": "yolov3",
     "branches": "inception-v3",

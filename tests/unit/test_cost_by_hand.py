@@ -14,15 +14,15 @@ from foretrain.cluster.catalog import devices
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.exchanges.from_buffer import FromBuffer
 from foretrain.compile.exchanges.vectors import Vectors
-from foretrain.compile.execution import Communicator
-from foretrain.cost import interference
+from foretrain.compile.execution import Communication, Communicator
+from foretrain.cost import curves, interference
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.charging import _Group, _lasting
+from foretrain.cost.charging import _Group, _lasting, priced
 from foretrain.cost.compute.calibrated import Calibrated
 from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.cost.contention import contended
 from foretrain.cost.items import ItemCosts, Surroundings, copy_rate, kernel_costs
-from foretrain.cost.network import Network
+from foretrain.cost.network import Network, wiring_of
 from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.runtime import Runtime, runtime
 
@@ -32,7 +32,9 @@ NODE, TWO_NODES = "1 x dgx-a100-80gb", "2 x dgx-a100-80gb"
 # --- kernels ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on", [NODE, "8 x dgx-h100"])
+@pytest.mark.parametrize(
+    "on", [NODE, "8 x dgx-h100", "4 x aws:g4dn.12xlarge"]
+)  # boards of the last vary
 def test_a_kernel_takes_its_time_at_a_stacks_pace_on_the_slowest_board(on):
     cluster = Cluster.of(on)
     options = {"kernel_slowdown": 1.25, "jitter_seconds": 2e-5, "kernels_per_tensor": 3.0}
@@ -181,13 +183,26 @@ def test_a_measured_time_is_kept_at_the_groups_own_rate(latency, kept):
     assert found.max_rate is None
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_a_group_that_was_measured_takes_what_was_measured(collective):
+    network, members = Network(Cluster.of(NODE)), np.arange(8)
+    rates = {a.pattern: 2e11 for a in network.algorithms(collective)}
+    wiring = wiring_of(network, members, tuple(rates.items()))
+    work = Communication(collective, 2.0**26, Communicator(("dp",)), "data")
+    price = priced(network, work, members, wiring, rates, "nccl", lambda: members)
+    assert price.is_measured
+    seconds = curves.seconds("a100-sxm4-80gb", 8, collective, 2**26)
+    assert price.choice.seconds(2e11) == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize("on", [NODE, TWO_NODES, "2 x aws:p3.8xlarge"])
+@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
-def test_groups_that_move_at_once_share_links_by_what_they_put_there(on, collective):
+def test_groups_that_move_at_once_share_links_by_what_they_put_there(on, collective, ranks):
     """Link by link in a dictionary: a group is as fast as the link that is worst for it."""
     network = Network(Cluster.of(on))
     count = network.cluster.device_count
-    groups = np.arange(count).reshape(2, -1).T.copy()  # pairs, far apart
+    groups = np.arange(count).reshape(ranks, -1).T.copy()  # far apart
     found = contended(network, groups, collective, "nccl")
     slowest_group = None
     for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():

@@ -13,6 +13,7 @@ import pytest
 
 from foretrain import predict
 from foretrain.errors import InputError
+from foretrain.plan.schedules import SCHEDULES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/support.md").read_text("utf-8")
@@ -41,6 +42,7 @@ def test_every_stack_family_and_feature_has_its_cells(tools: Any) -> None:
     stacks = shown("Stacks and plan features")
     assert {row for row, _ in stacks} == set(tools.stack_rows())
     assert {column for _, column in stacks} == set(tools.FEATURES)
+    assert set(SCHEDULES) <= set(tools.FEATURES)
     assert {row for row, _ in shown("Models and plan features")} == set(tools.MODELS)
     assert {row for row, _ in shown("Devices and precisions")} == set(tools.device_rows())
 

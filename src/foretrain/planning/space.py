@@ -124,8 +124,9 @@ class Space:
         yield "", state.mask(~is_same)
         for constraint in self.constraints:
             if constraint.name == "dp":
-                ok = np.array([constraint.allows(v) for v in np.unique(c.dp).tolist()])
-                yield constraint.text, state.mask(ok[np.searchsorted(np.unique(c.dp), c.dp)])
+                degrees, of = np.unique(c.dp, return_inverse=True)
+                ok = np.array([constraint.allows(v) for v in degrees.tolist()], dtype=np.bool_)
+                yield constraint.text, state.mask(ok[of])
         yield (
             "global batch not divisible by replicas x micro-batch",
             state.mask(self.batch % (c.dp * c.micro) == 0),

@@ -19,7 +19,7 @@ from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
-from foretrain.plan.schedules import DEFAULT, SCHEDULES
+from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.short_form import Words, filled, said
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
@@ -341,7 +341,8 @@ class _Resolver:
         is_split, replicas = whole.tp > 1, (whole.dp or 1) * whole.cp
         switched = "on" if whole.sp else "off"
         is_piped = whole.pp > 1 and whole.vpp == 1  # chunks decide it otherwise
-        *others, last = (name for name, kind in SCHEDULES.items() if 1 in kind.chunks)
+        # words that mean themselves beside a pp of several stages and no vpp
+        *others, last = (name for name in SCHEDULES if meant(name, 2, 1)[0].name == name)
         schedules = f"{', '.join(others)} or {last}"
         lines = (
             ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3"),

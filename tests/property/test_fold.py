@@ -12,12 +12,12 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from support.plans import questions
+from support.verify import verify
 
 from foretrain import engine
 from foretrain.compile import template
 from foretrain.compile.execution import Communication
 from foretrain.compile.passes import fold
-from foretrain.compile.verify import verify
 from foretrain.resolving import ask
 from foretrain.simulate import answer, compile_scenario, cost_scenario, program, simulate
 

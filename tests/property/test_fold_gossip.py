@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from support.plans import clusters, plan_words, tiny_model
+from support.verify import verify
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import with_stragglers
-from foretrain.compile.verify import verify
 from foretrain.errors import PlanError
 from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask

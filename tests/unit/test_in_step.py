@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.plans import tiny_model
+from support.verify import verify
 
 from foretrain.compile import template
-from foretrain.compile.verify import verify
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario, simulate_scenario
 from foretrain.testing.asking import ask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -121,14 +120,7 @@ class _Compilation:
             overlaps_sends=self.runtime.pipeline.overlaps_pipeline,
         )
         pipeline = Pipeline(programs, orders, schedule.pieces, kind.joins_gradients)
-        graph = assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
-        if os.environ.get("FORETRAIN_VERIFY") == "1":
-            from foretrain.compile.verify import (
-                verify_compiled,
-            )  # a spec, not part of the product's path
-
-            verify_compiled(programs, graph)
-        return graph
+        return assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
 
     def programs(self) -> tuple[StageProgram, ...]:
         programs = self._stages(SCHEDULES[self._schedule().kind].splits_backward)

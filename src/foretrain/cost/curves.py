@@ -33,20 +33,6 @@ from foretrain.cluster.device import Device
 from foretrain.cost.joints import Joint, is_usual
 from foretrain.errors import Bug
 
-__all__ = [
-    "CurveTable",
-    "InterconnectCurves",
-    "Key",
-    "MeasuredCurve",
-    "MeasuredSeconds",
-    "OwnCurves",
-    "curves",
-    "seconds",
-    "seconds_of",
-    "shipped",
-    "with_measurements",
-]
-
 Key = tuple[str, int, str]
 """Identity of the device, ranks, collective."""
 
@@ -173,16 +159,6 @@ class CurveTable:
         for device, ranks, collective in sorted(self.curves):
             found.setdefault((device, collective), []).append(ranks)
         return {key: tuple(counts) for key, counts in found.items()}
-
-    def with_measurements(self, measured: Mapping[Key, MeasuredCurve]) -> CurveTable:
-        """The same table where the user's own curves stand before those that ship.
-
-        Of a device and collective that the user has measured, shipped curves are put aside altogether: two
-        machines in one interpolation over ranks would be neither.
-        """
-        own = {(device, collective) for device, _, collective in measured}
-        kept = {key: curve for key, curve in self.curves.items() if (key[0], key[2]) not in own}
-        return CurveTable(MappingProxyType(kept | dict(measured)), self.like, self.interconnects)
 
     def seconds_of(
         self, device: str, ranks: int, collective: str, sizes: ArrayLike
@@ -348,15 +324,9 @@ _SHIPPED = Path(__file__).parent / "calibration" / "curves" / "curves.json"
 
 
 @cache
-def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(_SHIPPED.read_text("utf-8"))
-    return data
-
-
-@cache
 def shipped(via: str = DEVICE_TIME) -> CurveTable:
     """The table that ships with the package. `via` tells device time from the time of a framework's call."""
-    data = _data()
+    data: dict[str, Any] = json.loads(_SHIPPED.read_text("utf-8"))
     found = {
         (row["device"], row["ranks"], row["collective"]): MeasuredCurve(
             np.array(row["bytes"], dtype=np.float64),
@@ -372,23 +342,3 @@ def shipped(via: str = DEVICE_TIME) -> CurveTable:
         for name, row in data["devices"].items()
     }
     return CurveTable(MappingProxyType(found), data["like"], joined)
-
-
-def curves(via: str = DEVICE_TIME) -> Mapping[Key, MeasuredCurve]:
-    """Every curve that ships."""
-    return shipped(via).curves
-
-
-def with_measurements(store: Mapping[Key, MeasuredCurve]) -> CurveTable:
-    """The shipped table with the user's curves before it."""
-    return shipped().with_measurements(store)
-
-
-def seconds(device: str, ranks: int, collective: str, size: float) -> float | None:
-    """Seconds by the shipped table, or None."""
-    return shipped().seconds(device, ranks, collective, size)
-
-
-def seconds_of(device: str, ranks: int, collective: str, sizes: ArrayLike) -> Floats | None:
-    """Seconds for each size by the shipped table, or None."""
-    return shipped().seconds_of(device, ranks, collective, sizes)

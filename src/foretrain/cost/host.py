@@ -26,36 +26,18 @@ from foretrain.cost.compute import ComputeModel
 from foretrain.runtime import Runtime
 
 
-class Chain(NamedTuple):
-    """Summary of one chain, seconds."""
-
-    device: float
-    host: float
-    lead: float
-
-    def device_end(self, device_in: float, host_in: float) -> float:
-        return max(device_in, host_in + self.lead) + self.device
-
-
 class Chains(NamedTuple):
-    """Summaries of many chains, one row each."""
+    """Summaries of chains, one row each: D, H and lead."""
 
     device: Floats
     host: Floats
     lead: Floats
 
 
-def chain_summary(device_seconds: ArrayLike, host_seconds: ArrayLike) -> Chain:
-    """`(D, H, lead)` of one chain of kernels."""
-    device = np.asarray(device_seconds, dtype=np.float64)
-    many = chain_summaries(np.array([0, len(device)]), device, host_seconds)
-    return Chain(float(many.device[0]), float(many.host[0]), float(many.lead[0]))
-
-
 def chain_summaries(
     ptr: NDArray[np.integer], device_seconds: ArrayLike, host_seconds: ArrayLike
 ) -> Chains:
-    """The same for the chains `[ptr[c], ptr[c + 1])` of two long columns.
+    """Of the chains `[ptr[c], ptr[c + 1])` of two long columns.
 
     Chains of similar length are laid side by side, so that sums run within a chain only: a chain's summary
     is the same to the last bit whatever else is in the columns.

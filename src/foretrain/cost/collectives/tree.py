@@ -13,18 +13,16 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Flows, FromProgram, Steps, in_order, levels
-from foretrain.cost.collectives.channels import local_paths
 from foretrain.cost.collectives.program import CollectiveProgram, Round, pipelined
-from foretrain.cost.collectives.ring import ring_flows
+from foretrain.cost.collectives.ring import local_paths, ring_flows
 
 
 class DoubleTree(FromProgram):
     """The flows of both trees, edge by edge. Roots and leaves differ, so ranks fold less with it."""
 
     name = "double_tree"
-    pattern = "double_tree"
     tuned_as = "tree"
-    collectives: tuple[str, ...] = ("all_reduce",)
+    collectives = ("all_reduce",)
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(2 * (ceil(ranks / domains) - 1), 2 * levels(domains))

@@ -18,8 +18,8 @@ from foretrain.compile.execution import Communicator
 from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.charging import _Group, _lasting
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.cost.contention import contended
 from foretrain.cost.items import ItemCosts, Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import Network

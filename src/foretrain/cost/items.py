@@ -19,7 +19,7 @@ from foretrain.compile.passes.fold import Fold, Use
 from foretrain.cost import interference
 from foretrain.cost.charging import CollectiveCost, charge, movers
 from foretrain.cost.compute import ComputeModel, KernelCosts
-from foretrain.cost.compute.device_variation import latest, slowest
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.data import load_seconds
 from foretrain.cost.network import Network, routes_of
 from foretrain.cost.rows import Rows

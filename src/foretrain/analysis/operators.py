@@ -12,7 +12,6 @@ from foretrain.compile.execution import (
     Copy,
     ExecutionGraph,
     Item,
-    Load,
 )
 from foretrain.cost.cost import Costs
 
@@ -58,9 +57,6 @@ def _name(item: Item) -> str:
     work = item.work
     if isinstance(work, Compute):
         return work.op
-    if isinstance(work, Communication):
-        return f"{work.purpose} {work.collective.replace('_', '-')}"
-    if isinstance(work, Copy):
-        return f"copy {work.direction.replace('_', ' ')}"
-    assert isinstance(work, Load)
+    if isinstance(work, (Communication, Copy)):
+        return work.label
     return work.kind

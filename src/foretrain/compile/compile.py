@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from foretrain.compile.assemble import Habits, Pipeline, assemble
@@ -11,7 +10,7 @@ from foretrain.compile.execution import Communication, Communicator, ExecutionGr
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import NORM_BYTES, ModelStates
 from foretrain.compile.passes.bucket import Pace
-from foretrain.compile.passes.fold import Traffic, Use, fold
+from foretrain.compile.passes.fold import Traffic, fold, uses_of
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
 from foretrain.compile.passes.place import Instance, place
 from foretrain.compile.passes.recompute import BlockPass
@@ -105,10 +104,10 @@ class _Compilation:
         )
         programs = self.programs()
         barriers = self._barriers(programs)
-        uses = self._uses(self.interner.items)
-        alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
+        uses = uses_of(self.interner.items)
+        alone = frozenset(c for c, _ in uses_of(barriers[-1:]) if self._joins_all(c))
         alone -= {c for c, _ in uses}
-        every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
+        every = tuple(dict.fromkeys((*uses, *uses_of(barriers))))
         classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
         host = (
             self.runtime.host.host_seconds_per_kernel > 0
@@ -227,12 +226,3 @@ class _Compilation:
     def _joins_all(self, communicator: Communicator) -> bool:
         ranks = self.plan.mesh.size(*communicator.axes)
         return communicator.kind == "group" and ranks == self.plan.ranks
-
-    @staticmethod
-    def _uses(items: Iterable[Item]) -> tuple[Use, ...]:
-        uses: dict[Use, None] = {}
-        for item in items:
-            for work in (item.work, item.beside):
-                if isinstance(work, Communication):
-                    uses[work.group, work.collective] = None
-        return tuple(uses)

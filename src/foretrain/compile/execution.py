@@ -91,6 +91,10 @@ class Communication:
     )
     is_sized: ClassVar[bool] = True  # its cost follows from collective, bytes and group alone
 
+    @property
+    def label(self) -> str:
+        return f"{self.purpose} {self.collective.replace('_', '-')}"
+
     def on_the_wire(self, group: ExchangeGroup) -> Communication:
         """What the library is asked to carry out."""
         return self
@@ -106,6 +110,10 @@ class Copy:
 
     bytes: float
     direction: str  # to_host | to_device
+
+    @property
+    def label(self) -> str:
+        return f"copy {self.direction.replace('_', ' ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,11 @@ class Item:
     work: Work
     beside: Communication | None = None
     in_pieces: bool = False
+
+    @property
+    def communication(self) -> Communication | None:
+        """What it moves over links: its work, or what runs beside it."""
+        return self.work if isinstance(self.work, Communication) else self.beside
 
 
 @dataclass(frozen=True, slots=True)

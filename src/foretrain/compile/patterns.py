@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from foretrain.compile.execution import Communication
-from foretrain.compile.passes.fold import Use
+from foretrain.compile.passes.fold import Use, uses_of
 from foretrain.compile.segment import Segment
 from foretrain.compile.template import SegmentLowering, Template, weave
 
@@ -48,9 +47,8 @@ class Patterns:
         if known is None:
             items = self.weaver.items
             numbers = dict.fromkeys((*segment.chain.tolist(), *(a.item for a in segment.asyncs)))
-            works = (work for n in numbers for work in (items[n].work, items[n].beside))
-            uses = {(w.group, w.collective): None for w in works if isinstance(w, Communication)}
-            known = self._uses[id(segment)] = segment, tuple(uses)  # keeps it alive: ids stay its
+            uses = uses_of(items[n] for n in numbers)
+            known = self._uses[id(segment)] = segment, uses  # keeps it alive: ids stay its
         return known[1]
 
     def _relation(self, use: Use, classes: Classes) -> object:

@@ -227,14 +227,7 @@ class _Weaving:
         they do not take the same time for what they do together."""
         if not isinstance(item.work, (Compute, Communication)):
             return None
-        found: list[list[int]] = []
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                mine = self._meeting(work)
-                if mine is None or (found and mine != found):
-                    return None
-                found = mine
-        return found
+        return [] if item.communication is None else self._meeting(item.communication)
 
     def _meeting(self, work: Communication) -> list[list[int]] | None:
         """Positions of classes that start and end a collective together; None where others have a part in that."""

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.execution import Communication, Compute, Item
+from foretrain.compile.execution import Compute, Item
 from foretrain.compile.passes.fold import Fold
 from foretrain.cost.compute import ComputeModel
 from foretrain.runtime import Runtime
@@ -101,7 +101,7 @@ def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) ->
     seldom meet, so they add up over the ranks.
     """
     delays = np.zeros(len(items))
-    works = [_communication(item) for item in items]
+    works = [item.communication for item in items]
     pipelines = {work.group for work in works if work and work.purpose == "pipeline"}
     node_of = np.asarray(cluster.node_of)
     homes = [node_of[fold.groups[group].groups] for group in pipelines]
@@ -111,10 +111,6 @@ def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) ->
         if work and work.purpose == "tensor":
             delays[index] = each * fold.groups[work.group].groups.shape[1]
     return delays
-
-
-def _communication(item: Item) -> Communication | None:
-    return item.work if isinstance(item.work, Communication) else item.beside
 
 
 def chain_clock(

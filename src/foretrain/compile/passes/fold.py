@@ -12,7 +12,7 @@ itself, and takes besides the colours of those it hears.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -22,13 +22,19 @@ from numpy.typing import NDArray
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import count_distinct
-from foretrain.compile.execution import Communicator
+from foretrain.compile.execution import Communicator, Item
 from foretrain.plan.mesh import Mesh
 from foretrain.units import counted
 
 Colors = NDArray[np.uint64]
 Use = tuple[Communicator, str]  # a communicator and a collective run on it
 Mover = Communicator | Use  # groups by their communicator, parties by their use
+
+
+def uses_of(items: Iterable[Item]) -> tuple[Use, ...]:
+    """Communicators and collectives of items, in order of first use."""
+    moves = (item.communication for item in items)
+    return tuple(dict.fromkeys((move.group, move.collective) for move in moves if move))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

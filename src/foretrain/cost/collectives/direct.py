@@ -33,7 +33,7 @@ class Direct(Algorithm):
     def streams(self, group: GroupTopology) -> int:
         return group.ranks - 1
 
-    collectives = ("all_to_all",)
+    collectives: tuple[str, ...] = ("all_to_all",)
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         return everywhere(groups, _all_pairs(groups.shape[1]))

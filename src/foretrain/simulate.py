@@ -91,7 +91,7 @@ def compile_scenario(
         scenario.runtime,
         network_for(scenario),
         is_folded=is_folded,
-        pace=partial(chain_clock, scenario.cluster, scenario.runtime, costs),
+        kernel_timer=partial(chain_clock, scenario.cluster, scenario.runtime, costs),
     )
 
 

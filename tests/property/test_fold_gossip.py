@@ -89,8 +89,8 @@ def test_folded_gossip_equals_every_rank(asked):
     verify(whole)
     event("folded" if graph.fold.classes < whole.fold.classes else "nothing to fold")
     event(
-        "several parties"
-        if any(len(p.examples) > 1 for p in graph.fold.parties.values())
+        "several subgroups"
+        if any(len(p.examples) > 1 for p in graph.fold.subgroups.values())
         else "one"
     )
     folded, every = answer(question), answer(question, is_folded=False)

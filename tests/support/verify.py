@@ -300,7 +300,7 @@ def _memory_is_given_back(graph: ExecutionGraph) -> None:
 
 
 def _collectives_join_their_groups(graph: ExecutionGraph) -> None:
-    """The streams of a collective are those of exactly the rank classes of its group (or party) class."""
+    """The streams of a collective are those of exactly the rank classes of its group (or subgroup) class."""
     for task in np.flatnonzero(graph.task_kind == COLLECTIVE).tolist():
         work = _communication(graph.shape(int(graph.task_shape[task]))[0])
         is_known = work.group in graph.fold.groups

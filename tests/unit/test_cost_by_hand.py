@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.exchanges.from_buffer import FromBuffer
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import FromBuffer, Vectors
 from foretrain.compile.execution import Communicator
 from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table

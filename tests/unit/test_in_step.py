@@ -24,7 +24,7 @@ def question(plan: str, runtime: str = "megatron", **more: object) -> Scenario:
 
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut chains at every collective of several classes, as where something may come between."""
-    monkeypatch.setattr(template._Weaving, "_runs", lambda self, numbers: None)
+    monkeypatch.setattr(template._SegmentLowering, "_runs", lambda self, numbers: None)
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "alpa", "deepspeed"])

@@ -79,9 +79,11 @@ class ExchangeGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """A collective; exchanges that cost something of their own say so in subclasses (`compile/exchanges/`). `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the
-    gathered result of all-gather, the whole input of reduce-scatter, the message of a send or to one
-    neighbour of an exchange."""
+    """A collective; exchanges that cost something of their own say so in subclasses (`compile/exchanges.py`).
+
+    `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the gathered result of all-gather,
+    the whole input of reduce-scatter, the message of a send or to one neighbour of an exchange.
+    """
 
     collective: str  # all_reduce | reduce_scatter | all_gather | all_to_all | exchange | send
     bytes: float

@@ -61,7 +61,7 @@ class FlowMapping:
                 parts.append(self._along(algorithm, groups, rows, found[lap.order], lap.share))
         return Flows.joined(parts)
 
-    def parties(self, algorithm: Algorithm, groups: Ints) -> Subgroups | None:
+    def subgroups(self, algorithm: Algorithm, groups: Ints) -> Subgroups | None:
         """Who sends by itself, and who hears whom; None where all members of a group move together."""
         if algorithm.senders == "all":
             return None

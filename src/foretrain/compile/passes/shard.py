@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.bucket import sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
@@ -46,8 +46,7 @@ class Listing:
         work = item.work
         assert isinstance(work, Communication)
         parts = self.weights * prod(self.ranks[axis] for axis in work.group.axes)
-        plain = (work.collective, work.bytes, work.group, work.purpose)
-        return Item(FromBuffer(*plain, parts, parts * self.seconds_per_part))
+        return Item(FromBuffer.of(work, parts, parts * self.seconds_per_part))
 
 
 def gather_asyncs(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.analysis.operators import item_runs
 from foretrain.analysis.prediction import LinkFlows, LinkUse
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.execution import (
@@ -165,7 +164,7 @@ def _chain_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traff
 def _counted(graph: ExecutionGraph, costs: Costs) -> Bools:
     """[rank classes, items]: the first of the classes that run a collective on the same route speaks for all."""
     route = costs.item_route
-    runs = np.flatnonzero((route >= 0).ravel() & (item_runs(graph) > 0).ravel())
+    runs = np.flatnonzero((route >= 0).ravel() & (graph.item_runs > 0).ravel())
     item = runs % route.shape[1] if route.size else runs
     key = route.ravel()[runs] * max(1, route.shape[1]) + item
     _, first = np.unique(key, return_index=True)

@@ -213,6 +213,18 @@ class ExecutionGraph:
         order = order_of(owner)  # tasks are in order already
         return task[order], owner[order]
 
+    @cached_property
+    def item_runs(self) -> Floats:
+        """How often each rank class runs each item on its chain: [rank classes, items]."""
+        classes, shapes = self.fold.classes, len(self.shape_ptr) - 1
+        chain = self.task_kind == CHAIN
+        key = self.task_class[chain].astype(np.int64) * shapes + self.task_shape[chain]
+        times = np.bincount(key, minlength=classes * shapes).reshape(classes, shapes)
+        member = np.zeros((shapes, len(self.items)))
+        owner = np.repeat(np.arange(shapes), np.diff(self.shape_ptr))
+        np.add.at(member, (owner, self.shape_items), 1.0)
+        return times @ member
+
     def shape(self, index: int) -> tuple[Item, ...]:
         low, high = self.shape_ptr[index], self.shape_ptr[index + 1]
         return tuple(self.items[i] for i in self.shape_items[low:high])

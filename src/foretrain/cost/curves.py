@@ -41,6 +41,8 @@ DEVICE_TIME = "nccl-tests"
 CALL_TIME = "param"
 """One call of a framework and its end awaited: the host's part is in it."""
 
+MODELLED = "collective times come from the network model, and the interval is wider."
+
 LEAST_FLOOR = 0.5
 """Share of the first knot's time that stays however small the message: a curve whose first knot lies on
 the slope would else fall to nothing."""
@@ -243,10 +245,16 @@ class CurveTable:
             )
         held = self.interconnects.get(source.device)
         if held is not None and not is_usual(joint, held.kind):
-            return MeasuredSeconds(left=_elsewhere(source, held, joint))
+            return MeasuredSeconds(
+                left=f"Collectives of {source.device} were measured on {held.kind}; here the devices "
+                f"are on {joint.node.interconnect.kind}: {MODELLED}"
+            )
         machine = self._machine(source, ranks)
         if machine not in ("", joint.node.identity):
-            return MeasuredSeconds(left=_of_another(source, ranks, machine))
+            return MeasuredSeconds(
+                left=f"Groups of {ranks} {source.device} were measured on one machine only ({machine}), "
+                f"far below link bandwidth: {MODELLED}"
+            )
         seconds = self.seconds(device, ranks, collective, size)
         if seconds is None:
             return MeasuredSeconds()
@@ -263,23 +271,6 @@ class CurveTable:
             self.curves[source.device, count, source.collective] for count in source.used(ranks)
         )
         return next((curve.only_on for curve in used if curve.only_on), "")
-
-
-MODELLED = "collective times come from the network model, and the interval is wider."
-
-
-def _elsewhere(source: _Source, held: InterconnectCurves, joint: Joint) -> str:
-    return (
-        f"Collectives of {source.device} were measured on {held.kind}; here the devices are on "
-        f"{joint.node.interconnect.kind}: {MODELLED}"
-    )
-
-
-def _of_another(source: _Source, ranks: int, machine: str) -> str:
-    return (
-        f"Groups of {ranks} {source.device} were measured on one machine only ({machine}), far "
-        f"below link bandwidth: {MODELLED}"
-    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -224,9 +224,9 @@ def _refine(
 ) -> tuple[Colors, dict[Mover, Colors]]:
     told_apart = count_distinct(colors)
     links = traffic.link_colors()
-    patterns: list[tuple[Mover, tuple[Loads, ...]]] = [
-        (use if use in subgroups else use[0], found) for use, found in loads.items()
-    ]
+    patterns = _salted(
+        [(use if use in subgroups else use[0], found) for use, found in loads.items()]
+    )
     while True:
         movers: dict[Mover, Colors] = {
             c: _of_members(c, rows, colors) for c, rows in groups.items()
@@ -263,31 +263,32 @@ def _of_sources(subgroups: Subgroups, colors: Colors) -> Colors:
     return mix(total)
 
 
-def _of_loads(
-    links: Colors,
-    movers: Mapping[Mover, Colors],
+def _salted(
     loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
+) -> list[tuple[Mover, Loads, Colors]]:
+    """Every pattern of loads, and what its weights add to the colours of those on either side of it."""
+    return [
+        (mover, pattern, mix(_bits(pattern.weight) + np.uint64(1 + index * 64 + part)))
+        for index, (mover, patterns) in enumerate(loads)
+        for part, pattern in enumerate(patterns)
+    ]
+
+
+def _of_loads(
+    links: Colors, movers: Mapping[Mover, Colors], loads: Sequence[tuple[Mover, Loads, Colors]]
 ) -> Colors:
     total = links.copy()
-    for index, (mover, patterns) in enumerate(loads):
-        for part, pattern in enumerate(patterns):
-            salt = np.uint64(1 + index * 64 + part)
-            colors = movers[mover][pattern.group] + mix(_bits(pattern.weight) + salt)
-            np.add.at(total, pattern.link, mix(colors))
+    for mover, pattern, salt in loads:
+        np.add.at(total, pattern.link, mix(movers[mover][pattern.group] + salt))
     return mix(total)
 
 
 def _of_links(
-    links: Colors,
-    movers: Mapping[Mover, Colors],
-    loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
+    links: Colors, movers: Mapping[Mover, Colors], loads: Sequence[tuple[Mover, Loads, Colors]]
 ) -> dict[Mover, Colors]:
     total = {mover: colors.copy() for mover, colors in movers.items()}
-    for index, (mover, patterns) in enumerate(loads):
-        for part, pattern in enumerate(patterns):
-            salt = np.uint64(1 + index * 64 + part)
-            colors = links[pattern.link] + mix(_bits(pattern.weight) + salt)
-            np.add.at(total[mover], pattern.group, mix(colors))
+    for mover, pattern, salt in loads:
+        np.add.at(total[mover], pattern.group, mix(links[pattern.link] + salt))
     return {mover: mix(colors) for mover, colors in total.items()}
 
 

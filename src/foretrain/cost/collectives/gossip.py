@@ -21,7 +21,7 @@ from foretrain.cost.collectives.base import (
     one_exchange,
 )
 from foretrain.cost.collectives.graphs import ONE_PEER, graph
-from foretrain.cost.collectives.program import CollectiveProgram, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round, along, side_by_side
 from foretrain.cost.collectives.ring import Ring
 
 
@@ -128,15 +128,15 @@ class HierarchicalGossip(FromProgram):
         self, collective: str, size: float, layout: Ints, chunks: int = 1
     ) -> CollectiveProgram:
         domains = members(in_order(layout))
-        rounds = _all_at_once([_ring(own, size) for own in domains if len(own) > 1])
+        rounds = side_by_side([_ring(own, size) for own in domains if len(own) > 1])
         if len(domains) > 1:
             name = f"{ONE_PEER}@0" if self.graph == ONE_PEER else self.graph
             found = graph(name, len(domains))
             heads = np.array([own[0] for own in domains])
             rounds.append(Round.of(heads[found.src], heads[found.dst], size))
             heard = found.in_degree
-            rounds += _all_at_once(
-                [_chain(own, size * n) for own, n in zip(domains, heard.tolist(), strict=True) if n]
+            rounds += side_by_side(
+                [along(own, size * n) for own, n in zip(domains, heard.tolist(), strict=True) if n]
             )
         return CollectiveProgram(len(layout), tuple(rounds))
 
@@ -149,12 +149,3 @@ def holds_domain(collective: str) -> bool:
 def _ring(own: Ints, size: float) -> list[Round]:
     inside = Ring().program("all_reduce", size, np.zeros(len(own), dtype=np.int64))
     return [Round(own[r.src], own[r.dst], r.bytes) for r in inside.rounds]
-
-
-def _chain(own: Ints, size: float) -> list[Round]:
-    return [Round.of(own[k : k + 1], own[k + 1 : k + 2], size) for k in range(len(own) - 1)]
-
-
-def _all_at_once(parts: list[list[Round]]) -> list[Round]:
-    longest = max((len(part) for part in parts), default=0)
-    return [Round.joined([p[k] for p in parts if k < len(p)]) for k in range(longest)]

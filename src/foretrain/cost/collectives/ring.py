@@ -23,7 +23,13 @@ from foretrain.cost.collectives.base import (
     in_order,
     members,
 )
-from foretrain.cost.collectives.program import CollectiveProgram, Round, pipelined
+from foretrain.cost.collectives.program import (
+    CollectiveProgram,
+    Round,
+    along,
+    pipelined,
+    side_by_side,
+)
 
 
 def local_paths(layout: Ints) -> list[list[Ints]]:
@@ -153,10 +159,7 @@ class ChainAlgorithm(PerCollective):
         if collective == "reduce":
             paths = [path[::-1] for path in paths]
         each = size / len(paths)
-        stages = [
-            Round.joined([Round.of(p[hop : hop + 1], p[hop + 1 : hop + 2], each) for p in paths])
-            for hop in range(len(layout) - 1)
-        ]
+        stages = side_by_side([along(path, each) for path in paths])
         return CollectiveProgram(len(layout), pipelined(stages, chunks))
 
 
@@ -191,15 +194,7 @@ class Hierarchical(PerCollective):
 
 def _inside(paths: list[list[Ints]], size: float) -> list[Round]:
     """Every rail's part runs from its owner, the first of its path, around the domain."""
-    each = size / len(paths)
-    longest = max(len(path) for path in paths[0])
-    rounds: list[list[Round]] = [[] for _ in range(longest - 1)]
-    for rail in paths:
-        for path in rail:
-            for hop in range(len(path) - 1):
-                one = Round.of(path[hop : hop + 1], path[hop + 1 : hop + 2], each)
-                rounds[hop].append(one)
-    return [Round.joined(parts) for parts in rounds]
+    return side_by_side([along(path, size / len(paths)) for rail in paths for path in rail])
 
 
 def _between(paths: list[list[Ints]], size: float) -> list[Round]:

@@ -359,7 +359,7 @@ def own(seconds=2e-3, domains=2):
 
 
 def test_own_curves_follow_a_what_if():
-    from foretrain.cost.contention import contended
+    from foretrain.cost.collective_costs import contended
 
     measured, curve = own()
     groups = np.arange(16)[None, :]

@@ -16,10 +16,9 @@ from foretrain.compile.exchanges import FromBuffer, Vectors
 from foretrain.compile.execution import Communicator
 from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.charging import _Group, _lasting
+from foretrain.cost.collective_costs import _Group, _lasting, contended
 from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.contention import contended
 from foretrain.cost.items import ItemCosts, Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import Network
 from foretrain.model.ops.base import LAUNCHES, Kernel

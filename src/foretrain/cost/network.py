@@ -47,7 +47,7 @@ class Routes:
     rate: Floats  # per route: bytes/s when only its own class of groups runs
     own_rate: Floats  # … when a single group of it runs
     # … when all groups of its communicator run: what a library's tuner would assume
-    crowd_rate: Floats
+    contended_rate: Floats
     delay: Floats  # per route: seconds of a hop beyond those between two cards on one switch
     is_network: Bools  # per route: crosses the network
     example: Ints  # per constraint: one link that stands for its kind …
@@ -82,7 +82,7 @@ class EngineRoutes:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class LibraryCost:
     """How a group's library carries a collective out, and what that rests on."""
 
     choice: AlgorithmChoice
@@ -122,8 +122,8 @@ class Network:
         self.reported *= self.between_latency
         self.flow_mapping = FlowMapping(cluster, capacity)
         self.joints = Joints(cluster)
-        # what was asked before of groups on like links (`charging`)
-        self.prices: dict[tuple[object, ...], dict[tuple[str, float, str], Price]] = {}
+        # what was asked before of groups on like links (`collective_costs`)
+        self.known_costs: dict[tuple[object, ...], dict[tuple[str, float, str], LibraryCost]] = {}
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -184,7 +184,7 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     if network.choose:
         expect_able(network.choose, _chosen_uses(network, fold, uses))
     number: dict[Flow, int] = {}
-    links, flows, weights, own, crowd, delays = [], [], [], [], [], []
+    links, flows, weights, own, contended, delays = [], [], [], [], [], []
     for communicator, collective in uses:
         found, movers = fold.groups[communicator], fold.movers(communicator, collective)
         home = found.group_class[found.group_of[movers.first]]  # the groups that subgroups are of
@@ -203,7 +203,7 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
             links.append(crossed.link)
             flows.append(first + crossed.group)
             weights.append(crossed.weight)
-            crowd.append(_crowd_rate(network, loads, movers.group_class, home))
+            contended.append(_contended_rate(network, loads, movers.group_class, home))
     if not number:
         none = np.zeros(0, dtype=np.int32)
         empty = np.zeros(0)
@@ -213,7 +213,7 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
             none.astype(np.int64),
         )  # fmt: skip
     columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
-    known = (np.concatenate(own), np.concatenate(crowd), np.concatenate(delays))
+    known = (np.concatenate(own), np.concatenate(contended), np.concatenate(delays))
     return _constraints(network, number, *known, *columns)
 
 
@@ -238,7 +238,7 @@ def _own_rate(network: Network, loads: Loads, examples: Ints) -> Floats:
     return rate
 
 
-def _crowd_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -> Floats:
+def _contended_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -> Floats:
     """Rate of each class of one pattern when all groups of the communicator move at once: a library chooses for
     a group, so all subgroups of one are told that of the slowest."""
     total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
@@ -254,7 +254,7 @@ def _constraints(
     network: Network,
     number: dict[Flow, int],
     own: Floats,
-    crowd: Floats,
+    contended: Floats,
     delay: Floats,
     link: Ints,
     flow: Ints,
@@ -287,7 +287,7 @@ def _constraints(
         capacity,
         rate,
         own,
-        crowd,
+        contended,
         delay,
         is_network,
         example,

@@ -394,7 +394,7 @@ def _latencies(costs: ItemCosts, rank_class: int) -> Floats:
     """[items] seconds of collectives in which nothing moves."""
     found = np.zeros(len(costs.items))
     for other in costs.roles.others[rank_class]:
-        charged, work = costs.charge(other), other.item.work
+        charged, work = costs.collective_cost(other), other.item.work
         if charged is not None and isinstance(work, Communication):
             found[other.index] = charged.choice.latency * costs.exposed(work)
     return found

@@ -184,7 +184,8 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     if network.choose:
         expect_able(network.choose, _chosen_uses(network, fold, uses))
     number: dict[Flow, int] = {}
-    links, flows, weights, own, contended, delays = [], [], [], [], [], []
+    links, flows = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    weights, own, contended, delays = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
     for communicator, collective in uses:
         found, movers = fold.groups[communicator], fold.movers(communicator, collective)
         home = found.group_class[found.group_of[movers.first]]  # the groups that subgroups are of
@@ -204,14 +205,6 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
             flows.append(first + crossed.group)
             weights.append(crossed.weight)
             contended.append(_contended_rate(network, loads, movers.group_class, home))
-    if not number:
-        none = np.zeros(0, dtype=np.int32)
-        empty = np.zeros(0)
-        start = np.zeros(1, dtype=np.int32)
-        return Routes(
-            {}, start, none, empty, empty, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0,
-            none.astype(np.int64),
-        )  # fmt: skip
     columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
     known = (np.concatenate(own), np.concatenate(contended), np.concatenate(delays))
     return _constraints(network, number, *known, *columns)

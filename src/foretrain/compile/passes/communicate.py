@@ -30,8 +30,8 @@ from foretrain.model.ops.family import OpFamily
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
 
-# What a collective serves, by the spoken name its axes belong to.
-_PURPOSES = (("ep", "expert"), ("tp", "tensor"), ("cp", "context"))
+# What a collective serves, by the spoken name its axes belong to; of several the first.
+PURPOSES = (("ep", "expert"), ("tp", "tensor"), ("cp", "context"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class _Walk:
 
     def purpose(self, axes: tuple[str, ...]) -> str:
         words = {self.setting.spoken.get(axis, "reshard") for axis in axes}
-        for _, word in _PURPOSES:
+        for _, word in PURPOSES:
             if word in words:
                 return word
         return "reshard"

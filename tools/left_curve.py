@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.cluster.catalog import nodes
 from foretrain.cluster.cluster import Cluster
-from foretrain.cost.contention import contended
+from foretrain.cost.collective_costs import contended
 from foretrain.cost.curves import CurveTable, Key, MeasuredCurve, shipped
 from foretrain.cost.network import Network
 

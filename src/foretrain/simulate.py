@@ -92,16 +92,16 @@ def _stages(scenario: Scenario, compute: ComputeModel | None) -> Compilation:
     """What stages run: as it was compiled for a scenario that has the same, if it was."""
     workload, plan, runtime = scenario.workload, scenario.plan, scenario.runtime
     costs = compute or compute_of(scenario.measured)
-    pace = partial(chain_clock, scenario.cluster, runtime, costs)
+    kernel_timer = partial(chain_clock, scenario.cluster, runtime, costs)
     if compute is not None:  # nothing is known of other models of computation, not even equality
-        return Compilation(workload, plan, runtime, pace)
+        return Compilation(workload, plan, runtime, kernel_timer)
     measured = None if scenario.measured is None else scenario.measured.digest
     any_length = replace(workload, global_batch=1)
     key = (any_length, plan.mesh, plan.root, runtime, scenario.cluster, measured)
-    found = scenario.compiled.get(key)
-    if found is None:
-        found = scenario.compiled[key] = Compilation(workload, plan, runtime, pace)
-    return found
+    stages = scenario.compiled.get(key)
+    if stages is None:
+        stages = scenario.compiled[key] = Compilation(workload, plan, runtime, kernel_timer)
+    return stages
 
 
 def cost_scenario(
@@ -170,7 +170,7 @@ class Simulation:
 
     @cached_property
     def step_seconds(self) -> float:
-        return float(self.run.end.max())
+        return self.run.makespan
 
     @cached_property
     def memory(self) -> Memory:
@@ -251,7 +251,7 @@ def _rescaled(cluster: Cluster, rate: str, factor: float) -> Cluster:
 
 def _seconds(graph: ExecutionGraph, costs: Costs) -> float:
     """The step of a graph that was run before, with other costs."""
-    return float(simulate(graph, costs, is_graph_known=True).end.max())
+    return simulate(graph, costs, is_graph_known=True).makespan
 
 
 def _on_links(simulated: Simulation, rate: str, factor: float) -> Costs:

@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.exchanges.from_buffer import FromBuffer
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import FromBuffer, Vectors
 from foretrain.compile.execution import Communication, Communicator
 from foretrain.cost import curves, interference
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.charging import _Group, _lasting, priced
+from foretrain.cost.collective_costs import _Group, _lasting, contended, library_cost
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.compute.device_variation import latest, slowest
-from foretrain.cost.contention import contended
 from foretrain.cost.items import ItemCosts, Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import Network, wiring_of
 from foretrain.model.ops.base import LAUNCHES, Kernel
@@ -189,9 +187,9 @@ def test_a_group_that_was_measured_takes_what_was_measured(collective):
     rates = {a.pattern: 2e11 for a in network.algorithms(collective)}
     wiring = wiring_of(network, members, tuple(rates.items()))
     work = Communication(collective, 2.0**26, Communicator(("dp",)), "data")
-    price = priced(network, work, members, wiring, rates, "nccl", lambda: members)
+    price = library_cost(network, work, members, wiring, rates, "nccl", lambda: members)
     assert price.is_measured
-    seconds = curves.seconds("a100-sxm4-80gb", 8, collective, 2**26)
+    seconds = curves.shipped().seconds("a100-sxm4-80gb", 8, collective, 2**26)
     assert price.choice.seconds(2e11) == pytest.approx(seconds)
 
 

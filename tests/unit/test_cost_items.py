@@ -7,9 +7,9 @@ import pytest
 from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import Vectors
 from foretrain.compile.execution import Communication, Communicator, Copy
-from foretrain.cost.charging import priced
+from foretrain.cost.collective_costs import library_cost
 from foretrain.cost.network import Network, wiring_of
 from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask
@@ -65,7 +65,7 @@ def test_partial_sums_meet_inside_a_node_before_they_leave_it():
     wiring = wiring_of(network, members, tuple(rate.items()))
 
     def latency(work: Communication) -> float:
-        found = priced(network, work, members, wiring, rate, "nccl", lambda: members)
+        found = library_cost(network, work, members, wiring, rate, "nccl", lambda: members)
         return found.choice.latency
 
     sums = Vectors("all_to_all", 0.0, Communicator(("dp",)), "reshard", 1e6, (64, 1))

@@ -20,8 +20,8 @@ from foretrain.compile.execution import (
     Copy,
 )
 from foretrain.cost import interference
+from foretrain.cost.compute.base import latest
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.compute.device_variation import latest
 from foretrain.cost.drift import with_waits
 from foretrain.cost.host import chain_clock, host_seconds
 from foretrain.cost.items import Surroundings, copy_rate, kernel_costs

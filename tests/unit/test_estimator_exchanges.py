@@ -17,7 +17,7 @@ from support.plans import tiny_model
 
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
-from foretrain.cost.contention import contended
+from foretrain.cost.collective_costs import contended
 from foretrain.planning.curves import STEP, SizeCurve
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.replicas import INSIDE, NETWORK, Replicas

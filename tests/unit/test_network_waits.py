@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communicator
-from foretrain.cost.charging import priced
+from foretrain.cost.collective_costs import library_cost
 from foretrain.cost.collectives.ring import Ring
 from foretrain.cost.collectives.selector import GroupTopology, protocols, select
 from foretrain.cost.network import network_of
@@ -24,7 +24,7 @@ def waits(on: str, domains: int, tensors: int = 1, delay: float = 0.0) -> float:
     network = network_of(cluster, "nccl", (("all_reduce", "ring/Simple"),))
     choice = select("all_reduce", 1e6, wiring, "nccl", network.choose)
     rates = {choice.pattern: 1e9}
-    price = priced(network, work, np.arange(1), wiring, rates, "nccl", lambda: np.arange(1))
+    price = library_cost(network, work, np.arange(1), wiring, rates, "nccl", lambda: np.arange(1))
     return price.choice.latency - choice.latency
 
 

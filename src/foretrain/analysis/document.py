@@ -9,8 +9,6 @@ from foretrain.analysis.prediction import MEMORY_KINDS, SCHEMA_VERSION, STALLS
 from foretrain.conformity import array_schema, nullable, object_schema, schema_faults
 from foretrain.errors import FileError
 
-__all__ = ["expect_prediction", "prediction_schema"]
-
 MOST = 1e30  # of anything in a prediction: what is beyond was not predicted, and overflows when compared
 SHORTEST_STEP = 1e-12  # seconds; a clock cycle of a device takes a thousand times as long
 _AMOUNT: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": MOST}

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from foretrain.units import show_bytes
 
-__all__ = ["Figures", "memory_interval", "memory_of", "memory_verdict", "probability", "usable"]
-
 
 class Figures(Protocol):
     """What the words are about; `Memory` has it."""

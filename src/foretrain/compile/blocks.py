@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foretrain.compile.layout import TensorLayout
-from foretrain.compile.passes.communicate import BlockProgram, OpProgram, Setting, communicate
+from foretrain.compile.passes.communicate import (
+    PURPOSES,
+    BlockProgram,
+    OpProgram,
+    Setting,
+    communicate,
+)
 from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.place import finer, stored_before
 from foretrain.compile.passes.recompute import BlockPass, recompute
-from foretrain.compile.passes.unpack import unpacked
+from foretrain.compile.passes.shard import unpacked
 from foretrain.model.ops.base import KernelChoices
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
@@ -117,7 +123,7 @@ def choices_of(runtime: Runtime) -> KernelChoices:
 
 def _spoken(plan: Plan) -> dict[str, str]:
     words = {}
-    for name, word in (("ep", "expert"), ("tp", "tensor"), ("cp", "context")):
+    for name, word in PURPOSES:
         if any(name == n for n, _ in plan.mesh.names) or name in dict(plan.mesh.axes):
             words.update(dict.fromkeys(plan.mesh.expand(name), word))
     return words

@@ -109,7 +109,7 @@ class _Costing(ItemCosts):
         self.item_route = np.full(shape, -1, dtype=np.int64)
         for rank_class, others in enumerate(self.roles.others):
             for other in others:
-                cost = self.charge(other)
+                cost = self.collective_cost(other)
                 if cost is not None:
                     self.item_volume[rank_class, other.index] = cost.choice.volume
                     self.item_moved[rank_class, other.index] = cost.choice.moved
@@ -150,7 +150,7 @@ class _Costing(ItemCosts):
             item_volume=self.item_volume,
             item_route=self.item_route,
             network_routes=self.routes,
-            known=CostedItems(self.roles, self.kernels, self.charges, rows),
+            known=CostedItems(self.roles, self.kernels, self.collective_costs, rows),
         )
 
     def _activity(self, is_spanning: Bools) -> Ints:
@@ -195,7 +195,7 @@ class _Costing(ItemCosts):
         route, is_network = np.full(count, -1), np.zeros(count, dtype=np.bool_)
         holds = np.zeros(count, dtype=np.bool_)
         for entry, work, rank_class in self.rows.single:
-            cost = self.charge_of(work, rank_class)
+            cost = self.class_cost(work, rank_class)
             exposed = 1.0 if self.rows.is_lone[entry] else self.exposed(work)
             latency[entry] = cost.choice.latency * exposed
             priority = self.priorities.get(work.purpose, 1.0)

@@ -5,7 +5,7 @@ The simulator asks for the items of a whole graph, the estimator for those of si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,14 +13,13 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
-from foretrain.cluster.node import Node
+from foretrain.cluster.node import Host, Node
 from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
-from foretrain.compile.passes.fold import Fold, Use
+from foretrain.compile.passes.fold import Fold, Use, uses_of
 from foretrain.cost import interference
-from foretrain.cost.charging import CollectiveCost, charge, movers
+from foretrain.cost.collective_costs import CollectiveCost, cost_of, movers
 from foretrain.cost.compute import ComputeModel, KernelCosts
-from foretrain.cost.compute.device_variation import latest, slowest
-from foretrain.cost.data import load_seconds
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.network import Network, routes_of
 from foretrain.cost.rows import Rows
 from foretrain.errors import Bug
@@ -31,21 +30,11 @@ from foretrain.runtime.features import PerTensorUpdate
 
 Kernels = dict[int, tuple[Floats, Floats, Floats]]
 """By kind of device: seconds, measured seconds and spread of every item's kernel."""
-Charges = dict[tuple[Communication, int], CollectiveCost]
+CollectiveCosts = dict[tuple[Communication, int], CollectiveCost]
 """By collective and class of those that move together."""
 
 # Columns of a breakdown: where the seconds of a chain go.
 COMPUTE, INTERCONNECT, NETWORK = range(3)
-
-
-def uses_of(items: Iterable[Item]) -> tuple[Use, ...]:
-    """Communicators and collectives of items, in order of first use."""
-    uses: dict[Use, None] = {}
-    for item in items:
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                uses[work.group, work.collective] = None
-    return tuple(uses)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +70,7 @@ class Roles:
 def roles_of(items: Sequence[Item], fold: Fold) -> Roles:
     kernels = [i for i, item in enumerate(items) if isinstance(item.work, Compute)]
     others = [
-        (i, item, item.work if isinstance(item.work, Communication) else item.beside)
+        (i, item, item.communication)
         for i, item in enumerate(items)
         if not isinstance(item.work, Compute) or item.beside is not None
     ]
@@ -110,14 +99,16 @@ class CostedItems:
 
     roles: Roles
     kernels: Kernels
-    charges: Charges
+    collective_costs: CollectiveCosts
     rows: Rows | None = None  # of the graph they are items of, where it is known
 
     def without(self, links: str) -> CostedItems:
         """What holds when those links change; a collective inside a domain knows nothing of the network."""
         is_far = links.startswith("network")
-        charges = {k: c for k, c in self.charges.items() if is_far and not c.is_network}
-        return CostedItems(self.roles, self.kernels, charges, self.rows)
+        collective_costs = {
+            k: c for k, c in self.collective_costs.items() if is_far and not c.is_network
+        }
+        return CostedItems(self.roles, self.kernels, collective_costs, self.rows)
 
 
 class ItemCosts:
@@ -140,7 +131,9 @@ class ItemCosts:
         self.notes: dict[str, None] = {}
         self.sources: dict[str, None] = {}
         self.kernels: Kernels = {} if known is None else dict(known.kernels)
-        self.charges: Charges = {} if known is None else dict(known.charges)
+        self.collective_costs: CollectiveCosts = (
+            {} if known is None else dict(known.collective_costs)
+        )
 
     def _device_kernels(self, kind: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, measured seconds and spread of every item's kernel on one kind of device."""
@@ -167,25 +160,25 @@ class ItemCosts:
         extra = np.stack([measured, spread, np.zeros_like(total)])
         for other in self.roles.others[rank_class]:
             index, item = other.index, other.item
-            charged = self.charge(other)
-            if charged is None:
+            cost = self.collective_cost(other)
+            if cost is None:
                 total[index] = self._host_side(item, rank_class)
                 parts[INTERCONNECT, index] = total[index]
                 continue
-            where = NETWORK if charged.is_network else INTERCONNECT
+            where = NETWORK if cost.is_network else INTERCONNECT
             if item.beside is not None:
                 # it runs inside the item, where no other flow can be met: all groups are taken to move at once
-                hidden = charged.crowd_seconds * self.exposed(item.beside)
+                hidden = cost.contended_seconds * self.exposed(item.beside)
                 kernel = seconds[index] * self._hiding(item)
-                exposed = self._beside(kernel, hidden, rank_class, charged, item.beside.purpose)
+                exposed = self._beside(kernel, hidden, rank_class, cost, item.beside.purpose)
                 total[index] += exposed
                 parts[where, index] += exposed
             elif other.work is not None:
-                alone = charged.seconds * self.exposed(other.work)
+                alone = cost.seconds * self.exposed(other.work)
                 total[index] = alone
                 parts[where, index] = alone
-                extra[0, index] = alone if charged.is_measured else 0.0
-                extra[2, index] = alone if charged.left else 0.0
+                extra[0, index] = alone if cost.is_measured else 0.0
+                extra[2, index] = alone if cost.left else 0.0
         return total, parts, extra
 
     def _hiding(self, item: Item) -> float:
@@ -196,35 +189,37 @@ class ItemCosts:
         return 1.0 - 1.0 / float(ranks)
 
     def _beside(
-        self, kernel: float, moving: float, rank_class: int, charged: CollectiveCost, purpose: str
+        self, kernel: float, moving: float, rank_class: int, cost: CollectiveCost, purpose: str
     ) -> float:
         """What a communication started with a kernel adds to it: what outlasts it, and what it slows."""
         if not self.runtime.communication.overlap_slows:
             return max(0.0, moving - kernel)
         share = self.runtime.tensor_parallel.exchange_share
-        if purpose == "tensor" and 0.0 < share < 1.0 and not charged.is_network:
+        if purpose == "tensor" and 0.0 < share < 1.0 and not cost.is_network:
             return interference.pair(kernel, moving, 1.0 / (1.0 - share), 1.0) - kernel
         device = self.cluster.devices[int(self.devices[rank_class])]
-        table = interference.factors(device, charged.is_network)
+        table = interference.factors(device, cost.is_network)
         kernel_slowed = float(table[interference.COMPUTE, interference.COLLECTIVE])
         moving_slowed = float(table[interference.COLLECTIVE, interference.COMPUTE])
         return interference.pair(kernel, moving, kernel_slowed, moving_slowed) - kernel
 
-    def charge(self, other: Other) -> CollectiveCost | None:
+    def collective_cost(self, other: Other) -> CollectiveCost | None:
         """What the communication of an item costs, where it has any."""
-        return None if other.work is None else self._charged(other.work, other.mover_class)
+        return None if other.work is None else self._cost_of(other.work, other.mover_class)
 
-    def charge_of(self, work: Communication, rank_class: int) -> CollectiveCost:
-        return self._charged(work, self.fold.mover_class(work.group, work.collective, rank_class))
+    def class_cost(self, work: Communication, rank_class: int) -> CollectiveCost:
+        return self._cost_of(work, self.fold.mover_class(work.group, work.collective, rank_class))
 
-    def _charged(self, work: Communication, mover_class: int) -> CollectiveCost:
+    def _cost_of(self, work: Communication, mover_class: int) -> CollectiveCost:
         key = (work, mover_class)
-        found = self.charges.get(key)
+        found = self.collective_costs.get(key)
         if found is None:
             use = (work.group, work.collective)
             who = movers(self.network, self.fold, self.routes, use, mover_class)
-            found = charge(self.network, who, self.routes, work, self.runtime.communication.library)
-            self.charges[key] = found
+            found = cost_of(
+                self.network, who, self.routes, work, self.runtime.communication.library
+            )
+            self.collective_costs[key] = found
             if found.left:
                 self.notes[found.left] = None
         return found
@@ -241,7 +236,7 @@ class ItemCosts:
         for other in (
             self.roles.others[rank_class] if self.runtime.expert_parallel.expert_overlap else ()
         ):
-            cost, work = self.charge(other), other.item.work
+            cost, work = self.collective_cost(other), other.item.work
             if cost is not None and isinstance(work, Communication):
                 way = NETWORK if cost.is_network else INTERCONNECT
                 found[way, other.index] = cost.seconds * (1.0 - self.exposed(work))
@@ -257,6 +252,31 @@ class ItemCosts:
             return load_seconds(work, self.data, node.host, node.device_count)
         assert isinstance(work, Copy)
         return work.bytes / copy_rate(device, node, work.direction)
+
+
+def load_seconds(load: Load, source: DataSource, host: Host, devices: int = 1) -> float:
+    """Fetching moves bytes, preparing takes CPU time (Mohan et al. VLDB 2021).
+
+    `load.samples` are those of one device. The node's `devices` load at the same time and share its disk
+    and cores; a host that does not state them does not bound the loading.
+    """
+    match load.kind:
+        case "fetch":
+            if host.storage_bandwidth is None:
+                return 0.0
+            return load.samples * source.bytes_per_sample * devices / host.storage_bandwidth
+        case "prep":
+            return (
+                load.samples * source.prep_seconds_per_sample / _busy_cores(source, host, devices)
+            )
+    raise Bug(f"unknown kind of load {load.kind!r}.")
+
+
+def _busy_cores(source: DataSource, host: Host, devices: int) -> float:
+    """Workers of one device, as far as there are cores for all of them."""
+    if host.cpu_cores is None:
+        return float(source.workers)
+    return min(float(source.workers), host.cpu_cores / devices)
 
 
 def copy_rate(device: Device, node: Node, direction: str) -> float:

@@ -31,7 +31,7 @@ from foretrain.cost.flow_mapping import FlowMapping
 from foretrain.cost.joints import Joints
 
 FAST_FAMILIES = ("nvlink", "xgmi")
-Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or party
+Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or subgroup
 ByPattern = tuple[tuple[str, float], ...]
 
 
@@ -47,7 +47,7 @@ class Routes:
     rate: Floats  # per route: bytes/s when only its own class of groups runs
     own_rate: Floats  # … when a single group of it runs
     # … when all groups of its communicator run: what a library's tuner would assume
-    crowd_rate: Floats
+    contended_rate: Floats
     delay: Floats  # per route: seconds of a hop beyond those between two cards on one switch
     is_network: Bools  # per route: crosses the network
     example: Ints  # per constraint: one link that stands for its kind …
@@ -82,7 +82,7 @@ class EngineRoutes:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class LibraryCost:
     """How a group's library carries a collective out, and what that rests on."""
 
     choice: AlgorithmChoice
@@ -122,8 +122,8 @@ class Network:
         self.reported *= self.between_latency
         self.flow_mapping = FlowMapping(cluster, capacity)
         self.joints = Joints(cluster)
-        # what was asked before of groups on like links (`charging`)
-        self.prices: dict[tuple[object, ...], dict[tuple[str, float, str], Price]] = {}
+        # what was asked before of groups on like links (`collective_costs`)
+        self.known_costs: dict[tuple[object, ...], dict[tuple[str, float, str], LibraryCost]] = {}
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -153,8 +153,8 @@ class Network:
         patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
-    def parties(self, collective: str, groups: Ints) -> Subgroups | None:
-        return self.flow_mapping.parties(self.algorithms(collective)[0], groups)
+    def subgroups(self, collective: str, groups: Ints) -> Subgroups | None:
+        return self.flow_mapping.subgroups(self.algorithms(collective)[0], groups)
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
         flows = self.flow_mapping.flows(algorithm, groups)
@@ -165,8 +165,8 @@ class Network:
             # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
             # both are short against the compute between them. Sends get a lane of their own there.
             link = np.where(self.is_network[link], link, link + self.links)
-        parties = self.flow_mapping.parties(algorithm, groups)
-        mover = flows.group if parties is None else parties.of[flows.src]
+        subgroups = self.flow_mapping.subgroups(algorithm, groups)
+        mover = flows.group if subgroups is None else subgroups.of[flows.src]
         return Loads(group=mover[owner], link=link, weight=flows.weight[owner] * routes.share)
 
 
@@ -184,10 +184,11 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     if network.choose:
         expect_able(network.choose, _chosen_uses(network, fold, uses))
     number: dict[Flow, int] = {}
-    links, flows, weights, own, crowd, delays = [], [], [], [], [], []
+    links, flows = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    weights, own, contended, delays = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
     for communicator, collective in uses:
         found, movers = fold.groups[communicator], fold.movers(communicator, collective)
-        home = found.group_class[found.group_of[movers.first]]  # the groups that parties are of
+        home = found.group_class[found.group_of[movers.first]]  # the groups that subgroups are of
         for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
             if (communicator, algorithm.pattern, 0) in number:
                 continue
@@ -203,17 +204,9 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
             links.append(crossed.link)
             flows.append(first + crossed.group)
             weights.append(crossed.weight)
-            crowd.append(_crowd_rate(network, loads, movers.group_class, home))
-    if not number:
-        none = np.zeros(0, dtype=np.int32)
-        empty = np.zeros(0)
-        start = np.zeros(1, dtype=np.int32)
-        return Routes(
-            {}, start, none, empty, empty, empty, empty, empty, empty, none > 0, none.astype(np.int64), none > 0,
-            none.astype(np.int64),
-        )  # fmt: skip
+            contended.append(_contended_rate(network, loads, movers.group_class, home))
     columns = (np.concatenate(links), np.concatenate(flows), np.concatenate(weights))
-    known = (np.concatenate(own), np.concatenate(crowd), np.concatenate(delays))
+    known = (np.concatenate(own), np.concatenate(contended), np.concatenate(delays))
     return _constraints(network, number, *known, *columns)
 
 
@@ -238,9 +231,9 @@ def _own_rate(network: Network, loads: Loads, examples: Ints) -> Floats:
     return rate
 
 
-def _crowd_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -> Floats:
+def _contended_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -> Floats:
     """Rate of each class of one pattern when all groups of the communicator move at once: a library chooses for
-    a group, so all parties of one are told that of the slowest."""
+    a group, so all subgroups of one are told that of the slowest."""
     total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
     rate = np.full(int(home.max()) + 1, np.inf)
     group_class = home[mover_class[loads.group]]
@@ -254,7 +247,7 @@ def _constraints(
     network: Network,
     number: dict[Flow, int],
     own: Floats,
-    crowd: Floats,
+    contended: Floats,
     delay: Floats,
     link: Ints,
     flow: Ints,
@@ -287,7 +280,7 @@ def _constraints(
         capacity,
         rate,
         own,
-        crowd,
+        contended,
         delay,
         is_network,
         example,

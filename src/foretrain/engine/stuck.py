@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def describe(program: Program, end: Floats) -> str:
         lines.append(f"  task {task} waits for {reasons}")
     if len(stuck) > SHOWN:
         lines.append(f"  ... and {len(stuck) - SHOWN} more")
-    circle = _circle(int(stuck[0]), waits)
+    circle = _circle(waits)
     lines.append(f"dependency cycle: {_shortened(circle)}")
     return "\n".join(lines)
 
@@ -44,24 +44,15 @@ def _waits(program: Program, end: Floats) -> dict[int, list[tuple[int, str]]]:
     return waits
 
 
-def _circle(task: int, waits: dict[int, list[tuple[int, str]]]) -> list[int]:
-    """A shortest circle of waiting through some task that waits, in the end, for itself."""
-    seen: set[int] = set()
-    while task not in seen:
-        seen.add(task)
-        task = waits[task][0][0]
-    came_from: dict[int, int] = {}
-    frontier = deque([task])
-    while task not in came_from:
-        waiting = frontier.popleft()
-        for other, _ in waits[waiting]:
-            if other not in came_from:
-                came_from[other] = waiting
-                frontier.append(other)
-    path = [task, came_from[task]]
-    while path[-1] != task:
-        path.append(came_from[path[-1]])
-    return path[::-1]
+def _circle(waits: dict[int, list[tuple[int, str]]]) -> list[int]:
+    """Tasks of which each waits for the next, from the first of them round to itself."""
+    try:
+        TopologicalSorter({t: [other for other, _ in ways] for t, ways in waits.items()}).prepare()
+    except CycleError as error:
+        circle: list[int] = error.args[1][:0:-1]  # there, each is waited for by the next
+        first = circle.index(min(circle))
+        return [*circle[first:], *circle[: first + 1]]
+    return []
 
 
 def _shortened(circle: list[int]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from foretrain.arrays import Floats, Ints
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
-from foretrain.cost.contention import contended
+from foretrain.cost.collective_costs import contended
 from foretrain.cost.network import Network
 from foretrain.plan.mesh import Mesh
 from foretrain.planning.curves import SizeCurve

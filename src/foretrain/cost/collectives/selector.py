@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 from foretrain.cost.collectives import Algorithm, Chosen, algorithms_for, name_of, tuner
-from foretrain.cost.collectives.base import GroupTopology
+from foretrain.cost.collectives.base import GroupTopology, Steps
 from foretrain.cost.collectives.constants import constants, library_row
-from foretrain.cost.collectives.terms import incast_factor, ramped
 from foretrain.errors import Bug, InputError
 
 
@@ -102,16 +101,15 @@ def select(
     """The pair of algorithm and protocol that the user chose, the library's rule says, or that is fastest."""
     wish = dict(choose).get(name_of(collective), "")
     expect_able(choose, [(collective, wiring)])
-    routed = _routed(collective, wiring, library, choose)
-    able = [a for a in routed if a.why_not(wiring) is None]
-    rule = _rule(collective, size, wiring.ranks, library)
-    able = [a for a in able if a.name == rule] or able
+    message = _Message(collective, size, wiring, library)
+    able = [a for a in message.routed(choose) if a.why_not(wiring) is None]
+    able = [a for a in able if a.name == message.rule()] or able
     best: AlgorithmChoice | None = None
     best_seconds = float("inf")
     for algorithm in able:
         rate = dict(wiring.rates).get(algorithm.pattern, wiring.rate)
-        for protocol in _protocols(algorithm, collective, size, wiring, library, wish):
-            choice = _choice(algorithm, protocol, collective, size, wiring, library)
+        for protocol in message.protocols(algorithm, wish):
+            choice = message.choice(algorithm, protocol)
             seconds = choice.seconds(rate)
             if seconds < best_seconds:
                 best, best_seconds = choice, seconds
@@ -140,149 +138,147 @@ def expect_able(choose: Chosen, uses: Sequence[tuple[str, GroupTopology]]) -> No
         raise InputError("The chosen algorithms are invalid:", faults=faults)
 
 
-def _routed(
-    collective: str, wiring: GroupTopology, library: str, choose: Chosen
-) -> list[Algorithm]:
-    """Candidates whose links are known: those of `rates`, or else those of the default patterns."""
-    able = algorithms_for(collective, library, choose)
-    if wiring.rates:
-        routed = {pattern for pattern, _ in wiring.rates}
-        known = [*able, *algorithms_for(collective)]
-        return [a for a in able if a.pattern in routed] or [a for a in known if a.pattern in routed]
-    if name_of(collective) in dict(choose):
-        return list(able)
-    default = algorithms_for(collective)
-    patterns = {a.pattern for a in default}
-    return [a for a in able if a.pattern in patterns] or list(default)
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A collective of so many bytes on a group, by a library."""
 
+    collective: str
+    size: float
+    wiring: GroupTopology
+    library: str
 
-def _rule(collective: str, size: float, ranks: int, library: str) -> str | None:
-    """What a library with written thresholds takes."""
-    for row in library_row(library).get("rules", {}).get(collective, ()):
-        small = size <= row.get("to_bytes", size) and size / ranks <= row.get("to_pair_bytes", size)
-        if small and ranks < row.get("below_ranks", ranks + 1):
-            return str(row["algorithm"])
-    return None
+    def routed(self, choose: Chosen) -> list[Algorithm]:
+        """Candidates whose links are known: those of `rates`, or else those of the default patterns."""
+        able = algorithms_for(self.collective, self.library, choose)
+        default = algorithms_for(self.collective)
+        if self.wiring.rates:
+            routed = {pattern for pattern, _ in self.wiring.rates}
+            known = [*able, *default]
+            return [a for a in able if a.pattern in routed] or [
+                a for a in known if a.pattern in routed
+            ]
+        if name_of(self.collective) in dict(choose):
+            return list(able)
+        patterns = {a.pattern for a in default}
+        return [a for a in able if a.pattern in patterns] or list(default)
 
-
-def _protocols(
-    algorithm: Algorithm,
-    collective: str,
-    size: float,
-    wiring: GroupTopology,
-    library: str,
-    wish: str,
-) -> tuple[Protocol, ...]:
-    every = protocols(library, row_of(algorithm))
-    wanted = wish.partition("/")[2]
-    if wanted:
-        found = tuple(p for p in every if p.name == wanted)
-        if not found:
-            names = ", ".join(p.name for p in every)
-            raise InputError(
-                f"collectives.{name_of(collective)}: {algorithm.name} has no protocol {wanted!r}."
-                f" Try {names}."
-            )
-        return found
-    steps = algorithm.steps(collective, wiring.ranks, wiring.domains)
-    message = algorithm.volume(collective, size, wiring.ranks) / (steps.inside + steps.between)
-    family = wiring.link_family
-    return tuple(
-        p
-        for p in every
-        if (not p.families or family in p.families)
-        and message <= p.to_message_bytes
-        and not (p.is_direct and wiring.domains > 1 and wiring.transport == "tcp")
-    )
-
-
-def _choice(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    collective: str,
-    size: float,
-    wiring: GroupTopology,
-    library: str,
-) -> AlgorithmChoice:
-    count = wiring.channels or tuner.channels(wiring.architecture, wiring.domains)
-    share, ceiling = _bandwidth(algorithm, protocol, size, wiring, library, count)
-    reached = protocol.efficiency * share
-    moved = volume = algorithm.volume(collective, size, wiring.ranks)
-    if wiring.domains == 1:
-        volume = ramped(volume, size, protocol.half_bytes.get(wiring.link_family, 0.0))
-    latency = _latency(algorithm, protocol, collective, size, wiring, library, count)
-    return AlgorithmChoice(
-        algorithm=algorithm.name,
-        protocol=protocol.name,
-        pattern=algorithm.pattern,
-        latency=latency,
-        volume=volume * _incast(algorithm, wiring, library) / reached,
-        # The ceiling is of useful bytes, the volume of bytes at the links' rate.
-        max_rate=None if ceiling is None else ceiling / reached,
-        moved=moved,
-    )
-
-
-def _latency(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    collective: str,
-    size: float,
-    wiring: GroupTopology,
-    library: str,
-    count: int,
-) -> float:
-    steps = algorithm.steps(collective, wiring.ranks, wiring.domains)
-    hop = protocol.inside.get(wiring.link_family, protocol.inside["default"])
-    is_ring = algorithm.is_ring and has_tuner(library) and wiring.domains > 1
-    if is_ring:
-        hop = max(hop, tuner.hop_overhead(protocol.name))
-    hop, far = hop * wiring.inside_latency, protocol.between * wiring.between_latency
-    latency = protocol.base + steps.inside * hop + steps.between * far
-    if is_ring and protocol.name == "Simple" and collective == "all_reduce":
-        latency *= tuner.plateau(size, wiring.ranks, wiring.architecture, count)
-    return latency + steps.between * dict(wiring.delays).get(algorithm.pattern, 0.0)
-
-
-def _bandwidth(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    size: float,
-    wiring: GroupTopology,
-    library: str,
-    count: int,
-) -> tuple[float, float | None]:
-    if has_tuner(library):
-        share, ceiling = tuner.bandwidth_terms(
-            row_of(algorithm), protocol.name, size, wiring.architecture, wiring.domains, count
-        )
-        flows = _tcp_ceiling(wiring, library, count)
-        known = [c for c in (ceiling, flows and flows * protocol.efficiency) if c is not None]
-        return share, min(known, default=None)
-    per_sender = library_row(library).get("per_sender_gbps")
-    if per_sender is None:
-        return 1.0, None
-    return 1.0, per_sender * 1e9 * algorithm.streams(wiring)
-
-
-def _tcp_ceiling(wiring: GroupTopology, library: str, count: int) -> float | None:
-    """Bytes/s that the TCP connections between two neighbours carry, each of them limited by the network."""
-    if wiring.transport != "tcp" or wiring.domains < 2:
+    def rule(self) -> str | None:
+        """What a library with written thresholds takes."""
+        size, ranks = self.size, self.wiring.ranks
+        for row in library_row(self.library).get("rules", {}).get(self.collective, ()):
+            each = size / ranks
+            small = size <= row.get("to_bytes", size) and each <= row.get("to_pair_bytes", size)
+            if small and ranks < row.get("below_ranks", ranks + 1):
+                return str(row["algorithm"])
         return None
-    row = constants()["tcp"]
-    least = row["channels"].get(wiring.link_family, row["channels"]["default"])
-    channels = count if wiring.link_family in ("nvlink", "xgmi") else least
-    each = row["flow_gbps"] / 8.0 * 1e9 * link_efficiency("network", "ethernet")
-    rate = float(channels * row["connections"].get(library, 1) * each)
-    if wiring.domains == 2:
-        return rate * float(row["pair_share"])
-    return rate * float((wiring.domains / 3.0) ** -row["falls"])
+
+    def steps(self, algorithm: Algorithm) -> Steps:
+        return algorithm.steps(self.collective, self.wiring.ranks, self.wiring.domains)
+
+    def protocols(self, algorithm: Algorithm, wish: str) -> tuple[Protocol, ...]:
+        every, wiring = protocols(self.library, row_of(algorithm)), self.wiring
+        wanted = wish.partition("/")[2]
+        if wanted:
+            found = tuple(p for p in every if p.name == wanted)
+            if not found:
+                names = ", ".join(p.name for p in every)
+                raise InputError(
+                    f"collectives.{name_of(self.collective)}: {algorithm.name} has no protocol "
+                    f"{wanted!r}. Try {names}."
+                )
+            return found
+        steps, volume = (
+            self.steps(algorithm),
+            algorithm.volume(self.collective, self.size, wiring.ranks),
+        )
+        each = volume / (steps.inside + steps.between)
+        return tuple(
+            p
+            for p in every
+            if (not p.families or wiring.link_family in p.families)
+            and each <= p.to_message_bytes
+            and not (p.is_direct and wiring.domains > 1 and wiring.transport == "tcp")
+        )
+
+    def choice(self, algorithm: Algorithm, protocol: Protocol) -> AlgorithmChoice:
+        wiring = self.wiring
+        share, ceiling = self._bandwidth(algorithm, protocol)
+        reached = protocol.efficiency * share
+        moved = volume = algorithm.volume(self.collective, self.size, wiring.ranks)
+        if wiring.domains == 1:
+            volume = ramped(volume, self.size, protocol.half_bytes.get(wiring.link_family, 0.0))
+        return AlgorithmChoice(
+            algorithm=algorithm.name,
+            protocol=protocol.name,
+            pattern=algorithm.pattern,
+            latency=self._latency(algorithm, protocol),
+            volume=volume * self._incast(algorithm) / reached,
+            # The ceiling is of useful bytes, the volume of bytes at the links' rate.
+            max_rate=None if ceiling is None else ceiling / reached,
+            moved=moved,
+        )
+
+    def _channels(self) -> int:
+        wiring = self.wiring
+        return wiring.channels or tuner.channels(wiring.architecture, wiring.domains)
+
+    def _latency(self, algorithm: Algorithm, protocol: Protocol) -> float:
+        wiring, steps = self.wiring, self.steps(algorithm)
+        hop = protocol.inside.get(wiring.link_family, protocol.inside["default"])
+        is_ring = algorithm.is_ring and has_tuner(self.library) and wiring.domains > 1
+        if is_ring:
+            hop = max(hop, tuner.hop_overhead(protocol.name))
+        hop, far = hop * wiring.inside_latency, protocol.between * wiring.between_latency
+        latency = protocol.base + steps.inside * hop + steps.between * far
+        if is_ring and protocol.name == "Simple" and self.collective == "all_reduce":
+            kind, channels = wiring.architecture, self._channels()
+            latency *= tuner.plateau(self.size, wiring.ranks, kind, channels)
+        return latency + steps.between * dict(wiring.delays).get(algorithm.pattern, 0.0)
+
+    def _bandwidth(self, algorithm: Algorithm, protocol: Protocol) -> tuple[float, float | None]:
+        wiring = self.wiring
+        if has_tuner(self.library):
+            row, count = row_of(algorithm), self._channels()
+            share, ceiling = tuner.bandwidth_terms(
+                row, protocol.name, self.size, wiring.architecture, wiring.domains, count
+            )
+            flows = self._tcp_ceiling()
+            known = [c for c in (ceiling, flows and flows * protocol.efficiency) if c is not None]
+            return share, min(known, default=None)
+        per_sender = library_row(self.library).get("per_sender_gbps")
+        if per_sender is None:
+            return 1.0, None
+        return 1.0, per_sender * 1e9 * algorithm.streams(wiring)
+
+    def _tcp_ceiling(self) -> float | None:
+        """Bytes/s that the TCP connections between two neighbours carry, each of them limited by the network."""
+        wiring = self.wiring
+        if wiring.transport != "tcp" or wiring.domains < 2:
+            return None
+        row = constants()["tcp"]
+        least = row["channels"].get(wiring.link_family, row["channels"]["default"])
+        channels = self._channels() if wiring.link_family in ("nvlink", "xgmi") else least
+        each = row["flow_gbps"] / 8.0 * 1e9 * link_efficiency("network", "ethernet")
+        rate = float(channels * row["connections"].get(self.library, 1) * each)
+        if wiring.domains == 2:
+            return rate * float(row["pair_share"])
+        return rate * float((wiring.domains / 3.0) ** -row["falls"])
+
+    def _incast(self, algorithm: Algorithm) -> float:
+        transport = self.wiring.transport or library_row(self.library)["transport"]
+        row = constants()["incast"][transport if self.wiring.domains > 1 else "rdma"]
+        fan_in = algorithm.fan_in(self.wiring.ranks)
+        return incast_factor(fan_in, row["per_sender"], row["most"])
 
 
-def _incast(algorithm: Algorithm, wiring: GroupTopology, library: str) -> float:
-    transport = wiring.transport or library_row(library)["transport"]
-    row = constants()["incast"][transport if wiring.domains > 1 else "rdma"]
-    return incast_factor(algorithm.fan_in(wiring.ranks), row["per_sender"], row["most"])
+def ramped(volume: float, size: float, half_bytes: float) -> float:
+    """Bytes to charge so that a message of `half_bytes` runs at half the bandwidth: m/B(m) = (m + half)/B."""
+    return volume * (1.0 + half_bytes / size) if size > 0 else volume
+
+
+def incast_factor(senders: float, per_sender: float, most: float) -> float:
+    """How much longer k simultaneous senders into one port take than their bytes need: 1 + c(k)."""
+    return 1.0 + min(most, per_sender * max(0.0, senders - 1))
 
 
 def row_of(algorithm: Algorithm) -> str:

@@ -1,4 +1,8 @@
-"""Charging: what a collective costs the groups that run it, by a measured curve where one holds or by the model."""
+"""What a collective costs the groups that run it, by a measured curve where one holds or by the model.
+
+The simulator asks for the groups of a fold (`cost_of`), the estimator for those of a communicator all at work, without
+folding ranks first (`contended`).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
-from foretrain.compile.execution import Communication
-from foretrain.compile.passes.fold import Fold, SubgroupSources, Use
+from foretrain.compile.execution import Communication, Communicator
+from foretrain.compile.passes.fold import Fold, GroupClasses, Use
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collectives.base import GroupTopology
 from foretrain.cost.collectives.constants import constants
 from foretrain.cost.collectives.selector import AlgorithmChoice, protocols, row_of, select
 from foretrain.cost.curves import MeasuredSeconds
-from foretrain.cost.network import Network, Price, Routes, wiring_of
+from foretrain.cost.network import LibraryCost, Network, Routes, wiring_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class CollectiveCost:
     choice: AlgorithmChoice
     route: int
     seconds: float  # alone
-    crowd_seconds: float  # while all groups of its communicator do the same
+    contended_seconds: float  # while all groups of its communicator do the same
     is_network: bool
     is_measured: bool = False  # the time alone is that of a measured curve
     left: str = ""  # why measured curves that there are do not hold, for people
@@ -38,12 +42,14 @@ class CollectiveGroups:
     """Those that move together in a collective, whatever its size: one of their groups, and the ways it may take."""
 
     members: Ints
-    together: SubgroupSources
+    together: GroupClasses
     number: int  # of their class in `together`
     wiring: GroupTopology
     routes: Mapping[str, int]  # pattern → route
     own_rate: Mapping[str, float]  # pattern → bytes/s of the group alone
-    prices: dict[tuple[str, float, str], Price]  # of (collective, bytes, library), for all alike
+    known_costs: dict[
+        tuple[str, float, str], LibraryCost
+    ]  # of (collective, bytes, library), for all alike
 
     def moving(self) -> Ints:
         """The ranks that begin together. Few ask, and of a large cluster it takes a while."""
@@ -54,43 +60,45 @@ class CollectiveGroups:
 def movers(
     network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int
 ) -> CollectiveGroups:
-    """The groups of one class, or the parties that move by themselves."""
+    """The groups of one class, or the subgroups that move by themselves."""
     group, collective = use
     found, together = fold.groups[group], fold.movers(group, collective)
     members = found.groups[found.group_of[together.first[mover_class]]]
     patterns = dict.fromkeys(a.pattern for a in network.algorithms(collective))
     able = {p: routes.number[group, p, mover_class] for p in patterns}
-    rates = tuple((p, float(routes.crowd_rate[number])) for p, number in able.items())
+    rates = tuple((p, float(routes.contended_rate[number])) for p, number in able.items())
     delays = tuple((p, network.reported + float(routes.delay[n])) for p, n in able.items())
     wiring = wiring_of(network, members, rates, delays)
     own = {p: float(routes.own_rate[number]) for p, number in able.items()}
     # classes on like links pay the same
-    prices = network.prices.setdefault(
+    known_costs = network.known_costs.setdefault(
         (wiring, tuple(own.values()), network.joints.of(members)), {}
     )
-    return CollectiveGroups(members, together, mover_class, wiring, able, own, prices)
+    return CollectiveGroups(members, together, mover_class, wiring, able, own, known_costs)
 
 
-def charge(network: Network, who: CollectiveGroups, routes: Routes, work: Communication, library: str) -> CollectiveCost:  # fmt: skip
+def cost_of(network: Network, who: CollectiveGroups, routes: Routes, work: Communication, library: str) -> CollectiveCost:  # fmt: skip
     """What a collective costs those that move together."""
     asked = (work, who.members, who.wiring, who.own_rate, library, who.moving)
     if work.is_sized:  # all of a group begin alike
         key = (work.collective, work.bytes, library)
-        price = who.prices.get(key) or who.prices.setdefault(key, priced(network, *asked))
+        found = who.known_costs.get(key) or who.known_costs.setdefault(
+            key, library_cost(network, *asked)
+        )
     else:
-        price = priced(network, *asked)
-    choice = price.choice
+        found = library_cost(network, *asked)
+    choice = found.choice
     route = who.routes[choice.pattern]
     rate = float(routes.rate[route])
-    if np.isinf(rate):  # a party that only hears
+    if np.isinf(rate):  # a subgroup that only receives
         choice = replace(choice, volume=0.0, moved=0.0)
-    crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
+    contended_seconds = choice.seconds(float(routes.contended_rate[route]))
     is_far = bool(routes.is_network[route])
-    known = (price.is_measured, price.left)
-    return CollectiveCost(choice, route, choice.seconds(rate), crowd_seconds, is_far, *known)
+    known = (found.is_measured, found.left)
+    return CollectiveCost(choice, route, choice.seconds(rate), contended_seconds, is_far, *known)
 
 
-def priced(
+def library_cost(
     network: Network,
     work: Communication,
     members: Ints,
@@ -98,7 +106,7 @@ def priced(
     own_rate: Mapping[str, float],
     library: str,
     moving: Callable[[], Ints],
-) -> Price:
+) -> LibraryCost:
     """How a group's library carries a collective out.
 
     `own_rate`: bytes/s of each pattern while the group is alone; `moving`: the ranks that begin together.
@@ -114,7 +122,7 @@ def priced(
         wiring = replace(wiring, domains=1)  # its sockets were measured with it
     waits = own + _waits(network, work, choice, wiring, library)
     is_measured = timed.seconds is not None and np.isfinite(rate)
-    return Price(replace(choice, latency=choice.latency + waits), is_measured, timed.left)
+    return LibraryCost(replace(choice, latency=choice.latency + waits), is_measured, timed.left)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -183,3 +191,55 @@ def _waits(
     steps = algorithm.steps(work.collective, wiring.ranks, wiring.domains)
     more = max(0.0, protocols(constants()["tcp"]["library"])[0].between - known.between)
     return steps.between * more * wiring.between_latency
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ContendedCollective:
+    """The slowest group of a communicator, among all of them at work."""
+
+    network: Network
+    collective: str
+    library: str
+    members: Ints
+    wiring: GroupTopology
+    rate: dict[str, float]  # pattern → bytes/s in the contended …
+    own_rate: dict[str, float]  # … and of the group alone
+    is_network: bool
+
+    def seconds(self, size: float) -> tuple[float, float]:
+        """Of so many bytes: all of them, and those in which links are busy."""
+        work = Communication(self.collective, size, Communicator(()), "data")
+        asked = (self.network, work, self.members, self.wiring, self.own_rate, self.library)
+        choice = library_cost(*asked, moving=lambda: self.members).choice
+        total = choice.seconds(self.rate[choice.pattern])
+        return total, total - choice.latency
+
+
+def contended(network: Network, groups: Ints, collective: str, library: str) -> ContendedCollective:
+    """`groups`: one row of ranks per group."""
+    rates: dict[str, float] = {}
+    own: dict[str, float] = {}
+    delays: dict[str, float] = {}
+    slowest, is_network = 0, False
+    for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
+        loads = network.pattern_loads(algorithm, groups)
+        total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
+        rate = np.full(len(groups), np.inf)
+        np.minimum.at(rate, loads.group, network.capacity[loads.link] / total[loads.link])
+        if not rates:
+            slowest = int(np.argmin(rate))
+        mine = loads.group == slowest
+        alone = np.bincount(
+            loads.link[mine], weights=loads.weight[mine], minlength=len(network.capacity)
+        )
+        used = np.flatnonzero(alone)
+        rates[algorithm.pattern] = float(rate[slowest])
+        own[algorithm.pattern] = float((network.capacity[used] / alone[used]).min(initial=np.inf))
+        late = network.flow_mapping.delays(algorithm, groups[slowest : slowest + 1])
+        delays[algorithm.pattern] = network.reported + float(late[0])
+        is_network |= bool(network.is_network[used].any())
+    members = groups[slowest]
+    wiring = wiring_of(network, members, tuple(rates.items()), tuple(delays.items()))
+    return ContendedCollective(
+        network, collective, library, members, wiring, rates, own, is_network
+    )

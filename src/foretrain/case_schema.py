@@ -8,8 +8,6 @@ from typing import Any
 from foretrain.conformity import schema_faults
 from foretrain.limits import BATCH, DEVICES, LAYERS, SEQUENCE
 
-__all__ = ["case_faults", "case_schema"]
-
 _OBJECT: dict[str, Any] = {"type": ["object", "null"]}
 _WORD: dict[str, Any] = {"type": ["string", "null"]}
 _FLAG: dict[str, Any] = {"type": ["boolean", "null"]}

@@ -11,8 +11,6 @@ from foretrain.asked import OF_JOBS, AskedStep, ModelLike
 from foretrain.keywords import keywords
 from foretrain.resolving import request_of, resolve
 
-__all__ = ["export"]
-
 
 @keywords(AskedStep, of_jobs=OF_JOBS)
 def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Exported:

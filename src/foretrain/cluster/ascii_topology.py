@@ -24,8 +24,6 @@ from foretrain.units import counted, show_bandwidth, show_seconds
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster, NodeRun
 
-__all__ = ["drawn_network", "drawn_nodes", "topology_facts"]
-
 MOST_LISTED = 16
 """Vertices of a network up to which every neighbour is listed."""
 MOST_KINDS = 24

@@ -15,10 +15,6 @@ from foretrain.errors import ClusterError, hint
 from foretrain.limits import NODE_DEVICES
 from foretrain.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
-__all__ = [
-    "Parts", "device_from", "device_like", "interconnect_from", "link_from", "nics_from", "node_from",
-]  # fmt: skip
-
 Row = Mapping[str, Any]
 Lanes = tuple[tuple[int, ...], ...]
 

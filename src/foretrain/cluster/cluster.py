@@ -21,8 +21,6 @@ from foretrain.limits import DEVICES, shown
 from foretrain.named import named
 from foretrain.units import counted
 
-__all__ = ["Cluster", "Described", "NodeRun"]
-
 
 class Described(NamedTuple):
     """A cluster, what had to be assumed of it, and what was not understood."""

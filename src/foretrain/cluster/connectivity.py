@@ -9,8 +9,6 @@ from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.routing import distances, sparse_graph
 from foretrain.errors import ClusterError
 
-__all__ = ["expect_joined"]
-
 MOST_NAMES = 6
 MOST_PARTS = 8
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster, NodeRun
     from foretrain.cluster.node import Node
 
-__all__ = ["described", "port_rate"]
-
 
 def described(cluster: Cluster) -> str:
     devices = counted(cluster.device_count, "device")

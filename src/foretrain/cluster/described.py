@@ -24,8 +24,6 @@ from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError, did_you_mean
 from foretrain.limits import DEVICES, shown
 
-__all__ = ["described_cluster", "is_described", "used_devices"]
-
 _KEYS = (
     "device", "devices_per_node", "nodes", "intra_node", "network", "nvlink_domain", "placement",
     "devices",

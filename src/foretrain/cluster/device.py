@@ -10,8 +10,6 @@ from foretrain.errors import ClusterError, did_you_mean
 from foretrain.limits import is_finite, shown
 from foretrain.units import show_bandwidth, show_bytes
 
-__all__ = ["Device", "faults_of"]
-
 _SAME_RATE = {"mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "half": "fp16", "float32": "fp32"}
 """Number formats that run at the rate of another: block scaling changes the data, not the peak."""
 

@@ -15,8 +15,6 @@ import numpy as np
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Site, expect_links
 
-__all__ = ["CableParameters", "Cables", "Hosts", "direct_fabric", "hosts_of"]
-
 
 class CableParameters(Protocol):
     """What every direct network lets the user say about its cables."""

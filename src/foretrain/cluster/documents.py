@@ -48,15 +48,6 @@ from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.loading import validated
 
-__all__ = [
-    "cluster_from_dict",
-    "cluster_to_dict",
-    "joined",
-    "network_of",
-    "with_network",
-]
-
-
 # --- reading ----------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,6 @@ from foretrain.cluster.direct import CableParameters, Cables, direct_fabric, hos
 from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
 from foretrain.errors import ClusterError
 
-__all__ = ["grid_fabric", "grid_sizes"]
-
-
 MOST_DIMS = 6
 
 

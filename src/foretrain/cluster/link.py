@@ -9,8 +9,6 @@ from typing import Any, Literal
 from foretrain.cluster.device import faults_of
 from foretrain.errors import ClusterError
 
-__all__ = ["ClusterNetwork", "Interconnect", "Link", "NetworkEdge", "Nics", "Tier", "self_loop"]
-
 Tier = Literal["interconnect", "network"]
 
 

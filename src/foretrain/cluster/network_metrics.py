@@ -17,8 +17,6 @@ from foretrain.cluster.routing import distances, sparse_graph
 if TYPE_CHECKING:
     from foretrain.cluster.cluster import Cluster
 
-__all__ = ["LinkKind", "bisection_bandwidth", "diameter", "half_bandwidth", "link_kinds"]
-
 MOST_FLOW_LINKS = 400_000
 MOST_STEPS = 300_000_000
 FLOW_UNITS = 1_000_000_000

@@ -9,8 +9,6 @@ from foretrain.cluster.device import Device, faults_of
 from foretrain.cluster.link import Interconnect, Nics
 from foretrain.errors import ClusterError
 
-__all__ = ["Host", "Node", "Price", "network_kind"]
-
 
 @dataclass(frozen=True, slots=True)
 class Host:

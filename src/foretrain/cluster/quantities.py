@@ -10,22 +10,6 @@ from foretrain.limits import shown
 from foretrain.loading import Quantity
 from foretrain.units import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
 
-__all__ = [
-    "COUNT",
-    "STRICT",
-    "TERM",
-    "Bandwidth",
-    "Bytes",
-    "Count",
-    "LinkBandwidth",
-    "Money",
-    "Number",
-    "Rate",
-    "Seconds",
-    "counted_nodes",
-    "split_count",
-]
-
 Bytes = Annotated[float, Quantity(parse_bytes)]
 Bandwidth = Annotated[float, Quantity(parse_bandwidth)]
 Rate = Annotated[float, Quantity(parse_flops)]

@@ -17,8 +17,6 @@ from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.limits import shown
 from foretrain.loading import is_file, load_yaml, read_text
 
-__all__ = ["cluster_with_notes"]
-
 MOST_BYTES = 4_000_000
 _FILE = (".yaml", ".yml", ".json")
 _NODES_OF = re.compile(

@@ -18,16 +18,6 @@ from foretrain.arrays import Floats, Ints, Ints32
 from foretrain.cluster.fabric import Fabric, Routes, left_packed, no_route
 from foretrain.errors import ClusterError
 
-__all__ = [
-    "GRAPH_ROUTINGS",
-    "ROUTINGS",
-    "Edge",
-    "distances",
-    "ecmp_routed",
-    "graph_fabric",
-    "shortest_routed",
-]
-
 KEPT_CELLS = 2**25
 """Table cells (4 bytes each) that one router keeps."""
 GROWN_CELLS = 2**17

@@ -10,8 +10,6 @@ from foretrain.cluster.link import ClusterNetwork, Nics
 from foretrain.cluster.node import Host, Node
 from foretrain.errors import ClusterError
 
-__all__ = ["Factors", "scaled_network", "scaled_node"]
-
 
 @dataclass(frozen=True, slots=True)
 class Factors:

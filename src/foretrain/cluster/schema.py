@@ -21,25 +21,6 @@ from foretrain.cluster.quantities import (
 from foretrain.cluster.topologies import NETWORKS
 from foretrain.errors import InputError
 
-__all__ = [
-    "MOST_CABLES",
-    "MOST_RUNS",
-    "MOST_VERTICES",
-    "ClusterForm",
-    "DeviceForm",
-    "EdgeForm",
-    "HostForm",
-    "InterconnectForm",
-    "LinkForm",
-    "NetworkForm",
-    "NicsForm",
-    "NodeForm",
-    "PriceForm",
-    "normal_node",
-    "too_many",
-    "tried",
-]
-
 T = TypeVar("T")
 
 MOST_CABLES = 20_000

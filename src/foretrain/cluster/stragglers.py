@@ -17,8 +17,6 @@ from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError
 from foretrain.limits import SEEDS, SLOWNESS, Range, shown
 
-__all__ = ["Spread", "straggler_text", "with_stragglers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:

@@ -16,8 +16,6 @@ import numpy as np
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Routes, Site, compressed, expect_links, left_packed
 
-__all__ = ["Tier", "tiered_fabric", "whole_uplinks"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tier:

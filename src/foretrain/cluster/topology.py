@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from foretrain.cluster.link import ClusterNetwork, Interconnect
     from foretrain.cluster.node import Node
 
-__all__ = ["ComposedTopology", "Routes", "Topology", "compose", "device_rate", "network_fabric"]
-
 INSIDE, BETWEEN = 0, 1
 
 

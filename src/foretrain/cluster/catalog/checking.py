@@ -10,8 +10,6 @@ from foretrain.cluster.schema import DeviceForm, LinkForm, NodeForm, normal_node
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 
-__all__ = ["check_catalogue_file"]
-
 
 def check_catalogue_file(name: str, rows: Any, where: str) -> None:
     """Every fault of a catalog file at once."""

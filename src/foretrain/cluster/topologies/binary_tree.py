@@ -13,8 +13,6 @@ from foretrain.cluster.fabric import Fabric, Site, left_packed
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 
-__all__ = ["Parameters", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parameters:

@@ -19,8 +19,6 @@ from foretrain.cluster.quantities import STRICT, Count, Number, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 from foretrain.errors import ClusterError
 
-__all__ = ["Parameters", "build", "per_tier"]
-
 WORDS = ("leaf", "spine", "core")
 
 

@@ -10,8 +10,6 @@ from foretrain.cluster.fabric import Fabric, Site, expect_links
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.topologies.ring import Parameters
 
-__all__ = ["Parameters", "build"]
-
 
 def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     """Link a * (n - 1) + k leads from node a to the k-th of the others."""

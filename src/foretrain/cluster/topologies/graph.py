@@ -20,8 +20,6 @@ from foretrain.cluster.routing import shortest_routed
 from foretrain.cluster.schema import MOST_VERTICES, too_many
 from foretrain.errors import ClusterError, did_you_mean
 
-__all__ = ["Parameters", "build"]
-
 MOST_FAULTS = 20
 
 

@@ -18,8 +18,6 @@ from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 from foretrain.errors import ClusterError
 
-__all__ = ["Parameters", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parameters:

@@ -9,8 +9,6 @@ from foretrain.cluster.grid import grid_fabric, grid_sizes
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.topologies.torus import Parameters
 
-__all__ = ["Parameters", "build"]
-
 
 def build(site: Site, network: ClusterNetwork, given: Parameters) -> Fabric:
     nodes = len(np.unique(site.host))

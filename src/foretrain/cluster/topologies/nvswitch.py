@@ -8,8 +8,6 @@ from foretrain.arrays import Ints
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 
-__all__ = ["build", "hub"]
-
 
 def build(site: Site, interconnect: Interconnect) -> Fabric:
     return hub(site, "device", "switch")

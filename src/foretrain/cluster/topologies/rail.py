@@ -16,8 +16,6 @@ from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Count, Number, Seconds
 from foretrain.cluster.tiered import Tier, tiered_fabric, whole_uplinks
 
-__all__ = ["Parameters", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parameters:

@@ -17,8 +17,6 @@ from foretrain.errors import ClusterError
 from foretrain.loading import Quantity
 from foretrain.units import parse_count
 
-__all__ = ["Parameters", "build"]
-
 MOST_NODES = 4096
 """Every pair is drawn, so the number of nodes is bounded too."""
 

@@ -12,8 +12,6 @@ from foretrain.cluster.grid import grid_fabric
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Seconds
 
-__all__ = ["Parameters", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parameters:

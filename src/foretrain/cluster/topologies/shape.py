@@ -12,9 +12,6 @@ from foretrain.cluster.link import ClusterNetwork
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
 
-__all__ = ["NetworkShape"]
-
-
 MOST = 2**31
 """Of any whole number that a user gives."""
 

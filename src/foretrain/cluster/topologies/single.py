@@ -9,8 +9,6 @@ from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 from foretrain.errors import ClusterError
 
-__all__ = ["build"]
-
 
 def build(site: Site, interconnect: Interconnect) -> Fabric:
     if site.ports > 1:

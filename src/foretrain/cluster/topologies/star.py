@@ -10,8 +10,6 @@ from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT
 from foretrain.cluster.topologies.nvswitch import hub
 
-__all__ = ["Parameters", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parameters:

@@ -15,7 +15,7 @@ from foretrain.cluster.layout import RankLayout, lay_out
 from foretrain.cluster.link import ClusterNetwork, Nics
 from foretrain.cluster.node import Node
 from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
-from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
+from foretrain.cluster.topology import Topology, compose, network_fabric
 from foretrain.errors import ClusterError
 from foretrain.limits import DEVICES, shown
 from foretrain.named import named
@@ -145,7 +145,7 @@ class Cluster:
         return network_fabric(self.network, self.layout)
 
     @cached_property
-    def topology(self) -> ComposedTopology:
+    def topology(self) -> Topology:
         return compose(self)
 
     def device(self, rank: int) -> Device:
@@ -225,29 +225,15 @@ class Cluster:
         network = self.network.without_nodes(len(devices_per_node))
         return replace(self, runs=tuple(runs), network=network)
 
-    def scaled(
-        self,
-        *,
-        network: float = 1.0,
-        interconnect: float = 1.0,
-        compute: float = 1.0,
-        memory_bandwidth: float = 1.0,
-        memory: float = 1.0,
-        host: float = 1.0,
-        storage: float = 1.0,
-        network_latency: float = 1.0,
-        interconnect_latency: float = 1.0,
-    ) -> Cluster:
+    def scaled(self, **factors: float) -> Cluster:
         """The same cluster with other rates: `scaled(network=2.0)` doubles every network link.
 
-        `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do not change.
+        Known are the fields of `Factors`: `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do
+        not change.
         """
-        factors = Factors(
-            network, interconnect, compute, memory_bandwidth, memory, host, storage,
-            network_latency, interconnect_latency,
-        )  # fmt: skip
-        runs = tuple(replace(run, node=scaled_node(run.node, factors)) for run in self.runs)
-        return replace(self, runs=runs, network=scaled_network(self.network, factors))
+        changed = Factors(**factors)
+        runs = tuple(replace(run, node=scaled_node(run.node, changed)) for run in self.runs)
+        return replace(self, runs=runs, network=scaled_network(self.network, changed))
 
     def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
         """The same nodes with other NICs."""

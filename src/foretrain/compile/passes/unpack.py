@@ -16,7 +16,7 @@ from foretrain.compile.passes.recompute import BlockPass
 from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, memory
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
-from foretrain.runtime.features import GatherCopies
+from foretrain.runtime.features.gather_copies import GatherCopies
 
 
 def unpacked(block: BlockPass, precision: Precision, runtime: Runtime) -> BlockPass:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.cluster.describe import port_rate
 from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.network_metrics import (
     LinkKind,
@@ -19,6 +18,7 @@ from foretrain.cluster.network_metrics import (
     link_kinds,
 )
 from foretrain.cluster.topologies import network_shape
+from foretrain.cluster.topology import device_rate
 from foretrain.units import counted, show_bandwidth, show_seconds
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _node_facts(run: NodeRun) -> dict[str, Any]:
         ],
         "interconnect": node.interconnect.kind,
         "interconnect_topology": node.interconnect.topology,
-        "interconnect_bandwidth": port_rate(node) or None,
+        "interconnect_bandwidth": device_rate(node.interconnect, node.devices[0]) or None,
         "domain_devices": node.interconnect.domain_devices,
         "ports": node.nic_ports,
         "port_bandwidth": node.port_bandwidth or None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -46,6 +47,12 @@ class NodeRun:
             faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
         if faults:
             raise ClusterError(f"Nodes {self.node.name!r} are invalid:", faults=faults)
+
+
+def runs_of(nodes: Iterable[tuple[Node, int]]) -> tuple[NodeRun, ...]:
+    """Runs of nodes that are given one by one with the devices in use of each; neighbouring equals are joined."""
+    groups = groupby(nodes)
+    return tuple(NodeRun(node, len(list(same)), used) for (node, used), same in groups)
 
 
 # Not slotted: cached_property keeps the arrays in the instance's __dict__.
@@ -215,15 +222,9 @@ class Cluster:
                 f"The placement lists {len(devices_per_node)} nodes, but {self.name} has "
                 f"{self.node_count}."
             )
-        runs: list[NodeRun] = []
-        for number, used in enumerate(devices_per_node):
-            node = self.node(number)
-            if runs and runs[-1].node == node and runs[-1].used == used:
-                runs[-1] = NodeRun(node, runs[-1].count + 1, used)
-            else:
-                runs.append(NodeRun(node, 1, used))
+        runs = runs_of((self.node(number), used) for number, used in enumerate(devices_per_node))
         network = self.network.without_nodes(len(devices_per_node))
-        return replace(self, runs=tuple(runs), network=network)
+        return replace(self, runs=runs, network=network)
 
     def scaled(self, **factors: float) -> Cluster:
         """The same cluster with other rates: `scaled(network=2.0)` doubles every network link.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from foretrain.cluster.topology import device_rate
 from foretrain.units import counted, show_bandwidth, show_bytes
 
 if TYPE_CHECKING:
@@ -57,16 +58,8 @@ def _run_lines(run: NodeRun) -> list[str]:
     return lines
 
 
-def port_rate(node: Node) -> float:
-    """One direction of a device's way into the interconnect."""
-    wiring = node.interconnect
-    own = node.devices[0]
-    rate = own.pcie_bandwidth if wiring.topology == "pcie_tree" else own.link_bandwidth
-    return (wiring.bandwidth or rate) * wiring.scale
-
-
 def _port(node: Node) -> str:
-    rate = port_rate(node)
+    rate = device_rate(node.interconnect, node.devices[0])
     return f", {show_bandwidth(rate)} each way per device" if rate and node.device_count > 1 else ""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from foretrain.cluster import catalog
 from foretrain.cluster.build import interconnect_from, nics_from
-from foretrain.cluster.cluster import Cluster, Described, NodeRun
+from foretrain.cluster.cluster import Cluster, Described, runs_of
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import ClusterNetwork, Interconnect, Nics
 from foretrain.cluster.network_words import NetworkWord, nearest_network, network_word
@@ -60,14 +60,8 @@ def described_cluster(data: Mapping[str, Any]) -> Described:
     model = _most_alike(wanted, max(used))
     node = _node(wanted, model, max(used), len(used), assumptions)
     network = ClusterNetwork(node.nics.kind if node.nics is not None else "none")
-    runs: list[NodeRun] = []
-    for count in used:
-        if runs and runs[-1].used == count:
-            runs[-1] = NodeRun(node, runs[-1].count + 1, count)
-        else:
-            runs.append(NodeRun(node, 1, count))
     name = _name(node, used, wanted.device)
-    cluster = Cluster(name, tuple(runs), network)
+    cluster = Cluster(name, runs_of((node, count) for count in used), network)
     return Described(cluster, tuple(assumptions), tuple(warnings))
 
 

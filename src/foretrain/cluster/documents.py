@@ -31,6 +31,7 @@ from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import ClusterNetwork, NetworkEdge, Nics, self_loop
 from foretrain.cluster.node import Node, network_kind
+from foretrain.cluster.quantities import tried
 from foretrain.cluster.schema import (
     MOST_CABLES,
     MOST_RUNS,
@@ -41,7 +42,6 @@ from foretrain.cluster.schema import (
     NodeForm,
     normal_node,
     too_many,
-    tried,
 )
 from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean

@@ -6,14 +6,16 @@ A noun says it once, in its annotations: what rows of it are read by, and which 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from foretrain.errors import ClusterError
+from foretrain.errors import ClusterError, InputError
 from foretrain.limits import is_finite, shown
 from foretrain.loading import Quantity
 from foretrain.units import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
+
+T = TypeVar("T")
 
 Bytes = Annotated[float, Quantity(parse_bytes)]
 Bandwidth = Annotated[float, Quantity(parse_bandwidth)]
@@ -56,6 +58,18 @@ def expect_quantities(noun: object, message: str, more: Iterable[str] = ()) -> N
     faults += more
     if faults:
         raise ClusterError(message, faults=faults)
+
+
+def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
+    """The value, or None with its faults noted under their path."""
+    try:
+        return make()
+    except InputError as error:
+        head = str(error).splitlines()[0]
+        faults.extend(f"{path}.{fault}" for fault in error.faults)
+        if not error.faults:
+            faults.append(f"{path}: {head}")
+        return None
 
 
 COUNT = r"(\d[\d,_]*)"

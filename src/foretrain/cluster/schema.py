@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Link, NetworkEdge, Nics
 from foretrain.cluster.node import Host, Node, Price
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Rate, Seconds, split_count
 from foretrain.cluster.topologies import NETWORKS
-from foretrain.errors import InputError
-
-T = TypeVar("T")
 
 MOST_CABLES = 20_000
 """Of a drawn network: a few seconds of reading, and 4,096 nodes with ten cables each."""
@@ -134,15 +131,3 @@ def normal_node(entry: Any) -> Any:
     if isinstance(devices, list | tuple):
         full["devices"] = [{"device": one} if isinstance(one, str) else one for one in devices]
     return full
-
-
-def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
-    """The value, or None with its faults noted under their path."""
-    try:
-        return make()
-    except InputError as error:
-        head = str(error).splitlines()[0]
-        faults.extend(f"{path}.{fault}" for fault in error.faults)
-        if not error.faults:
-            faults.append(f"{path}: {head}")
-        return None

@@ -114,7 +114,7 @@ class _Translation:
     def _replicas(self, devices: int) -> int:
         """Copies of the model: as many as are said, or as the other degrees leave room for."""
         ranks = prod(self.plan.get(name) or 1 for name in ("tp", "pp", "cp"))
-        return self.plan.get("dp") or max(1, devices // ranks)
+        return int(self.plan.get("dp") or max(1, devices // ranks))
 
     def _words(self, replicas: int, per_node: int) -> dict[str, Any]:
         """The plan's words that the case says; none at all where it leaves the plan open."""

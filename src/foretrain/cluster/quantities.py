@@ -45,10 +45,11 @@ def _quantity(hint: Any) -> Quantity | None:
     return _quantity(optional[0]) if len(optional) == 1 else None
 
 
-def expect_quantities(noun: object, message: str, more: Iterable[str] = ()) -> None:
+def expect_quantities(noun: Any, message: str, more: Iterable[str] = ()) -> None:
     """Refuse a noun with a quantity that is negative, zero where it may not be, or not finite, or with faults of its own."""
     faults = []
-    for name, quantity in quantities(type(noun)).items():
+    kind: Any = type(noun)
+    for name, quantity in quantities(kind).items():
         value, zero_allowed = getattr(noun, name), quantity.zero_allowed
         if value is None:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_type_hints
 
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Link, NetworkEdge, Nics
@@ -52,7 +52,10 @@ class DeviceCount:
 
 
 if TYPE_CHECKING:
-    DeviceForm = EdgeForm = LinkForm = NodeForm = Any
+    DeviceForm: TypeAlias = Any
+    EdgeForm: TypeAlias = Any
+    LinkForm: TypeAlias = Any
+    NodeForm: TypeAlias = Any
 else:
     Names = tuple[str, ...]
     DeviceForm = _form(Device, aliases=Names, like=str, node=str, peak_flops=dict[str, Rate])

@@ -169,8 +169,8 @@ def rows_met(op: Op) -> tuple[float, float]:
 def popular(op: Op, samples: int, least: float) -> tuple[float, float]:
     """Rows of all tables drawn at least so often by the samples of a step, and the share of look-ups they answer."""
     skew = float(op.attr.get("skew", 0.0))
-    found = [often(rows, samples, skew, least) for rows, _ in listed(op)]
-    return sum(rows for rows, _ in found), sum(share for _, share in found) / len(found)
+    tables = [often(rows, samples, skew, least) for rows, _ in listed(op)]
+    return sum(rows for rows, _ in tables), sum(share for _, share in tables) / len(tables)
 
 
 class Position(OpFamily):

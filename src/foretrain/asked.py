@@ -20,8 +20,6 @@ from foretrain.scenario import Measured
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
 
-__all__ = ["OF_JOBS", "Asked", "AskedStep", "ClusterLike", "ModelLike", "Options", "StackOptions", "StepOptions", "command_line", "word_of"]  # fmt: skip
-
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | Model
 ClusterLike: TypeAlias = str | Path | Mapping[str, Any] | Cluster
 

@@ -8,12 +8,11 @@ from typing import Any
 from foretrain.conformity import schema_faults
 from foretrain.limits import BATCH, DEVICES, LAYERS, SEQUENCE
 
-__all__ = ["case_faults", "case_schema"]
-
 _OBJECT: dict[str, Any] = {"type": ["object", "null"]}
 _WORD: dict[str, Any] = {"type": ["string", "null"]}
 _FLAG: dict[str, Any] = {"type": ["boolean", "null"]}
 _AMOUNT: dict[str, Any] = {"type": ["number", "null"], "minimum": 0, "maximum": 1e15}
+_REMARKS = ("source", "caveats", "assumed")  # said of a case, and no part of it
 _DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep")
 _AMOUNTS = (
     "step_time_s", "step_time_min_s", "step_time_max_s", "sync_time_s", "samples_per_s", "tokens_per_s_per_device",
@@ -31,6 +30,12 @@ def _schema() -> dict[str, Any]:
     return case_schema()
 
 
+def case_keys(part: str = "") -> tuple[str, ...]:
+    """The keys that a case, or one of its parts, may have."""
+    properties = _schema()["properties"]
+    return tuple(properties[part]["properties"] if part else (*properties, *_REMARKS))
+
+
 def _count(most: int) -> dict[str, Any]:
     return {"type": ["integer", "null"], "minimum": 1, "maximum": most}
 
@@ -46,18 +51,24 @@ def _properties(**properties: dict[str, Any]) -> dict[str, Any]:
     return {**_OBJECT, "properties": properties}
 
 
-def case_schema() -> dict[str, Any]:
-    """For `foretrain schema case`, and for what reads cases."""
+@cache
+def cluster_schema() -> dict[str, Any]:
+    """Of a cluster told by its device and links."""
     degree = _count(DEVICES.most)
-    network = _properties(kind=_WORD, gbps_per_node={"type": ["number", "null"]})
     cluster = _properties(
         device={"type": "string"},
         devices_per_node=degree,
         nodes=degree,
         intra_node=_WORD,
-        network=network,
+        network=_properties(kind=_WORD, gbps_per_node={"type": ["number", "null"]}),
         nvlink_domain=degree,
     )
+    return {**cluster, "type": "object", "required": ["device"]}
+
+
+def case_schema() -> dict[str, Any]:
+    """For `foretrain schema case`, and for what reads cases."""
+    degree = _count(DEVICES.most)
     plan = _properties(
         **dict.fromkeys(_DEGREES, degree),
         zero={"enum": [0, 1, 2, 3, None]},
@@ -82,7 +93,7 @@ def case_schema() -> dict[str, Any]:
             "quality": _WORD,
             "model": {"type": "object"},
             "seq_len": _count(SEQUENCE.most),
-            "cluster": {**cluster, "type": "object", "required": ["device"]},
+            "cluster": cluster_schema(),
             "devices": degree,
             "plan": plan,
             "batch": _properties(**dict.fromkeys(("global", "micro", "per_device"), batch)),

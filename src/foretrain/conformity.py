@@ -12,8 +12,6 @@ from typing import Any
 from foretrain.errors import Bug, did_you_mean
 from foretrain.limits import shown
 
-__all__ = ["array_schema", "nullable", "object_schema", "schema_faults"]
-
 Schema = Mapping[str, Any]
 _ABOUT = ("$schema", "$defs", "title", "description", "default")
 _KINDS: dict[str, Callable[[Any], bool]] = {

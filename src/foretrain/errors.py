@@ -20,23 +20,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "Bug",
-    "CaseError",
-    "ClusterError",
-    "DoesNotFit",
-    "FileError",
-    "ForetrainError",
-    "InputError",
-    "ModelError",
-    "PlanError",
-    "RuntimePresetError",
-    "did_you_mean",
-    "hint",
-    "near_words",
-]
-
-
 MOST_SHOWN = 50  # faults of one file that are told at once
 LONGEST_LINE = 800  # characters: what a stranger wrote may be of any length
 

@@ -11,8 +11,6 @@ from foretrain.asked import OF_JOBS, AskedStep, ModelLike
 from foretrain.keywords import keywords
 from foretrain.resolving import request_of, resolve
 
-__all__ = ["export"]
-
 
 @keywords(AskedStep, of_jobs=OF_JOBS)
 def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Exported:
@@ -27,8 +25,8 @@ def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Expor
         Files by name (`files`), what they cannot express (`cannot`), `warnings`, and `save(folder)`.
 
     >>> from foretrain import export
-    >>> made = export("gpt2", to="torchrun", on="1 x dgx-h100", plan="dp8", batch=64)
-    >>> "launch.sh" in made.files
+    >>> exported = export("gpt2", to="torchrun", on="1 x dgx-h100", plan="dp8", batch=64)
+    >>> "launch.sh" in exported.files
     True
     """
     request = request_of(model, question)

@@ -9,27 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-__all__ = [
-    "AXES",
-    "BATCH",
-    "DEVICES",
-    "DIMENSION",
-    "FACTOR",
-    "LAYERS",
-    "MICRO_BATCH",
-    "MOST_COUNT",
-    "NODE_DEVICES",
-    "PASSES",
-    "QUANTITY",
-    "SEEDS",
-    "SEQUENCE",
-    "SLOWNESS",
-    "Limit",
-    "Range",
-    "is_finite",
-    "shown",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Limit:

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema, ErrorDetails
 
-__all__ = [
-    "Quantity",
-    "is_file",
-    "load_json",
-    "load_yaml",
-    "read_text",
-    "validated",
-    "whole_number",
-]
-
 MAX_BYTES = 64_000_000
 MAX_YAML_BYTES = 16_000_000
 MAX_DEPTH = 64

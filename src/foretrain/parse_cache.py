@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "made_once", "parse_cached"]
-
 # Of how it is kept and parsed; another number forgets everything that was kept.
 _FORM = f"1 {sys.implementation.cache_tag} {marshal.version} ".encode()
 _HASH = 32

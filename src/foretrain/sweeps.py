@@ -17,8 +17,6 @@ from foretrain.simulate import answer
 from foretrain.units import rounded_seconds
 from foretrain.whatifs import changed, expect_changes
 
-__all__ = ["Point", "Sweep", "sweep"]
-
 MAX_POINTS = 10_000
 DAY = 86_400.0
 

@@ -86,18 +86,14 @@ def changed(model: ModelLike, question: Mapping[str, Any], changes: Mapping[str,
     memory = scales.pop("memory", None)
     if memory is not None:  # first, since it decides what fits: plan, micro-batch, headroom
         read = Cluster.read(renamed["on"])
-        renamed["on"] = read._replace(cluster=_scaled(read.cluster, {"memory": memory}))
+        renamed["on"] = read._replace(cluster=read.cluster.scaled(memory=memory))
     asked = ask(renamed.pop("model", model), **renamed)
     if scales:
-        asked = replace(asked, cluster=_scaled(asked.cluster, scales))
+        asked = replace(asked, cluster=asked.cluster.scaled(**scales))
     if "host" in changes:
         factor = _factor("host", changes["host"], zero_allowed=True)
         asked = replace(asked, runtime=asked.runtime.with_host(factor))
     return asked
-
-
-def _scaled(cluster: Cluster, scales: Mapping[str, float]) -> Cluster:
-    return cluster.scaled(**scales)
 
 
 def _factor(key: str, value: Any, zero_allowed: bool = False) -> float:

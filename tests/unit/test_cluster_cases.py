@@ -169,9 +169,9 @@ def test_all_faults_of_a_case_come_together():
     text = str(refused.value)
     for words in (
         "cluster.device: Unknown device 'h10O'. Did you mean 'h100'",
-        "cluster.devices_per_node: 0 is not a positive whole number",
-        "cluster.nodes: expected a whole number",
-        "cluster.intra_node: expected text",
+        "cluster.devices_per_node: 0 must be at least 1",
+        "cluster.nodes: expected integer",
+        "cluster.intra_node: expected string",
         "cluster.network.gbps_per_node: -1",
     ):
         assert words in text

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from foretrain.cluster import Cluster
-from foretrain.cluster.ascii_topology import topology_facts
-from foretrain.cluster.network_metrics import bisection_bandwidth, diameter, half_bandwidth
+from foretrain.cluster.describe import bisection_bandwidth, diameter, half_bandwidth, topology_facts
 from foretrain.cluster.topologies import NETWORKS
 from foretrain.errors import ClusterError
 from foretrain.testing.topology import check_fabric, check_topology

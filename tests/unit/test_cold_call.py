@@ -24,7 +24,7 @@ PREDICT = (
 # Validators and other formats: nothing of it has a part in the answer to a plain question.
 UNWANTED = (
     "pydantic", "scipy", "torch", "rich", "yaml", "msgspec", "networkx", "unittest",
-    "foretrain.cluster.schema", "foretrain.cluster.documents", "foretrain.cluster.topologies.torus",
+    "foretrain.cluster.schema", "foretrain.cluster.documents", "foretrain.cluster.topologies.grid",
     "foretrain.model.huggingface", "foretrain.model.document", "foretrain.model.case",
     "foretrain.model.zoo.t5", "foretrain.model.zoo.cnn", "foretrain.report.html",
     "foretrain.report.terminal", "foretrain.cli.sweep", "foretrain.testing", "foretrain.schemas",

@@ -87,7 +87,7 @@ def test_the_cluster_page_builds_its_yaml() -> None:
 
 def test_every_runtime_field_is_explained() -> None:
     from foretrain.runtime import option_table
-    from foretrain.runtime.features import CORE, OPTIONAL
+    from foretrain.runtime.runtime import CORE, OPTIONAL
 
     text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
     told = set(re.findall(r"`(\w+)`", text))

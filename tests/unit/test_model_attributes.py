@@ -9,7 +9,7 @@ import pytest
 from foretrain.errors import ModelError
 from foretrain.model import zoo
 from foretrain.model.document import model_from_document
-from foretrain.model.ops.attributes import ATTRIBUTES
+from foretrain.model.verify import ATTRIBUTES
 
 
 def graph(**attrs: Any) -> dict[str, Any]:

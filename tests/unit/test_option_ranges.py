@@ -9,8 +9,7 @@ import pytest
 
 import foretrain
 from foretrain.errors import InputError, PlanError, RuntimePresetError
-from foretrain.plan.mapped import _READERS, words_in
-from foretrain.plan.short_form import Words
+from foretrain.plan.short_form import _READERS, Words, words_in
 from foretrain.runtime import Runtime, option_table, presets, runtime
 
 ON = "1 x dgx-a100-80gb"

@@ -6,9 +6,8 @@ import pytest
 
 from foretrain.errors import PlanError
 from foretrain.plan.defaults import PLAIN
-from foretrain.plan.mapped import words_in
 from foretrain.plan.plan import Plan
-from foretrain.plan.short_form import parse
+from foretrain.plan.short_form import parse, words_in
 from foretrain.plan.strategy import of_repetition
 from foretrain.testing.asking import bare
 

@@ -22,8 +22,8 @@ from foretrain.runtime import (
     presets,
     runtime,
 )
-from foretrain.runtime.features import CORE, OPTIONAL
 from foretrain.runtime.presets import fitted_file
+from foretrain.runtime.runtime import CORE, OPTIONAL
 
 HOME = Path(foretrain.__file__).parent
 FEATURES = {**CORE, **OPTIONAL}

@@ -12,7 +12,7 @@ from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.resolving.stack import nearest
 from foretrain.runtime import Runtime, names, option_table, preset_file, presets, runtime
-from foretrain.runtime.features import CORE, OPTIONAL
+from foretrain.runtime.runtime import CORE, OPTIONAL
 
 MIB = 1 << 20
 NAMES = [

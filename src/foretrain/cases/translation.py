@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from foretrain.case_schema import case_faults
+from foretrain.case_schema import case_faults, case_keys
 from foretrain.cases import contradictions
 from foretrain.cases.switches import (
     LAYERS,
@@ -32,16 +32,6 @@ from foretrain.plan.schedules import called, meant, nearest
 from foretrain.resolving import Request
 from foretrain.resolving.stack import is_switch, labels, preset_of
 
-_KEYS = (
-    "id", "source", "group", "model", "seq_len", "cluster", "devices", "plan", "batch", "precision",
-    "optimizer", "runtime", "runtime_options", "measured", "quality", "caveats", "assumed",
-)  # fmt: skip
-_PLAN_KEYS = (
-    "dp", "tp", "pp", "vpp", "cp", "ep", "zero", "sequence_parallel", "recompute", "schedule",
-    "optimizer_offload",
-)  # fmt: skip
-_BATCH_KEYS = ("global", "micro", "per_device")
-
 
 def request_from_case(case: Mapping[str, Any]) -> Request:
     """What a case asks."""
@@ -56,11 +46,11 @@ class _Translation:
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         # a switch that stands beside the known keys counts as well
-        beside = {key: case[key] for key in case if key not in _KEYS and _is_switch(key)}
-        inside = _mapping(case, "runtime_options")
+        beside = {key: case[key] for key in case if key not in case_keys() and _is_switch(key)}
+        inside = case.get("runtime_options") or {}
         self.options = {**beside, **inside}
-        self.plan = _mapping(case, "plan")
-        self.batch = _mapping(case, "batch")
+        self.plan = case.get("plan") or {}
+        self.batch = case.get("batch") or {}
         self.assumptions: list[str] = []
         self.warnings = [*contradictions.said_twice(beside, inside)]
         self.unknown = 0
@@ -102,9 +92,10 @@ class _Translation:
 
     def _unknown_keys(self) -> Iterator[str]:
         for key, value in self.case.items():
-            if key not in (*_KEYS, *self.options) and value is not None:
-                yield f"{key}: unknown key; ignored.{did_you_mean(key, _KEYS)}"
-        for part, known in (("plan", _PLAN_KEYS), ("batch", _BATCH_KEYS)):
+            if key not in (*case_keys(), *self.options) and value is not None:
+                yield f"{key}: unknown key; ignored.{did_you_mean(key, case_keys())}"
+        for part in ("plan", "batch"):
+            known = case_keys(part)
             for key, value in getattr(self, part).items():
                 if key not in known and value is not None:
                     near = did_you_mean(str(key), known)
@@ -120,22 +111,14 @@ class _Translation:
 
     # --- plan words -------------------------------------------------------------------------------------
 
-    def _degree(self, name: str) -> int | None:
-        value = self.plan.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CaseError(f"plan.{name}: {value!r} is not a whole number of at least 1.")
-        return value
-
     def _replicas(self, devices: int) -> int:
         """Copies of the model: as many as are said, or as the other degrees leave room for."""
-        ranks = prod(self._degree(name) or 1 for name in ("tp", "pp", "cp"))
-        return self._degree("dp") or max(1, devices // ranks)
+        ranks = prod(self.plan.get(name) or 1 for name in ("tp", "pp", "cp"))
+        return int(self.plan.get("dp") or max(1, devices // ranks))
 
     def _words(self, replicas: int, per_node: int) -> dict[str, Any]:
         """The plan's words that the case says; none at all where it leaves the plan open."""
-        said = {name: self._degree(name) for name in ("tp", "pp", "cp", "vpp", "ep", "dp")}
+        said = {name: self.plan.get(name) for name in ("tp", "pp", "cp", "vpp", "ep", "dp")}
         tp, pp, cp, vpp = (said[name] or 1 for name in ("tp", "pp", "cp", "vpp"))
         runtime = self.case.get("runtime")
         split = split_from(
@@ -194,7 +177,7 @@ class _Translation:
             return None
         schedule = called(str(stated))
         if schedule is not None:
-            kind, chunks_run = meant(schedule, self._degree("pp") or 1, chunks)
+            kind, chunks_run = meant(schedule, self.plan.get("pp") or 1, chunks)
             if chunks_run in kind.chunks:
                 return schedule
         near = nearest(str(stated), chunks)
@@ -283,15 +266,6 @@ def _layers(model: Model) -> int:
     if model.shape is not None:
         return model.shape.num_hidden_layers
     return sum(block.repeat for block in model.blocks[1:-1])
-
-
-def _mapping(case: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = case.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise CaseError(f"{key}: expected an object, got {type(value).__name__}.")
-    return value
 
 
 def _whole(name: str, value: object) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
-from foretrain.cluster.fabric import Fabric, Site
+from foretrain.cluster.fabric import Fabric, Routes, Site
 from foretrain.cluster.link import ClusterNetwork, Interconnect, Link, NetworkEdge, Nics
 from foretrain.cluster.node import Host, Node, Price
-from foretrain.cluster.topology import Routes, Topology
+from foretrain.cluster.topology import Topology
 
 __all__ = [
     "Cluster",

@@ -5,36 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Link, Nics
 from foretrain.cluster.network_words import network_word, unknown_network
 from foretrain.cluster.node import Host, Node, Price
+from foretrain.cluster.quantities import quantities
 from foretrain.errors import ClusterError, hint
 from foretrain.limits import NODE_DEVICES
-from foretrain.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+from foretrain.units import parse_flops
 
-__all__ = [
-    "Parts", "device_from", "device_like", "interconnect_from", "link_from", "nics_from", "node_from",
-]  # fmt: skip
-
+T = TypeVar("T")
 Row = Mapping[str, Any]
 Lanes = tuple[tuple[int, ...], ...]
 
-_DEVICE_QUANTITIES: Mapping[str, Callable[[float | str], float]] = {
-    "memory_bytes": parse_bytes,
-    "memory_bandwidth": parse_bandwidth,
-    "pcie_bandwidth": parse_bandwidth,
-    "link_bandwidth": parse_bandwidth,
-    "l2_bytes": parse_bytes,
-}
-_DEVICE_PLAIN = (
-    "title", "vendor", "kind", "architecture", "source", "link",
-    "compute_units", "max_clock_hz", "tdp_watts", "measured_as",
-)  # fmt: skip
 _DEVICE_REQUIRED = ("memory_bytes", "memory_bandwidth", "peak_flops", "pcie_bandwidth")
 _DTYPES = ("fp64", "fp32", "fp32_vector", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4")
+_BY_THE_USER = "specified by the user"
 _DEVICE_DEFAULTS = {"vendor": "unknown", "kind": "gpu", "architecture": "unknown"}
 
 
@@ -55,18 +43,27 @@ def device_from(name: str, row: Row) -> Device:
         raise ClusterError(
             f"Device {name!r} is incomplete (or add `like: <known device>`):", faults=faults
         )
-    values: dict[str, Any] = {"title": name, "source": "specified by the user", **_DEVICE_DEFAULTS}
-    values.update({key: row[key] for key in _DEVICE_PLAIN if row.get(key) is not None})
-    for key, parse in _DEVICE_QUANTITIES.items():
-        if row.get(key) is not None:
-            values[key] = parse(row[key])
     # in one order whatever the file's, so that equal devices compare equal
     place = {dtype: number for number, dtype in enumerate(_DTYPES)}
     rates = sorted(
         row["peak_flops"].items(), key=lambda pair: (place.get(pair[0], len(place)), pair[0])
     )
-    values["peak_flops"] = tuple((dtype, parse_flops(rate)) for dtype, rate in rates)
-    return Device(name=name, **values)
+    peaks = tuple((dtype, parse_flops(rate)) for dtype, rate in rates)
+    plain = {**row, "name": name, "peak_flops": peaks}
+    return _made(Device, plain, title=name, source=_BY_THE_USER, **_DEVICE_DEFAULTS)
+
+
+def _read(noun: type, row: Row) -> dict[str, Any]:
+    """What a row says of a noun's fields; None says nothing, and a number without a unit stays as it is written."""
+    given = {one.name: row[one.name] for one in fields(noun) if row.get(one.name) is not None}
+    parsers = {name: quantity.parse for name, quantity in quantities(noun).items()}
+    parsers = {name: parse for name, parse in parsers.items() if parse is not float}
+    return given | {name: parsers[name](value) for name, value in given.items() if name in parsers}
+
+
+def _made(noun: Callable[..., T], row: Row, **usual: Any) -> T:
+    """A noun from a row, with `usual` values of what it leaves open."""
+    return noun(**usual | _read(noun, row))  # type: ignore[arg-type]  # a noun is its class
 
 
 def device_like(name: str, base: Device, row: Row) -> Device:
@@ -75,21 +72,13 @@ def device_like(name: str, base: Device, row: Row) -> Device:
     known |= {
         "peak_flops": base.peaks,
         "measured_as": base.identity,
-        "source": "specified by the user",
+        "source": _BY_THE_USER,
     }
     return device_from(name, {**known, **row})
 
 
 def link_from(name: str, row: Row) -> Link:
-    return Link(
-        name=name,
-        title=row["title"],
-        tier=row["tier"],
-        latency=parse_seconds(row["latency"]),
-        source=row["source"],
-        bandwidth=_maybe(parse_bandwidth, row.get("bandwidth")),
-        cpu_link_bandwidth=_maybe(parse_bandwidth, row.get("cpu_link_bandwidth")),
-    )
+    return _made(Link, {**row, "name": name})
 
 
 def node_from(name: str, row: Row, parts: Parts) -> Node:
@@ -101,8 +90,8 @@ def node_from(name: str, row: Row, parts: Parts) -> Node:
         devices=devices,
         interconnect=interconnect_from(_interconnect_word(row, devices), devices, parts),
         nics=None if row.get("nics") is None else nics_from(row["nics"], parts),
-        host=_host(row.get("host") or {}),
-        source=row.get("source") or "specified by the user",
+        host=_made(Host, row.get("host") or {}),
+        source=row.get("source") or _BY_THE_USER,
         price=_price(row.get("price")),
         cloud=row.get("cloud"),
         status=row.get("status") or "current",
@@ -155,20 +144,11 @@ def with_network_word(row: Row, parts: Parts) -> Row:
 
 def nics_from(row: Row, parts: Parts) -> Nics:
     row = with_network_word(row, parts)
-    kind = row.get("kind") or "ethernet"
-    link = _network_link(kind, parts)
-    latency = row.get("latency")
-    bandwidth = row.get("bandwidth") or link.bandwidth
-    if bandwidth is None:
+    link = _network_link(row.get("kind") or "ethernet", parts)
+    if (row.get("bandwidth") or link.bandwidth) is None:
         raise ClusterError(f"nics.bandwidth: missing; {link.title} has no default speed.")
-    return Nics(
-        kind=kind,
-        count=int(row.get("count") or 1),
-        bandwidth=parse_bandwidth(bandwidth),
-        latency=link.latency if latency is None else parse_seconds(latency),
-        scale=row.get("scale", 1.0),
-        latency_scale=row.get("latency_scale", 1.0),
-    )
+    usual = {"kind": link.name, "bandwidth": link.bandwidth, "latency": link.latency}
+    return _made(Nics, row, count=1, **usual)
 
 
 def _network_link(kind: str, parts: Parts) -> Link:
@@ -178,29 +158,11 @@ def _network_link(kind: str, parts: Parts) -> Link:
     return parts.links[kind]
 
 
-def _host(row: Row) -> Host:
-    return Host(
-        cpu_cores=row.get("cpu_cores"),
-        memory_bytes=_maybe(parse_bytes, row.get("memory_bytes")),
-        memory_bandwidth=_maybe(parse_bandwidth, row.get("memory_bandwidth")),
-        storage_bandwidth=_maybe(parse_bandwidth, row.get("storage_bandwidth")),
-    )
-
-
 def _price(row: Row | None) -> Price | None:
     if row is None:
         return None
-    return Price(
-        usd_per_hour=row["usd_per_hour"],
-        date=str(row.get("date") or "date unknown"),
-        region=row.get("region") or "source unknown",
-        source=row.get("source") or "specified by the user",
-        spot_usd_per_hour=row.get("spot_usd_per_hour"),
-    )
-
-
-def _maybe(parse: Callable[[float | str], float], value: float | str | None) -> float | None:
-    return None if value is None else parse(value)
+    usual = {"date": "date unknown", "region": "source unknown", "source": _BY_THE_USER}
+    return _made(Price, row, **usual)
 
 
 # --- interconnects --------------------------------------------------------------------------------
@@ -211,12 +173,7 @@ def interconnect_from(spec: str | Row, devices: Sequence[Device], parts: Parts) 
     if isinstance(spec, str):
         return _by_word(spec, devices, parts)
     base = _by_word(spec["kind"], devices, parts)
-    changes = {key: value for key, value in spec.items() if key != "kind" and value is not None}
-    for key in ("bandwidth", "cpu_link_bandwidth", "bridge_bandwidth"):
-        if key in changes:
-            changes[key] = parse_bandwidth(changes[key])
-    if "latency" in changes:
-        changes["latency"] = parse_seconds(changes["latency"])
+    changes = _read(Interconnect, {**spec, "kind": None})
     if "lanes" in changes:
         changes["lanes"] = tuple(tuple(row) for row in changes["lanes"])
     return replace(base, **changes)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,13 +16,11 @@ from foretrain.cluster.layout import RankLayout, lay_out
 from foretrain.cluster.link import ClusterNetwork, Nics
 from foretrain.cluster.node import Node
 from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
-from foretrain.cluster.topology import ComposedTopology, compose, network_fabric
+from foretrain.cluster.topology import Topology, compose, network_fabric
 from foretrain.errors import ClusterError
 from foretrain.limits import DEVICES, shown
 from foretrain.named import named
 from foretrain.units import counted
-
-__all__ = ["Cluster", "Described", "NodeRun"]
 
 
 class Described(NamedTuple):
@@ -48,6 +47,12 @@ class NodeRun:
             faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
         if faults:
             raise ClusterError(f"Nodes {self.node.name!r} are invalid:", faults=faults)
+
+
+def runs_of(nodes: Iterable[tuple[Node, int]]) -> tuple[NodeRun, ...]:
+    """Runs of nodes that are given one by one with the devices in use of each; neighbouring equals are joined."""
+    groups = groupby(nodes)
+    return tuple(NodeRun(node, len(list(same)), used) for (node, used), same in groups)
 
 
 # Not slotted: cached_property keeps the arrays in the instance's __dict__.
@@ -147,7 +152,7 @@ class Cluster:
         return network_fabric(self.network, self.layout)
 
     @cached_property
-    def topology(self) -> ComposedTopology:
+    def topology(self) -> Topology:
         return compose(self)
 
     def device(self, rank: int) -> Device:
@@ -217,39 +222,19 @@ class Cluster:
                 f"The placement lists {len(devices_per_node)} nodes, but {self.name} has "
                 f"{self.node_count}."
             )
-        runs: list[NodeRun] = []
-        for number, used in enumerate(devices_per_node):
-            node = self.node(number)
-            if runs and runs[-1].node == node and runs[-1].used == used:
-                runs[-1] = NodeRun(node, runs[-1].count + 1, used)
-            else:
-                runs.append(NodeRun(node, 1, used))
+        runs = runs_of((self.node(number), used) for number, used in enumerate(devices_per_node))
         network = self.network.without_nodes(len(devices_per_node))
-        return replace(self, runs=tuple(runs), network=network)
+        return replace(self, runs=runs, network=network)
 
-    def scaled(
-        self,
-        *,
-        network: float = 1.0,
-        interconnect: float = 1.0,
-        compute: float = 1.0,
-        memory_bandwidth: float = 1.0,
-        memory: float = 1.0,
-        host: float = 1.0,
-        storage: float = 1.0,
-        network_latency: float = 1.0,
-        interconnect_latency: float = 1.0,
-    ) -> Cluster:
+    def scaled(self, **factors: float) -> Cluster:
         """The same cluster with other rates: `scaled(network=2.0)` doubles every network link.
 
-        `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do not change.
+        Known are the fields of `Factors`: `host` scales CPU cores and host memory bandwidth, `storage` the disk. Prices do
+        not change.
         """
-        factors = Factors(
-            network, interconnect, compute, memory_bandwidth, memory, host, storage,
-            network_latency, interconnect_latency,
-        )  # fmt: skip
-        runs = tuple(replace(run, node=scaled_node(run.node, factors)) for run in self.runs)
-        return replace(self, runs=runs, network=scaled_network(self.network, factors))
+        changed = Factors(**factors)
+        runs = tuple(replace(run, node=scaled_node(run.node, changed)) for run in self.runs)
+        return replace(self, runs=runs, network=scaled_network(self.network, changed))
 
     def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
         """The same nodes with other NICs."""

@@ -11,27 +11,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from foretrain.case_schema import cluster_schema
 from foretrain.cluster import catalog
 from foretrain.cluster.build import interconnect_from, nics_from
-from foretrain.cluster.cluster import Cluster, Described, NodeRun
+from foretrain.cluster.cluster import Cluster, Described, runs_of
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import ClusterNetwork, Interconnect, Nics
 from foretrain.cluster.network_words import NetworkWord, nearest_network, network_word
 from foretrain.cluster.node import Node
+from foretrain.cluster.quantities import tried
+from foretrain.conformity import schema_faults
 from foretrain.errors import ClusterError, did_you_mean
-from foretrain.limits import DEVICES, shown
+from foretrain.limits import shown
 
-__all__ = ["described_cluster", "is_described", "used_devices"]
-
-_KEYS = (
-    "device", "devices_per_node", "nodes", "intra_node", "network", "nvlink_domain", "placement",
-    "devices",
-)  # fmt: skip
 MOST_GBPS = 1_000_000
-_NETWORK_KEYS = ("kind", "gbps_per_node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +60,8 @@ def described_cluster(data: Mapping[str, Any]) -> Described:
     model = _most_alike(wanted, max(used))
     node = _node(wanted, model, max(used), len(used), assumptions)
     network = ClusterNetwork(node.nics.kind if node.nics is not None else "none")
-    runs: list[NodeRun] = []
-    for count in used:
-        if runs and runs[-1].used == count:
-            runs[-1] = NodeRun(node, runs[-1].count + 1, count)
-        else:
-            runs.append(NodeRun(node, 1, count))
     name = _name(node, used, wanted.device)
-    cluster = Cluster(name, tuple(runs), network)
+    cluster = Cluster(name, runs_of((node, count) for count in used), network)
     return Described(cluster, tuple(assumptions), tuple(warnings))
 
 
@@ -91,33 +83,42 @@ def _name(node: Node, used: Sequence[int], device: Device) -> str:
 # --- reading the words ------------------------------------------------------------------------------
 
 
-def _checked(case: Any, assumptions: list[str], warnings: list[str]) -> _Wanted:
-    if not isinstance(case, Mapping):
-        raise ClusterError(f"cluster: expected a mapping with {', '.join(_KEYS)}, got {case!r}.")
-    faults: list[str] = []
-    network = case.get("network") or {}
-    if not isinstance(network, Mapping):
-        faults.append(
-            f"cluster.network: expected a mapping with kind and gbps_per_node, got {network!r}."
-        )
-        network = {}
-    _note_unknown(case, _KEYS, "cluster", assumptions)
-    _note_unknown(network, _NETWORK_KEYS, "cluster.network", assumptions)
-    gbps = _positive(network.get("gbps_per_node"), "cluster.network.gbps_per_node", faults)
-    word = _network(network.get("kind"), gbps, faults, warnings)
-    wanted = _Wanted(
-        device=_device(case.get("device"), faults, assumptions),
-        per_node=_whole(case.get("devices_per_node"), "cluster.devices_per_node", faults),
-        nodes=_whole(case.get("nodes"), "cluster.nodes", faults),
-        intra_node=_word(case.get("intra_node"), "cluster.intra_node", faults),
-        kind=None if word is None else word.kind,
-        gbps=gbps,
-        card_bandwidth=None if word is None else word.bandwidth,
-        domain=_whole(case.get("nvlink_domain"), "cluster.nvlink_domain", faults),
-    )
-    if faults:
+@cache
+def _schema() -> dict[str, Any]:
+    """As cases have it, with bounds of a network's rate: one case of many may be wrong about that."""
+    schema = deepcopy(cluster_schema())
+    rate = schema["properties"]["network"]["properties"]["gbps_per_node"]
+    rate |= {"exclusiveMinimum": 0, "maximum": MOST_GBPS}
+    return schema
+
+
+def _checked(given: Mapping[str, Any], assumptions: list[str], warnings: list[str]) -> _Wanted:
+    schema = _schema()["properties"]
+    case = {key: _whole(value) for key, value in given.items()}
+    faults = [f"cluster.{fault}" for fault in schema_faults(_schema(), case)]
+    device = _device(case["device"], faults, assumptions)
+    if faults or device is None:
         raise ClusterError("Invalid cluster:", faults=faults)
-    return wanted
+    network = case.get("network") or {}
+    _note_unknown(case, (*schema, "placement", "devices"), "cluster", assumptions)
+    _note_unknown(network, (*schema["network"]["properties"],), "cluster.network", assumptions)
+    gbps = network.get("gbps_per_node")
+    word = _network(network.get("kind"), gbps, warnings)
+    return _Wanted(
+        device=device,
+        per_node=case.get("devices_per_node"),
+        nodes=case.get("nodes"),
+        intra_node=case.get("intra_node") or None,
+        kind=None if word is None else word.kind,
+        gbps=None if gbps is None else float(gbps),
+        card_bandwidth=None if word is None else word.bandwidth,
+        domain=case.get("nvlink_domain"),
+    )
+
+
+def _whole(value: Any) -> Any:
+    """8.0 is a count, too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _note_unknown(
@@ -130,18 +131,13 @@ def _note_unknown(
             )
 
 
-def _device(name: Any, faults: list[str], assumptions: list[str]) -> Device:
-    try:
-        if not isinstance(name, str):
-            raise ClusterError(f"expected a device name, got {name!r}.")
-        near = None if catalog.is_device(name) else _kin(name)
-        if near is None:
-            return catalog.find_device(name)
+def _device(name: Any, faults: list[str], assumptions: list[str]) -> Device | None:
+    if not isinstance(name, str):
+        return None
+    near = None if catalog.is_device(name) else _kin(name)
+    if near is not None:
         assumptions.append(f"device {name!r} is unknown; falling back to {near}.")
-        return catalog.devices()[near]
-    except ClusterError as error:
-        faults.append(f"cluster.device: {error}")
-        return next(iter(catalog.devices().values()))
+    return tried(lambda: catalog.find_device(near or name), "cluster.device", faults)
 
 
 def _kin(name: str) -> str | None:
@@ -155,42 +151,8 @@ def _kin(name: str) -> str | None:
     return max(sharing, key=lambda known: sharing[known], default=None)
 
 
-def _whole(value: Any, path: str, faults: list[str]) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        faults.append(f"{path}: expected a whole number, got {value!r}.")
-    elif not DEVICES.allows(int(value)):
-        faults.append(f"{path}: {DEVICES.fault(int(value))}")
-    else:
-        return int(value)
-    return None
-
-
-def _positive(value: Any, path: str, faults: list[str]) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        faults.append(f"{path}: expected a number, got {value!r}.")
-    elif not 0 < value <= MOST_GBPS:
-        faults.append(f"{path}: {value!r} must be positive and at most {MOST_GBPS:,}.")
-    else:
-        return float(value)
-    return None
-
-
-def _word(value: Any, path: str, faults: list[str]) -> str | None:
-    if value is not None and not isinstance(value, str):
-        faults.append(f"{path}: expected text, got {value!r}.")
-        return None
-    return value or None
-
-
-def _network(
-    value: Any, gbps: float | None, faults: list[str], warnings: list[str]
-) -> NetworkWord | None:
-    text = _word(value, "cluster.network.kind", faults)
-    if text is None:
+def _network(text: str | None, gbps: float | None, warnings: list[str]) -> NetworkWord | None:
+    if not text:
         return None
     word = network_word(text)
     if word is None:

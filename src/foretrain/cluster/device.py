@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from foretrain.cluster.quantities import (
+    Bandwidth,
+    BandwidthOrZero,
+    Bytes,
+    Count,
+    Number,
+    expect_quantities,
+)
 from foretrain.errors import ClusterError, did_you_mean
 from foretrain.limits import is_finite, shown
 from foretrain.units import show_bandwidth, show_bytes
 
-__all__ = ["Device", "faults_of"]
-
 _SAME_RATE = {"mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "half": "fp16", "float32": "fp32"}
 """Number formats that run at the rate of another: block scaling changes the data, not the peak."""
-
-
-def faults_of(
-    owner: object, positive: Iterable[str] = (), zero_allowed: Iterable[str] = ()
-) -> list[str]:
-    """One line for each numeric field that is negative, zero where it may not be, or not finite."""
-    faults = []
-    for names, zero_ok in ((positive, False), (zero_allowed, True)):
-        for name in names:
-            value = getattr(owner, name)
-            if value is None:
-                continue
-            if not is_finite(value) or value < 0 or (value == 0 and not zero_ok):
-                need = "zero or more" if zero_ok else "positive"
-                faults.append(f"{name}: {shown(value)} must be a finite number, {need}.")
-    return faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +35,29 @@ class Device:
     vendor: str
     kind: Literal["gpu", "cpu"]
     architecture: str
-    memory_bytes: float
-    memory_bandwidth: float
+    memory_bytes: Bytes
+    memory_bandwidth: Bandwidth
     peak_flops: tuple[tuple[str, float], ...]
-    pcie_bandwidth: float
+    pcie_bandwidth: Bandwidth
     source: str
     link: str | None = None
-    link_bandwidth: float = 0.0
-    l2_bytes: float | None = None
-    compute_units: int | None = None
-    max_clock_hz: float | None = None
-    tdp_watts: float | None = None
+    link_bandwidth: BandwidthOrZero = 0.0
+    l2_bytes: Bytes | None = None
+    compute_units: Count | None = None
+    max_clock_hz: Number | None = None
+    tdp_watts: Number | None = None
     measured_as: str | None = None
     """The device that measurements know it by, where its own name is another (`like:`, a new name)."""
 
     def __post_init__(self) -> None:
-        rates = ("memory_bytes", "memory_bandwidth", "pcie_bandwidth", "l2_bytes")
-        rest = ("compute_units", "max_clock_hz", "tdp_watts")
-        faults = faults_of(self, (*rates, *rest), ("link_bandwidth",))
+        expect_quantities(self, f"Device {self.name!r} is invalid:", self._rate_faults())
+
+    def _rate_faults(self) -> Iterator[str]:
         if not self.peak_flops:
-            faults.append("peak_flops: empty; specify at least one dtype, for example fp32.")
+            yield "peak_flops: empty; specify at least one dtype, for example fp32."
         for dtype, rate in self.peak_flops:
             if not is_finite(rate) or rate <= 0:
-                faults.append(
-                    f"peak_flops.{dtype}: {shown(rate)} must be a positive finite number."
-                )
-        if faults:
-            raise ClusterError(f"Device {self.name!r} is invalid:", faults=faults)
+                yield f"peak_flops.{dtype}: {shown(rate)} must be a positive finite number."
 
     def __repr__(self) -> str:
         memory = f"{show_bytes(self.memory_bytes)} at {show_bandwidth(self.memory_bandwidth)}"

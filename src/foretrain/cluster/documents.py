@@ -31,31 +31,21 @@ from foretrain.cluster.cluster import Cluster, NodeRun
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import ClusterNetwork, NetworkEdge, Nics, self_loop
 from foretrain.cluster.node import Node, network_kind
+from foretrain.cluster.quantities import tried
 from foretrain.cluster.schema import (
     MOST_CABLES,
     MOST_RUNS,
     MOST_VERTICES,
     ClusterForm,
     DeviceForm,
-    EdgeForm,
     NetworkForm,
     NodeForm,
     normal_node,
     too_many,
-    tried,
 )
 from foretrain.cluster.topologies import network_shape
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.loading import validated
-
-__all__ = [
-    "cluster_from_dict",
-    "cluster_to_dict",
-    "joined",
-    "network_of",
-    "with_network",
-]
-
 
 # --- reading ----------------------------------------------------------------------------------------
 
@@ -200,7 +190,7 @@ def _run(form: NodeForm, parts: Parts) -> NodeRun:
         raise ClusterError("specify `node` (a catalog name) or `devices`.")
     else:
         node = node_from(form.name or "node", row, parts)
-    return NodeRun(node, form.count, form.used or node.device_count)
+    return NodeRun(node, form.count or 1, form.used or node.device_count)
 
 
 def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
@@ -217,11 +207,7 @@ def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
     if "interconnect" not in row:
         keep["interconnect"] = base.interconnect
     if "nics" in row:
-        row = {**row, "nics": with_network_word(row["nics"], parts)}
-        known = {} if base.nics is None else _plain(base.nics)
-        if row["nics"].get("kind", known.get("kind")) != known.get("kind"):
-            known.pop("latency", None)
-        keep["nics"] = nics_from({**known, **row["nics"]}, parts)
+        keep["nics"] = _changed_nics(base.nics, with_network_word(row["nics"], parts), parts)
     else:
         keep["nics"] = base.nics
     host = {key: value for key, value in _plain(changed.host).items() if value is not None}
@@ -280,13 +266,8 @@ def network_of(runs: list[NodeRun], form: NetworkForm) -> ClusterNetwork:
     if faults:
         raise ClusterError("invalid network:", faults=faults)
     kind = form.kind or network_kind([run.node for run in runs])
-    edges = tuple(_edge(edge) for edge in form.edges)
+    edges = tuple(NetworkEdge(**_said(edge)) for edge in form.edges)
     return ClusterNetwork(kind, name, form.source, edges, parameters, form.routing)
-
-
-def _edge(form: EdgeForm) -> NetworkEdge:
-    back = (form.back_bandwidth, form.back_latency, form.one_way)
-    return NetworkEdge(form.ends, form.bandwidth, form.latency, *back)
 
 
 def _default_name(runs: list[NodeRun]) -> str:
@@ -301,8 +282,13 @@ def _plain(value: Any) -> dict[str, Any]:
     return row
 
 
+def _said(form: Any) -> dict[str, Any]:
+    """The keys of a form that were given."""
+    return {key: value for key, value in _plain(form).items() if value is not None}
+
+
 def _given(form: Any) -> dict[str, Any]:
-    """The keys of a form that were given, as plain data."""
+    """The same as plain data, all the way down."""
     return {key: _bare(value) for key, value in asdict(form).items() if value is not None}
 
 

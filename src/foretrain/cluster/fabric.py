@@ -14,17 +14,6 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.errors import ClusterError
 
-__all__ = [
-    "MOST_LINKS",
-    "Fabric",
-    "Routes",
-    "Site",
-    "compressed",
-    "expect_links",
-    "left_packed",
-]
-
-
 MOST_LINKS = 2**22
 """Directed links of one fabric: 2,048 fully connected nodes just fit."""
 MOST_ENTRIES = 2**27

@@ -11,8 +11,6 @@ from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Node
 
-__all__ = ["RankLayout", "lay_out"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RankLayout:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from foretrain.cluster.device import faults_of
-from foretrain.errors import ClusterError
-
-__all__ = ["ClusterNetwork", "Interconnect", "Link", "NetworkEdge", "Nics", "Tier", "self_loop"]
+from foretrain.cluster.quantities import (
+    Bandwidth,
+    Count,
+    Number,
+    NumberOrZero,
+    Seconds,
+    expect_quantities,
+)
 
 Tier = Literal["interconnect", "network"]
 
@@ -21,16 +25,14 @@ class Link:
     name: str
     title: str
     tier: Tier
-    latency: float
+    latency: Seconds
     source: str
-    bandwidth: float | None = None
-    cpu_link_bandwidth: float | None = None
+    bandwidth: Bandwidth | None = None
+    cpu_link_bandwidth: Bandwidth | None = None
     """One direction between two CPU sockets of the generation that has this link."""
 
     def __post_init__(self) -> None:
-        faults = faults_of(self, ("bandwidth", "cpu_link_bandwidth"), ("latency",))
-        if faults:
-            raise ClusterError(f"Link {self.name!r} is invalid:", faults=faults)
+        expect_quantities(self, f"Link {self.name!r} is invalid:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +46,29 @@ class Interconnect:
 
     kind: str
     topology: str
-    latency: float
-    bandwidth: float | None = None
-    domain_devices: int | None = None
+    latency: Seconds
+    bandwidth: Bandwidth | None = None
+    domain_devices: Count | None = None
     lanes: tuple[tuple[int, ...], ...] | None = None
     """nvlink_mesh: links between each pair of the whole mesh; None joins every pair alike."""
-    switch_devices: int = 1
+    switch_devices: Count = 1
     """pcie_tree: devices behind one PCIe switch; 1 means devices sit on the host bridge directly."""
-    socket_devices: int = 4
+    socket_devices: Count = 4
     """pcie_tree: devices on one CPU socket."""
-    cpu_link_bandwidth: float | None = None
+    cpu_link_bandwidth: Bandwidth | None = None
     """pcie_tree: one direction between two CPU sockets."""
-    bridge_bandwidth: float | None = None
+    bridge_bandwidth: Bandwidth | None = None
     """pcie_tree: one direction of the bridge that joins each pair of devices; None without bridges."""
-    scale: float = 1.0
+    scale: Number = 1.0
     """Multiplies every capacity of the interconnect, for what-if questions."""
-    latency_scale: float = 1.0
+    latency_scale: NumberOrZero = 1.0
     """The what-if factor that `latency` holds."""
 
     def __post_init__(self) -> None:
-        positive = ("bandwidth", "domain_devices", "switch_devices", "socket_devices")
-        faults = faults_of(
-            self,
-            (*positive, "cpu_link_bandwidth", "bridge_bandwidth", "scale"),
-            ("latency", "latency_scale"),
-        )
+        faults = []
         if self.lanes is not None and not _is_mesh(self.lanes):
             faults.append("lanes: must be a square symmetric table of small whole numbers.")
-        if faults:
-            raise ClusterError(f"Interconnect {self.kind!r} is invalid:", faults=faults)
+        expect_quantities(self, f"Interconnect {self.kind!r} is invalid:", faults)
 
 
 def _is_mesh(lanes: tuple[tuple[int, ...], ...]) -> bool:
@@ -88,19 +84,17 @@ class Nics:
     """The network cards of one node that carry training traffic."""
 
     kind: str
-    count: int
-    bandwidth: float
+    count: Count
+    bandwidth: Bandwidth
     """One direction of one card, bytes/s."""
-    latency: float
-    scale: float = 1.0
+    latency: Seconds
+    scale: Number = 1.0
     """The what-if factors that `bandwidth` …"""
-    latency_scale: float = 1.0
+    latency_scale: NumberOrZero = 1.0
     """… and `latency` hold: what was measured over these cards is changed by them."""
 
     def __post_init__(self) -> None:
-        faults = faults_of(self, ("count", "bandwidth", "scale"), ("latency", "latency_scale"))
-        if faults:
-            raise ClusterError("invalid nics:", faults=faults)
+        expect_quantities(self, "invalid nics:")
 
     @property
     def total_bandwidth(self) -> float:
@@ -122,19 +116,17 @@ class NetworkEdge:
     """
 
     ends: tuple[int | str, int | str]
-    bandwidth: float
-    latency: float
-    back_bandwidth: float | None = None
-    back_latency: float | None = None
+    bandwidth: Bandwidth
+    latency: Seconds = 0.0
+    back_bandwidth: Bandwidth | None = None
+    back_latency: Seconds | None = None
     one_way: bool = False
 
     def __post_init__(self) -> None:
-        rates, delays = ("bandwidth", "back_bandwidth"), ("latency", "back_latency")
-        faults = faults_of(self, rates, delays)
+        faults = []
         if self.one_way and (self.back_bandwidth or self.back_latency) is not None:
             faults.append("one_way: a one-way cable has no reverse direction; remove back_*.")
-        if faults:
-            raise ClusterError(f"invalid network edge {self.ends}:", faults=faults)
+        expect_quantities(self, f"invalid network edge {self.ends}:", faults)
 
     def directions(self, one: int, other: int) -> Iterator[tuple[int, int, float, float]]:
         """(tail, head, bandwidth, latency) of each direction, with the ends as numbers."""
@@ -149,12 +141,12 @@ class NetworkEdge:
             self,
             bandwidth=self.bandwidth * bandwidth,
             latency=self.latency * latency,
-            back_bandwidth=_times(self.back_bandwidth, bandwidth),
-            back_latency=_times(self.back_latency, latency),
+            back_bandwidth=times(self.back_bandwidth, bandwidth),
+            back_latency=times(self.back_latency, latency),
         )
 
 
-def _times(value: float | None, factor: float) -> float | None:
+def times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 

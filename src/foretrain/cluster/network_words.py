@@ -14,8 +14,6 @@ from foretrain.limits import shown
 from foretrain.loading import load_own_yaml
 from foretrain.units import parse_bandwidth
 
-__all__ = ["NetworkWord", "nearest_network", "network_word", "unknown_network"]
-
 _SPEED = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)([a-z]+)", re.ASCII)
 
 

@@ -5,45 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from foretrain.cluster.device import Device, faults_of
+from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Nics
+from foretrain.cluster.quantities import Bandwidth, Bytes, Number, NumberOrZero, expect_quantities
 from foretrain.errors import ClusterError
-
-__all__ = ["Host", "Node", "Price", "network_kind"]
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """The CPU side of a node; None means not known."""
 
-    cpu_cores: float | None = None
+    cpu_cores: Number | None = None
     """Physical cores (two vCPUs of an x86 cloud instance are one core)."""
-    memory_bytes: float | None = None
-    memory_bandwidth: float | None = None
-    storage_bandwidth: float | None = None
+    memory_bytes: Bytes | None = None
+    memory_bandwidth: Bandwidth | None = None
+    storage_bandwidth: Bandwidth | None = None
     """Bytes/s at which training data can be read from the node's disk."""
 
     def __post_init__(self) -> None:
-        names = ("cpu_cores", "memory_bytes", "memory_bandwidth", "storage_bandwidth")
-        faults = faults_of(self, names)
-        if faults:
-            raise ClusterError("invalid host:", faults=faults)
+        expect_quantities(self, "invalid host:")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
     """Rent of the whole node on demand, and when and where that was read."""
 
-    usd_per_hour: float
+    usd_per_hour: NumberOrZero
     date: str
     region: str
     source: str
-    spot_usd_per_hour: float | None = None
+    spot_usd_per_hour: NumberOrZero | None = None
 
     def __post_init__(self) -> None:
-        faults = faults_of(self, (), ("usd_per_hour", "spot_usd_per_hour"))
-        if faults:
-            raise ClusterError("invalid price:", faults=faults)
+        expect_quantities(self, "invalid price:")
 
 
 @dataclass(frozen=True, slots=True)

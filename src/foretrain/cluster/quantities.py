@@ -1,42 +1,77 @@
-"""What the fields of forms may hold: numbers with or without a unit, so many of something. Used by forms and topologies."""
+"""What the fields of nouns, forms and topologies may hold: numbers with or without a unit, so many of something.
+
+A noun says it once, in its annotations: what rows of it are read by, and which of its numbers may be zero.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from foretrain.errors import ClusterError
-from foretrain.limits import shown
+from foretrain.errors import ClusterError, InputError
+from foretrain.limits import is_finite, shown
 from foretrain.loading import Quantity
 from foretrain.units import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
 
-__all__ = [
-    "COUNT",
-    "STRICT",
-    "TERM",
-    "Bandwidth",
-    "Bytes",
-    "Count",
-    "LinkBandwidth",
-    "Money",
-    "Number",
-    "Rate",
-    "Seconds",
-    "counted_nodes",
-    "split_count",
-]
+T = TypeVar("T")
 
 Bytes = Annotated[float, Quantity(parse_bytes)]
 Bandwidth = Annotated[float, Quantity(parse_bandwidth)]
 Rate = Annotated[float, Quantity(parse_flops)]
-LinkBandwidth = Annotated[float, Quantity(parse_bandwidth, zero_allowed=True)]
+BandwidthOrZero = Annotated[float, Quantity(parse_bandwidth, zero_allowed=True)]
 Seconds = Annotated[float, Quantity(parse_seconds, zero_allowed=True)]
 Count = Annotated[int, Quantity(parse_count)]
 Number = Annotated[float, Quantity(float)]
-Money = Annotated[float, Quantity(float, zero_allowed=True)]
+NumberOrZero = Annotated[float, Quantity(float, zero_allowed=True)]
 
 STRICT: Any = {"extra": "forbid"}
 """The `__pydantic_config__` of every form: a misspelt key is a fault."""
+
+
+@cache
+def quantities(noun: type) -> Mapping[str, Quantity]:
+    """The fields of a dataclass that are quantities, None or not, and how each is read."""
+    hints = get_type_hints(noun, include_extras=True).items()
+    read = {name: _quantity(hint) for name, hint in hints}
+    return {name: quantity for name, quantity in read.items() if quantity is not None}
+
+
+def _quantity(hint: Any) -> Quantity | None:
+    if get_origin(hint) is Annotated:
+        return next((one for one in hint.__metadata__ if isinstance(one, Quantity)), None)
+    optional = [one for one in get_args(hint) if one is not type(None)]
+    return _quantity(optional[0]) if len(optional) == 1 else None
+
+
+def expect_quantities(noun: Any, message: str, more: Iterable[str] = ()) -> None:
+    """Refuse a noun with a quantity that is negative, zero where it may not be, or not finite, or with faults of its own."""
+    faults = []
+    kind: Any = type(noun)
+    for name, quantity in quantities(kind).items():
+        value, zero_allowed = getattr(noun, name), quantity.zero_allowed
+        if value is None:
+            continue
+        if not is_finite(value) or value < 0 or (value == 0 and not zero_allowed):
+            need = "zero or more" if zero_allowed else "positive"
+            faults.append(f"{name}: {shown(value)} must be a finite number, {need}.")
+    faults += more
+    if faults:
+        raise ClusterError(message, faults=faults)
+
+
+def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
+    """The value, or None with its faults noted under their path."""
+    try:
+        return make()
+    except InputError as error:
+        head = str(error).splitlines()[0]
+        faults.extend(f"{path}.{fault}" for fault in error.faults)
+        if not error.faults:
+            faults.append(f"{path}: {head}")
+        return None
+
 
 COUNT = r"(\d[\d,_]*)"
 TERM = re.compile(rf"(?:{COUNT}(?:\s*[x×*]\s*|\s+))?(\S.*)", re.ASCII)

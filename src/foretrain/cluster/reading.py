@@ -12,12 +12,10 @@ from foretrain.cluster.cluster import Cluster, Described, NodeRun
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.network_words import network_word
 from foretrain.cluster.node import network_kind
-from foretrain.cluster.quantities import COUNT, TERM, counted_nodes, split_count
+from foretrain.cluster.quantities import COUNT, TERM, counted_nodes, split_count, tried
 from foretrain.errors import ClusterError, InputError, did_you_mean
 from foretrain.limits import shown
 from foretrain.loading import is_file, load_yaml, read_text
-
-__all__ = ["cluster_with_notes"]
 
 MOST_BYTES = 4_000_000
 _FILE = (".yaml", ".yml", ".json")
@@ -82,7 +80,7 @@ def _from_words(spec: str) -> Cluster:
 def _on_network(spec: str, runs: list[NodeRun], shape: dict[str, Any]) -> Cluster:
     # here, because a cluster without a word on its network has no use for forms
     from foretrain.cluster.documents import joined, network_of, with_network
-    from foretrain.cluster.schema import NetworkForm, tried
+    from foretrain.cluster.schema import NetworkForm
 
     faults: list[str] = []
     form = NetworkForm(**shape)

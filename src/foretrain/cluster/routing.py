@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,6 @@ import numpy as np
 from foretrain.arrays import Floats, Ints, Ints32
 from foretrain.cluster.fabric import Fabric, Routes, left_packed, no_route
 from foretrain.errors import ClusterError
-
-__all__ = [
-    "GRAPH_ROUTINGS",
-    "ROUTINGS",
-    "Edge",
-    "distances",
-    "ecmp_routed",
-    "graph_fabric",
-    "shortest_routed",
-]
 
 KEPT_CELLS = 2**25
 """Table cells (4 bytes each) that one router keeps."""
@@ -126,13 +117,29 @@ class _Kept:
         return np.stack([self._rows[key] for key in keys.tolist()])
 
 
-class _Trees:
-    """Shortest-path trees over one graph, grown when a source is first asked for."""
+class _Router:
+    """What is known of one graph, and found out when it is first asked for."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
-        self._out: _Outgoing | None = None
         self._kept = _Kept(fabric.vertices)
+
+    @cached_property
+    def _out(self) -> _Outgoing:
+        return _Outgoing(self._fabric)
+
+    def _require(self, hops: Ints | Ints32, start: Ints, goal: Ints) -> None:
+        lost = np.flatnonzero(hops < 0)
+        if len(lost):
+            name, first = self._fabric.vertex_name, int(lost[0])
+            raise ClusterError(
+                f"No route from {name(int(start[first]))} to {name(int(goal[first]))}: "
+                "the graph is not connected."
+            )
+
+
+class _Trees(_Router):
+    """Shortest-path trees, grown from each source."""
 
     def route(self, src: Ints, dst: Ints) -> Ints:
         starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
@@ -169,16 +176,6 @@ class _Trees:
             return np.full((len(starts), 0), -1, dtype=np.int64)
         return left_packed(np.stack(hops[::-1], axis=1))
 
-    def _require(self, step: Ints, start: Ints, goal: Ints) -> None:
-        lost = np.flatnonzero(step < 0)
-        if len(lost):
-            first = int(lost[0])
-            name = self._fabric.vertex_name
-            raise ClusterError(
-                f"No route from {name(int(start[first]))} to {name(int(goal[first]))}: "
-                "the graph is not connected."
-            )
-
     def _all_grown(self, starts: Ints) -> Ints32:
         """In blocks, so that what is at hand while trees grow stays small."""
         rows = max(GROWN_CELLS // max(self._fabric.vertices, 1), 1)
@@ -190,8 +187,6 @@ class _Trees:
 
         All trees of the block grow hop by hop together; a tree's vertices are its row of cells.
         """
-        if self._out is None:
-            self._out = _Outgoing(self._fabric)
         vertices = self._out.vertices
         entered = np.full(len(starts) * vertices, -1, dtype=np.int32)
         width = np.zeros(len(entered))
@@ -214,14 +209,8 @@ class _Trees:
         return entered.reshape(len(starts), vertices)
 
 
-class _Spread:
+class _Spread(_Router):
     """Routes over all paths of fewest hops, by the distances to each goal."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
-        self._out: _Outgoing | None = None
-        self._graph: Any = None
-        self._kept = _Kept(fabric.vertices)
 
     def routes(self, src: Ints, dst: Ints) -> Routes:
         starts, goals = self._fabric.port_vertex[src], self._fabric.port_vertex[dst]
@@ -249,12 +238,11 @@ class _Spread:
         where = np.arange(len(pair))
         share = np.ones(len(pair))
         self._require(table[row, at], at, goal)
-        out = self._outgoing()
         walks = []
         moving = at != goal
         where, at, share = where[moving], at[moving], share[moving]
         while len(where):
-            place, links = out.of(at)
+            place, links = self._out.of(at)
             target = row[where[place]]
             nearer = table[target, head[links]] == table[target, at[place]] - 1
             place, links = place[nearer], links[nearer]
@@ -268,24 +256,12 @@ class _Spread:
             where, at, share = where[moving], at[moving], share[moving]
         return walks
 
-    def _outgoing(self) -> _Outgoing:
-        if self._out is None:
-            self._out = _Outgoing(self._fabric)
-        return self._out
+    @cached_property
+    def _backwards(self) -> Any:
+        return sparse_graph(self._fabric, backwards=True)
 
     def _distances(self, goals: Ints) -> Ints32:
-        if self._graph is None:
-            self._graph = sparse_graph(self._fabric, backwards=True)
-        return distances(self._graph, goals)
-
-    def _require(self, hops: Ints32, start: Ints, goal: Ints) -> None:
-        lost = np.flatnonzero(hops < 0)
-        if len(lost):
-            name, first = self._fabric.vertex_name, int(lost[0])
-            raise ClusterError(
-                f"No route from {name(int(start[first]))} to {name(int(goal[first]))}: "
-                "the graph is not connected."
-            )
+        return distances(self._backwards, goals)
 
 
 def sparse_graph(fabric: Fabric, backwards: bool = False) -> Any:

@@ -5,41 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretrain.cluster.device import faults_of
-from foretrain.cluster.link import ClusterNetwork, Nics
+from foretrain.cluster.link import ClusterNetwork, Nics, times
 from foretrain.cluster.node import Host, Node
-from foretrain.errors import ClusterError
-
-__all__ = ["Factors", "scaled_network", "scaled_node"]
+from foretrain.cluster.quantities import Number, NumberOrZero, expect_quantities
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
     """How much faster (or, for latencies, slower) each part becomes."""
 
-    network: float
-    interconnect: float
-    compute: float
-    memory_bandwidth: float
-    memory: float
-    host: float
-    storage: float
-    network_latency: float
-    interconnect_latency: float
+    network: Number = 1.0
+    interconnect: Number = 1.0
+    compute: Number = 1.0
+    memory_bandwidth: Number = 1.0
+    memory: Number = 1.0
+    host: Number = 1.0
+    storage: Number = 1.0
+    network_latency: NumberOrZero = 1.0
+    interconnect_latency: NumberOrZero = 1.0
 
     def __post_init__(self) -> None:
-        rates = (
-            "network",
-            "interconnect",
-            "compute",
-            "memory_bandwidth",
-            "memory",
-            "host",
-            "storage",
-        )
-        faults = faults_of(self, rates, ("network_latency", "interconnect_latency"))
-        if faults:
-            raise ClusterError("The cluster cannot be scaled:", faults=faults)
+        expect_quantities(self, "The cluster cannot be scaled:")
 
 
 def scaled_node(node: Node, factors: Factors) -> Node:
@@ -84,7 +70,7 @@ def _parameter(name: str, value: Any, rate: float, delay: float) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(one * factor for one in value)
-    return _times(value, factor)
+    return times(value, factor)
 
 
 def _nics(nics: Nics, factors: Factors) -> Nics:
@@ -100,11 +86,7 @@ def _nics(nics: Nics, factors: Factors) -> Nics:
 def _host(host: Host, factors: Factors) -> Host:
     return replace(
         host,
-        cpu_cores=_times(host.cpu_cores, factors.host),
-        memory_bandwidth=_times(host.memory_bandwidth, factors.host),
-        storage_bandwidth=_times(host.storage_bandwidth, factors.storage),
+        cpu_cores=times(host.cpu_cores, factors.host),
+        memory_bandwidth=times(host.memory_bandwidth, factors.host),
+        storage_bandwidth=times(host.storage_bandwidth, factors.storage),
     )
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

@@ -1,46 +1,16 @@
-"""The shapes that a user's YAML may have: one strict form per noun, every quantity with or without a unit."""
+"""The shapes that a user's YAML may have: strict forms, made of the nouns they are of. Every quantity with or without a unit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_type_hints
 
-from foretrain.cluster.quantities import (
-    STRICT,
-    Bandwidth,
-    Bytes,
-    Count,
-    LinkBandwidth,
-    Money,
-    Number,
-    Rate,
-    Seconds,
-    split_count,
-)
+from foretrain.cluster.device import Device
+from foretrain.cluster.link import Interconnect, Link, NetworkEdge, Nics
+from foretrain.cluster.node import Host, Node, Price
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Rate, Seconds, split_count
 from foretrain.cluster.topologies import NETWORKS
-from foretrain.errors import InputError
-
-__all__ = [
-    "MOST_CABLES",
-    "MOST_RUNS",
-    "MOST_VERTICES",
-    "ClusterForm",
-    "DeviceForm",
-    "EdgeForm",
-    "HostForm",
-    "InterconnectForm",
-    "LinkForm",
-    "NetworkForm",
-    "NicsForm",
-    "NodeForm",
-    "PriceForm",
-    "normal_node",
-    "too_many",
-    "tried",
-]
-
-T = TypeVar("T")
 
 MOST_CABLES = 20_000
 """Of a drawn network: a few seconds of reading, and 4,096 nodes with ten cables each."""
@@ -58,29 +28,20 @@ def too_many(vertices: int) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    name: str | None = None
-    like: str | None = None
-    title: str | None = None
-    aliases: tuple[str, ...] | None = None
-    vendor: str | None = None
-    kind: Literal["gpu", "cpu"] | None = None
-    architecture: str | None = None
-    memory_bytes: Bytes | None = None
-    memory_bandwidth: Bandwidth | None = None
-    peak_flops: dict[str, Rate] | None = None
-    pcie_bandwidth: Bandwidth | None = None
-    link: str | None = None
-    link_bandwidth: LinkBandwidth | None = None
-    l2_bytes: Bytes | None = None
-    compute_units: Count | None = None
-    max_clock_hz: Number | None = None
-    tdp_watts: Number | None = None
-    node: str | None = None
-    source: str | None = None
-    measured_as: str | None = None
+def _form(noun: type, *required: str, about: str = "", **other: Any) -> Any:
+    """A form with the fields of a noun: but for the `required` ones each may be left out. `other`: fields that files have
+    besides, or write in another way."""
+    hints = {**get_type_hints(noun, include_extras=True), **other}
+    return make_dataclass(
+        f"{noun.__name__.removeprefix('Network')}Form",
+        [
+            *((name, hints[name]) for name in required),
+            *((name, hint | None, None) for name, hint in hints.items() if name not in required),
+        ],
+        frozen=True,
+        slots=True,
+        namespace={"__pydantic_config__": STRICT, **({"__doc__": about} if about else {})},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,86 +51,34 @@ class DeviceCount:
     count: Count = 1
 
 
-@dataclass(frozen=True, slots=True)
-class InterconnectForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    kind: str
-    topology: str | None = None
-    bandwidth: Bandwidth | None = None
-    latency: Seconds | None = None
-    domain_devices: Count | None = None
-    lanes: tuple[tuple[int, ...], ...] | None = None
-    switch_devices: Count | None = None
-    socket_devices: Count | None = None
-    cpu_link_bandwidth: Bandwidth | None = None
-    bridge_bandwidth: Bandwidth | None = None
-    scale: Number | None = None
-    latency_scale: Number | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NicsForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    kind: str | None = None
-    count: Count | None = None
-    bandwidth: Bandwidth | None = None
-    latency: Seconds | None = None
-    scale: Number | None = None
-    latency_scale: Number | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    cpu_cores: Number | None = None
-    memory_bytes: Bytes | None = None
-    memory_bandwidth: Bandwidth | None = None
-    storage_bandwidth: Bandwidth | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PriceForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    usd_per_hour: Money
-    date: str | None = None
-    region: str | None = None
-    source: str | None = None
-    spot_usd_per_hour: Money | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeForm:
-    """A machine, whole or as changes to one in the catalog (`node`)."""
-
-    __pydantic_config__: ClassVar[Any] = STRICT
-    node: str | None = None
-    count: Count = 1
-    used: Count | None = None
-    name: str | None = None
-    title: str | None = None
-    aliases: tuple[str, ...] | None = None
-    devices: tuple[DeviceCount, ...] | None = None
-    interconnect: InterconnectForm | None = None
-    nics: NicsForm | None = None
-    host: HostForm | None = None
-    price: PriceForm | None = None
-    cloud: str | None = None
-    status: str | None = None
-    source: str | None = None
-    measured_as: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeForm:
-    """A cable, `[end, end, bandwidth, latency]` for short. `back_*` are of the other direction if unlike."""
-
-    __pydantic_config__: ClassVar[Any] = STRICT
-    ends: tuple[int | str, int | str]
-    bandwidth: Bandwidth
-    latency: Seconds = 0.0
-    back_bandwidth: Bandwidth | None = None
-    back_latency: Seconds | None = None
-    one_way: bool = False
+if TYPE_CHECKING:
+    DeviceForm: TypeAlias = Any
+    EdgeForm: TypeAlias = Any
+    LinkForm: TypeAlias = Any
+    NodeForm: TypeAlias = Any
+else:
+    Names = tuple[str, ...]
+    DeviceForm = _form(Device, aliases=Names, like=str, node=str, peak_flops=dict[str, Rate])
+    LinkForm = _form(Link)
+    EdgeForm = _form(
+        NetworkEdge,
+        "ends",
+        "bandwidth",
+        about="A cable, `[end, end, bandwidth, latency]` for short. `back_*` are of the other direction if unlike.",
+    )
+    NodeForm = _form(
+        Node,
+        about="A machine, whole or as changes to one in the catalog (`node`).",
+        node=str,
+        count=Count,
+        used=Count,
+        aliases=Names,
+        devices=tuple[DeviceCount, ...],
+        interconnect=_form(Interconnect, "kind"),
+        nics=_form(Nics),
+        host=_form(Host),
+        price=_form(Price, "usd_per_hour"),
+    )
 
 
 def _with_parameters(schema: dict[str, Any]) -> None:
@@ -210,17 +119,6 @@ class ClusterForm:
     devices: dict[str, DeviceForm] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
-    title: str | None = None
-    tier: Literal["interconnect", "network"] | None = None
-    latency: Seconds | None = None
-    bandwidth: Bandwidth | None = None
-    cpu_link_bandwidth: Bandwidth | None = None
-    source: str | None = None
-
-
 def normal_node(entry: Any) -> Any:
     if isinstance(entry, str):
         count, name = split_count(entry)
@@ -236,15 +134,3 @@ def normal_node(entry: Any) -> Any:
     if isinstance(devices, list | tuple):
         full["devices"] = [{"device": one} if isinstance(one, str) else one for one in devices]
     return full
-
-
-def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:
-    """The value, or None with its faults noted under their path."""
-    try:
-        return make()
-    except InputError as error:
-        head = str(error).splitlines()[0]
-        faults.extend(f"{path}.{fault}" for fault in error.faults)
-        if not error.faults:
-            faults.append(f"{path}: {head}")
-        return None

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 import numpy as np
 
-from foretrain.cluster.cluster import Cluster, NodeRun
+from foretrain.cluster.cluster import Cluster, runs_of
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Node
 from foretrain.errors import ClusterError
 from foretrain.limits import SEEDS, SLOWNESS, Range, shown
-
-__all__ = ["Spread", "straggler_text", "with_stragglers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +46,13 @@ def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) 
     factors = _factors(cluster, _read(slow) if isinstance(slow, str) else slow)
     if not factors:
         return cluster
-    runs: list[NodeRun] = []
+    nodes: list[tuple[Node, int]] = []
     rank = 0
-    for number in range(cluster.node_count):
-        run = _run_of(cluster, number)
-        node = _slower(run.node, {i: factors.get(rank + i, 1.0) for i in range(run.used)})
+    for run in chain.from_iterable(repeat(run, run.count) for run in cluster.runs):
+        slower = _slower(run.node, {i: factors.get(rank + i, 1.0) for i in range(run.used)})
+        nodes.append((slower, run.used))
         rank += run.used
-        if runs and runs[-1].node == node and runs[-1].used == run.used:
-            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
-        else:
-            runs.append(NodeRun(node, 1, run.used))
-    return replace(cluster, runs=tuple(runs))
+    return replace(cluster, runs=runs_of(nodes))
 
 
 def straggler_text(slow: str | Mapping[int, float] | Spread) -> str:
@@ -115,15 +110,6 @@ def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, 
     if faults:
         raise ClusterError("invalid stragglers:", faults=faults)
     return dict(slow)
-
-
-def _run_of(cluster: Cluster, number: int) -> NodeRun:
-    left = number
-    for run in cluster.runs:
-        if left < run.count:
-            return run
-        left -= run.count
-    raise ClusterError(f"there is no node {number}.")
 
 
 def _slower(node: Node, factors: Mapping[int, float]) -> Node:

@@ -8,7 +8,7 @@ between domains from the network's own vectorised route, so 20,000 routes cost a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,52 +25,12 @@ if TYPE_CHECKING:
     from foretrain.cluster.link import ClusterNetwork, Interconnect
     from foretrain.cluster.node import Node
 
-__all__ = ["ComposedTopology", "Routes", "Topology", "compose", "device_rate", "network_fabric"]
-
 INSIDE, BETWEEN = 0, 1
 
 
-class Topology(Protocol):
-    """What the cost model and the engine need of a topology."""
-
-    @property
-    def device_count(self) -> int: ...
-
-    @property
-    def capacity(self) -> Floats:
-        """Bytes/s of each directed link."""
-
-    @property
-    def latency(self) -> Floats:
-        """Seconds that each link adds to a message."""
-
-    @property
-    def tier(self) -> NDArray[np.int8]:
-        """0 for links inside a node or NVLink domain, 1 for links of the network."""
-
-    @property
-    def kind(self) -> Ints:
-        """For each link the number in `kinds` of what it is made of."""
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Interconnect kinds (`nvlink3-nvswitch`), card kinds (`infiniband`), the network's own kind."""
-
-    def routes(self, src: Ints, dst: Ints) -> Routes:
-        """The links between each pair of devices; none from a device to itself."""
-
-    def name(self, link: int) -> str: ...
-
-    def ends(self) -> tuple[Ints, Ints]:
-        """(tail, head) vertex of each link. Vertices 0..device_count-1 are the devices."""
-
-    def doors(self) -> Ints:
-        """For each device the vertex where its network port is plugged in, or -1."""
-
-
 @dataclass(frozen=True, eq=False, slots=True)
-class ComposedTopology:
-    """Fabrics of all domains, then the network fabric, with links numbered in that order."""
+class Topology:
+    """Fabrics of all domains, then the network fabric, with directed links numbered in that order."""
 
     layout: RankLayout
     templates: tuple[Fabric, ...]
@@ -79,16 +39,22 @@ class ComposedTopology:
     link_base: Ints
     network: Fabric | None
     capacity: Floats
+    """Bytes/s of each link."""
     latency: Floats
+    """Seconds that each link adds to a message."""
     tier: NDArray[np.int8]
+    """0 for links inside a node or NVLink domain, 1 for links of the network."""
     kind: Ints
+    """For each link the number in `kinds` of what it is made of."""
     kinds: tuple[str, ...]
+    """Interconnect kinds (`nvlink3-nvswitch`), card kinds (`infiniband`), the network's own kind."""
 
     @property
     def device_count(self) -> int:
         return self.layout.device_count
 
     def routes(self, src: Ints, dst: Ints) -> Routes:
+        """The links between each pair of devices; none from a device to itself."""
         src, dst = self._checked(src), self._checked(dst)
         if src.shape != dst.shape:
             raise ClusterError(
@@ -161,6 +127,7 @@ class ComposedTopology:
         return f"domain{domain}.{fabric.link_name(local)}"
 
     def ends(self) -> tuple[Ints, Ints]:
+        """(tail, head) vertex of each link. Vertices 0..device_count-1 are the devices."""
         tails, heads = [], []
         free = self.device_count
         for domain, shape in enumerate(self.layout.template_of.tolist()):
@@ -180,6 +147,7 @@ class ComposedTopology:
         return np.concatenate(tails), np.concatenate(heads)
 
     def doors(self) -> Ints:
+        """For each device the vertex where its network port is plugged in, or -1."""
         if self.network is None:
             return np.full(self.device_count, -1, dtype=np.int64)
         shapes = self.layout.template_of
@@ -198,7 +166,7 @@ def _required(network: Fabric | None) -> Fabric:
     return network
 
 
-def compose(cluster: Cluster) -> ComposedTopology:
+def compose(cluster: Cluster) -> Topology:
     """The topology of a cluster from its nodes' interconnects and its network."""
     layout = cluster.layout
     templates = tuple(_domain_fabric(members) for members in layout.template_members)
@@ -213,7 +181,7 @@ def compose(cluster: Cluster) -> ComposedTopology:
     tier = np.full(sum(fabric.links for fabric in order), INSIDE, dtype=np.int8)
     tier[link_base[-1] :] = BETWEEN
     kinds, kind = _kinds(cluster, layout, sizes, network)
-    return ComposedTopology(
+    return Topology(
         layout=layout,
         templates=templates,
         paths=paths,

@@ -22,7 +22,8 @@ from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.strategy import likeness, nodes, of_repetition
 from foretrain.runtime import Runtime
-from foretrain.runtime.features import GemmAlignment, SpecialFusions
+from foretrain.runtime.features.gemm_alignment import GemmAlignment
+from foretrain.runtime.features.special_fusions import SpecialFusions
 
 
 class Blocks:

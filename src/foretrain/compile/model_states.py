@@ -21,7 +21,7 @@ from foretrain.model.optimizer import MASTER_BYTES, MOMENT_BYTES
 from foretrain.model.workload import Workload
 from foretrain.plan.strategy import STATE_ROLES
 from foretrain.runtime import Runtime
-from foretrain.runtime.features import FlattenedUpdate
+from foretrain.runtime.features.flattened_update import FlattenedUpdate
 
 Amount = float | Floats
 """Of one stage, or of many plans and stages."""

@@ -26,7 +26,7 @@ from foretrain.errors import Bug
 from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
-from foretrain.runtime.features import PerTensorUpdate
+from foretrain.runtime.features.per_tensor_update import PerTensorUpdate
 
 Kernels = dict[int, tuple[Floats, Floats, Floats]]
 """By kind of device: seconds, measured seconds and spread of every item's kernel."""

@@ -15,7 +15,7 @@ from foretrain.compile.execution import CHAIN, Compute, ExecutionGraph
 from foretrain.model.graph import Model, Op
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, LAUNCHES, WEIGHT_GRADIENT, Kernel, kernel_family
-from foretrain.runtime.features import PerTensorUpdate
+from foretrain.runtime.features.per_tensor_update import PerTensorUpdate
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 

@@ -12,7 +12,7 @@ from foretrain.errors import ModelError, did_you_mean, hint
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
-from foretrain.model.zoo.t5 import T5Shape, t5
+from foretrain.model.zoo.t5 import t5, t5_shape
 from foretrain.model.zoo.vit import ViTShape, vit
 
 Config = Mapping[str, Any]
@@ -144,52 +144,46 @@ def _qwen3(r: _Reader) -> TransformerShape:
 
 def _qwen3_moe(r: _Reader) -> TransformerShape:
     fields = _llama_fields(r) | {"sliding_window": None}
-    return TransformerShape(
-        **fields,
-        qk_norm=True,
-        num_experts=r.number("num_experts", "num_local_experts"),
-        num_experts_per_tok=r.number("num_experts_per_tok"),
-        moe_intermediate_size=r.number("moe_intermediate_size"),
-    )
+    experts = _experts(r, "num_experts", "num_local_experts")
+    width = r.number("moe_intermediate_size")
+    return TransformerShape(**fields, **experts, qk_norm=True, moe_intermediate_size=width)
+
+
+def _experts(r: _Reader, *counted_by: str) -> dict[str, Any]:
+    chosen = r.number("num_experts_per_tok")
+    return {"num_experts": r.number(*counted_by), "num_experts_per_tok": chosen}
 
 
 def _mixtral(r: _Reader) -> TransformerShape:
-    return TransformerShape(
-        **_llama_fields(r),
-        num_experts=r.number("num_local_experts"),
-        num_experts_per_tok=r.number("num_experts_per_tok"),
-    )
+    return TransformerShape(**_llama_fields(r), **_experts(r, "num_local_experts"))
+
+
+def _deepseek_experts(r: _Reader) -> dict[str, Any]:
+    """Routed and shared experts, and modules that predict further tokens."""
+    return _experts(r, "n_routed_experts") | {
+        "moe_intermediate_size": r.number("moe_intermediate_size"),
+        "num_shared_experts": r.optional("n_shared_experts"),
+        "first_dense_layers": r.optional("first_k_dense_replace"),
+        "num_nextn_predict_layers": r.optional("num_nextn_predict_layers") or 0,
+    }
 
 
 def _deepseek(r: _Reader) -> TransformerShape:
     fields = _llama_fields(r) | {"head_dim": None, "num_key_value_heads": None}
     return TransformerShape(
         **fields,
-        num_experts=r.number("n_routed_experts"),
-        num_experts_per_tok=r.number("num_experts_per_tok"),
-        moe_intermediate_size=r.number("moe_intermediate_size"),
-        num_shared_experts=r.optional("n_shared_experts"),
-        first_dense_layers=r.optional("first_k_dense_replace"),
+        **_deepseek_experts(r),
         q_lora_rank=r.optional("q_lora_rank"),
         kv_lora_rank=r.number("kv_lora_rank"),
         qk_nope_head_dim=r.number("qk_nope_head_dim"),
         qk_rope_head_dim=r.number("qk_rope_head_dim"),
         v_head_dim=r.number("v_head_dim"),
-        num_nextn_predict_layers=r.optional("num_nextn_predict_layers") or 0,
     )
 
 
 def _glm4_moe(r: _Reader) -> TransformerShape:
-    return TransformerShape(
-        **_llama_fields(r) | {"sliding_window": None},
-        qk_norm=r.flag("use_qk_norm", False),
-        num_experts=r.number("n_routed_experts"),
-        num_experts_per_tok=r.number("num_experts_per_tok"),
-        moe_intermediate_size=r.number("moe_intermediate_size"),
-        num_shared_experts=r.optional("n_shared_experts"),
-        first_dense_layers=r.optional("first_k_dense_replace"),
-        num_nextn_predict_layers=r.optional("num_nextn_predict_layers") or 0,
-    )
+    fields = _llama_fields(r) | {"sliding_window": None}
+    return TransformerShape(**fields, **_deepseek_experts(r), qk_norm=r.flag("use_qk_norm", False))
 
 
 def _gemma(r: _Reader) -> TransformerShape:
@@ -197,10 +191,6 @@ def _gemma(r: _Reader) -> TransformerShape:
     key = "hidden_activation" if r.config.get("hidden_activation") else "hidden_act"
     fields["hidden_act"] = r.activation(key, "gelu_pytorch_tanh", gated=True)
     return TransformerShape(**fields)
-
-
-def _phi3(r: _Reader) -> TransformerShape:
-    return TransformerShape(**_llama_fields(r))
 
 
 def _bert(r: _Reader) -> TransformerShape:
@@ -304,10 +294,9 @@ def _t5(config: Config, seq: int | None, name: str) -> Model:
     r = _Reader(config, "t5")
     gated = "gated" in str(config.get("feed_forward_proj", "relu"))
     layers = r.number("num_layers")
-    shape = T5Shape(
+    shape = t5_shape(
         hidden=r.number("d_model"),
-        encoder_layers=layers,
-        decoder_layers=r.optional("num_decoder_layers") or layers,
+        layers=layers,
         heads=r.number("num_heads"),
         head_dim=r.number("d_kv"),
         ffn=r.number("d_ff"),
@@ -316,7 +305,8 @@ def _t5(config: Config, seq: int | None, name: str) -> Model:
         is_tied=r.flag("tie_word_embeddings", True),
         dropout=r.share("dropout_rate", 0.1),
     )
-    return t5(shape, seq or 512, name, "Hugging Face configuration (t5)")
+    decoder = r.optional("num_decoder_layers") or layers
+    return t5(shape, decoder, seq or 512, name, "Hugging Face configuration (t5)")
 
 
 def _vit(config: Config, seq: int | None, name: str) -> Model:
@@ -346,7 +336,7 @@ _SHAPES: dict[str, Callable[[_Reader], TransformerShape]] = {
     "deepseek_v3": _deepseek,
     "glm4_moe": _glm4_moe,
     "gemma": _gemma,
-    "phi3": _phi3,
+    "phi3": _llama,
     "bert": _bert,
     "roberta": _bert,
     "mpt": _mpt,

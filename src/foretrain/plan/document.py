@@ -219,10 +219,10 @@ class _Reader:
                 self.fault(where, str(error))
 
     def offload(self, where: str, value: object) -> tuple[str, ...]:
-        found = self.words(where, value)
-        for word in found:
+        words = self.words(where, value)
+        for word in words:
             self.choice(where, word, OFFLOADS)
-        return found
+        return words
 
     def exchange(self, where: str, value: str | None) -> str | None:
         return value if value is None else self.choice(where, value, EXCHANGES)

@@ -1,27 +1,30 @@
 """The short form: `tp8 pp16 vpp2 dp8 cp2 ep8 zero1 sp 1f1b recompute=selective`.
 
-It is only a way to say a tree: `parse` reads words, `build` lets each parallelism add its nodes. What a text leaves open
-is as its stack has it (`plan.defaults`); `zero0`, `no-sp` and `recompute=none` say that it is not.
+It is only a way to say a tree: `parse` reads words, `words_in` those that are given as data, `build` lets each
+parallelism add its nodes. What a text leaves open is as its stack has it (`plan.defaults`); `zero0`, `no-sp` and
+`recompute=none` say that it is not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from foretrain.errors import PlanError, hint
-from foretrain.limits import DEVICES, shown
+from foretrain.errors import InputError, PlanError, did_you_mean, hint
+from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH, Limit, shown
 from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
-from foretrain.plan.strategy import Schedule, StrategyNode
+from foretrain.plan.strategy import EXCHANGES, OFFLOADS, Schedule, StrategyNode
 from foretrain.runtime import Runtime
 from foretrain.units import counted, parse_bytes
 
 LONGEST_WORD = 4_000  # characters; layers= and recompute= of many stages and ops have hundreds
 _DEGREES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")
+_NUMBERED = (*_DEGREES, "zero")
 _FLAGS = {"sp": True, "no-sp": False, "nosp": False}
 _SWITCHED = {"on": True, "true": True, "off": False, "false": False}
 _OPTIONS = (
@@ -147,111 +150,161 @@ def filled(
 
 def said(text: str) -> dict[str, object]:
     """The choices that a text makes."""
-    found: dict[str, object] = {}
+    words: dict[str, object] = {}
     faults: list[str] = []
     for word in text.replace(";", " ").split():
         try:
-            for name, value in _read(word).items():
-                if name in found and found[name] != value:
-                    faults.append(f"{word}: {name} is specified twice ({found[name]} and {value}).")
-                found[name] = value
-        except PlanError as error:
-            faults.append(str(error))
+            name, value = _read(word)
+        except InputError as error:
+            faults.append(f"{word:.80}: {error}")
+            continue
+        if name in words and words[name] != value:
+            faults.append(f"{word}: {name} is specified twice ({words[name]} and {value}).")
+        words[name] = value
     if faults:
         raise PlanError(f"plan {shown(text, 120)} is invalid:", faults=faults)
-    return found
+    return words
 
 
-def _read(word: str) -> dict[str, object]:
+def words_in(plan: Mapping[str, Any]) -> dict[str, object]:
+    """The choices that a mapping makes, `{"tp": 8, "zero": 1}` in Python or as a file; None says nothing."""
+    words: dict[str, object] = {}
+    faults = []
+    for name, value in plan.items():
+        if name not in _READERS:
+            faults.append(f"{str(name)[:40]}: unknown plan keyword.{hint(name, _READERS)}")
+        elif value is not None:
+            try:
+                words[name] = _READERS[name](value)
+            except InputError as error:
+                faults.append(f"{name}: {error}")
+    if faults:
+        raise PlanError("the plan is invalid:", faults=faults)
+    return words
+
+
+def _read(word: str) -> tuple[str, object]:
+    """The field of `Words` that a word sets, and to what."""
     if len(word) > LONGEST_WORD:
-        raise PlanError(f"{shown(word)}: too long.")
+        raise PlanError("too long.")
     lowered = word.lower()
-    if "=" in lowered:
-        name, _, value = lowered.partition("=")
-        return _option(word, name, value)
+    name, is_option, text = lowered.partition("=")
+    if is_option:
+        return _option(name, text)
     if lowered in _FLAGS:
-        return {"sp": _FLAGS[lowered]}
+        return "sp", _FLAGS[lowered]
     if lowered in SCHEDULES:
-        return {"schedule": lowered}
+        return "schedule", lowered
     match = re.fullmatch(r"([a-z]+)[-:]?(\d{1,19})", lowered, re.ASCII)
-    if match and match[1] in (*_DEGREES, "zero"):
-        return {match[1]: _degree(word, match[1], int(match[2]))}
-    if lowered in (*_DEGREES, "zero"):
-        raise PlanError(f"{word}: needs a number, such as {word}{1 if lowered == 'zero' else 8}.")
-    known = [
-        *_DEGREES,
-        *_FLAGS,
-        *SCHEDULES,
-        "zero1",
-        "zero2",
-        "zero3",
-        *(f"{o}=" for o in _OPTIONS),
-    ]
-    raise PlanError(f"{word}: unknown keyword.{hint(lowered, known)}")
+    if match and match[1] in _NUMBERED:
+        return match[1], _READERS[match[1]](int(match[2]))
+    if lowered in _NUMBERED:
+        raise PlanError(f"needs a number, such as {word}{1 if lowered == 'zero' else 8}.")
+    options = (f"{option}=" for option in _OPTIONS)
+    known = [*_DEGREES, *_FLAGS, *SCHEDULES, "zero1", "zero2", "zero3", *options]
+    raise PlanError(f"unknown keyword.{hint(lowered, known)}")
 
 
-def _is_number(text: str) -> bool:
-    return (
-        text.isdecimal() and len(text) < 20
-    )  # longer ones cannot be counts, and take long to read
+def _option(name: str, text: str) -> tuple[str, object]:
+    if name == "cp" and not text.isdecimal():
+        return "exchange", _READERS["exchange"](text)
+    if name not in (*_NUMBERED, "sp", *_OPTIONS):
+        raise PlanError(f"unknown option.{hint(name, _OPTIONS)}")
+    value: object = _number(text)
+    if name == "sp":
+        value = _SWITCHED.get(text, text)
+    elif name == "layers":  # the first and the last stage may hold none beside their ends
+        value = [_number(part) for part in text.split(",")]
+    return name, _READERS[name](value)
 
 
-def _degree(word: str, name: str, value: int) -> int:
-    if name == "zero" and value > 3:
-        raise PlanError(f"{word}: the ZeRO stage must be 0 to 3.")
-    if name != "zero" and not DEVICES.allows(value):
-        raise PlanError(f"{shown(word)}: {DEVICES.fault(value)}")
+def _number(text: str) -> int | str:
+    """The number that a text is; longer ones cannot be counts, and take long to read."""
+    return int(text) if text.isdecimal() and len(text) < 20 else text
+
+
+# --- what each word may be set to, in texts and in mappings -----------------------------------------------
+
+
+def _count(limit: Limit) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if not limit.allows(value):
+            raise PlanError(limit.fault(value))
+        return int(value)
+
+    return read
+
+
+def _zero(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 3:
+        raise PlanError(f"{shown(value)} is not a stage: the ZeRO stage must be 0 to 3.")
     return value
 
 
-def _option(word: str, name: str, value: str) -> dict[str, object]:
-    if name in _DEGREES and _is_number(value):
-        return {name: _degree(word, name, int(value))}
-    if name == "zero" and _is_number(value):
-        return {"zero": _degree(word, "zero", int(value))}
-    match name:
-        case "sp" if value in _SWITCHED:
-            return {"sp": _SWITCHED[value]}
-        case "recompute":
-            return {"recompute": value}
-        case "schedule" if value in SCHEDULES:
-            return {"schedule": value}
-        case "schedule":
-            raise PlanError(f"{word}: unknown schedule.{hint(value, SCHEDULES)}")
-        case "offload":
-            parts = tuple(value.replace("+", ",").split(","))
-            unknown = [part for part in parts if part not in ("optimizer", "activations")]
-            if unknown:
-                raise PlanError(
-                    f"{word}: offload takes optimizer and activations, not {unknown[0]!r}."
-                )
-            return {"offload": parts}
-        case "cp" if value in _CHOICES["cp"]:
-            return {"exchange": value}
-        case "tables" if value in _CHOICES["tables"]:
-            return {"tables": value}
-        case "tables" | "cp":
-            raise PlanError(f"{word}: {name} takes {' or '.join(_CHOICES[name])}.")
-        case "buckets":
-            return {"buckets": parse_bytes(value.replace("mb", "MB").replace("mib", "MiB"))}
-        case "shard" | "micro":
-            return {name: _whole(word, value)}
-        case "layers":
-            parts = tuple(
-                value.split(",")
-            )  # the first and the last may hold none beside their ends
-            return {"layers": tuple(0 if n == "0" else _whole(word, n) for n in parts)}
-        case "order":
-            return {"order": tuple(value.split("-"))}
-    raise PlanError(f"{word}: unknown option.{hint(name, _OPTIONS)}")
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise PlanError(f"{shown(value)} is not true or false.")
+    return value
 
 
-def _whole(word: str, value: str) -> int:
-    if not (value.isdecimal() and len(value) < 20 and DEVICES.allows(int(value))):
-        raise PlanError(
-            f"{shown(word)}: {shown(value)} is not a whole number from 1 to {DEVICES.most:,}."
-        )
-    return int(value)
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise PlanError(f"{shown(value)} is not a word, such as none, selective or full.")
+    return value.lower()
+
+
+def _one_of(known: Collection[str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value not in known:
+            near = did_you_mean(value, known)
+            raise PlanError(f"{shown(value)} is not one of {', '.join(known)}.{near}")
+        return str(value)
+
+    return read
+
+
+def _names(separator: str, known: tuple[str, ...]) -> Callable[[Any], tuple[str, ...]]:
+    def read(value: Any) -> tuple[str, ...]:
+        parts = value.replace("+", separator).split(separator) if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            raise PlanError(f"{shown(value)} is not a list of {', '.join(known)}.")
+        return tuple(_one_of(known)(part) for part in parts)
+
+    return read
+
+
+def _layers(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise PlanError(f"{shown(value)} is not a list of layers per stage, such as [8, 8].")
+    wrong = [n for n in value if not (n == 0 or LAYERS.allows(n))]
+    if wrong:
+        raise PlanError(f"{shown(wrong[0])} is not a whole number of layers up to {LAYERS.most:,}.")
+    return tuple(int(n) for n in value)
+
+
+def _size(value: Any) -> float:
+    unit = value.replace("mb", "MB").replace("mib", "MiB") if isinstance(value, str) else value
+    size = parse_bytes(unit)
+    if not size > 0:
+        raise PlanError(f"{shown(value)} is not a positive size in bytes.")
+    return size
+
+
+_READERS: Mapping[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "dp", "etp", "vpp", "shard"), _count(DEVICES)),
+    "micro": _count(MICRO_BATCH),
+    "zero": _zero,
+    "sp": _switch,
+    "schedule": _one_of(SCHEDULES),
+    "recompute": _text,
+    "offload": _names(",", OFFLOADS),
+    "exchange": _one_of(EXCHANGES),
+    "tables": _one_of(_CHOICES["tables"]),
+    "buckets": _size,
+    "layers": _layers,
+    "order": _names("-", ("tp", "cp", "dp", "pp", "ep")),
+}
+"""One for every word, which a test holds against `Words`."""
 
 
 def build(words: Words, runtime: Runtime) -> tuple[Mesh, StrategyNode]:

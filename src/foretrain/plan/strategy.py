@@ -163,14 +163,14 @@ def likeness(node: StrategyNode, block: str, index: int) -> tuple[object, ...]:
 
 def share_recomputed(word: str) -> float | None:
     """Of `full*0.5`: 0.5."""
-    found = re.fullmatch(r"full\*(0?\.\d+|0|1(\.0*)?)", word)
-    return float(found[1]) if found else None
+    match = re.fullmatch(r"full\*(0?\.\d+|0|1(\.0*)?)", word)
+    return float(match[1]) if match else None
 
 
 def listed_recomputed(word: str) -> frozenset[int] | None:
     """Of `full@0,1,7`: those repetitions of a block."""
-    found = re.fullmatch(r"full@(\d{1,9}(?:,\d{1,9})*)", word)
-    return frozenset(map(int, found[1].split(","))) if found else None
+    match = re.fullmatch(r"full@(\d{1,9}(?:,\d{1,9})*)", word)
+    return frozenset(map(int, match[1].split(","))) if match else None
 
 
 def of_repetition(word: str, index: int) -> str:
@@ -209,14 +209,14 @@ def _chosen(node: StrategyNode, block: str, index: int, op: Op | None) -> Iterat
 @lru_cache(maxsize=4096)
 def ranged(select: str) -> tuple[str, range, str | None]:
     """Block, repetitions and, where given, op of a select with a range."""
-    found = _RANGED.fullmatch(select)
-    if found is None or not (found["low"] or found["colon"]):
+    match = _RANGED.fullmatch(select)
+    if match is None or not (match["low"] or match["colon"]):
         raise PlanError(
             f"{shown(select)} selects nothing: a range is written layers[0:8], layers[3] or layers[8:].fc1."
         )
-    low = int(found["low"] or 0)
-    high = int(found["high"]) if found["high"] else (LAYERS.most if found["colon"] else low + 1)
-    return found["block"], range(low, high), found["op"]
+    low = int(match["low"] or 0)
+    high = int(match["high"]) if match["high"] else (LAYERS.most if match["colon"] else low + 1)
+    return match["block"], range(low, high), match["op"]
 
 
 def matches(select: str, block: str, index: int, op: Op | None) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.runtime.features import FusionCycles
+from foretrain.runtime.features.fusion_cycles import FusionCycles
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -208,7 +208,7 @@ _CLUSTER = re.compile(r"^\s*\d[\d,_]*\s*[x×*]|\+|\son\s|\.(?:ya?ml|json)\s*$", 
 
 def cluster_document(cluster: Cluster) -> Document:
     """The machines and the network that joins them, as a drawing and as data."""
-    from foretrain.cluster.ascii_topology import topology_facts
+    from foretrain.cluster.describe import topology_facts
 
     facts = topology_facts(cluster)
     devices, nodes = counted(cluster.device_count, "device"), counted(cluster.node_count, "node")
@@ -220,7 +220,7 @@ def cluster_document(cluster: Cluster) -> Document:
 
 
 def _cluster_sections(cluster: Cluster, facts: dict[str, Any]) -> Iterator[Section]:
-    from foretrain.cluster.ascii_topology import drawn_network, drawn_nodes
+    from foretrain.cluster.describe import drawn_network, drawn_nodes
 
     yield Lines("Nodes", tuple(drawn_nodes(facts)))
     network = facts["network"]

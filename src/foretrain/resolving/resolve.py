@@ -20,7 +20,7 @@ from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
-from foretrain.plan.short_form import Words, filled, said
+from foretrain.plan.short_form import Words, filled, said, words_in
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
@@ -214,8 +214,6 @@ class _Resolver:
         if isinstance(plan, str):
             return None if self._is_open else said(plan)
         if isinstance(plan, Mapping) and "mesh" not in plan:
-            from foretrain.plan.mapped import words_in
-
             return words_in(plan)
         return None
 

@@ -13,7 +13,7 @@ from foretrain.model.graph import Model
 from foretrain.model.transformer import transformer
 from foretrain.resolving.request import Notes
 from foretrain.runtime import Runtime, preset_file
-from foretrain.runtime.features import ModelVariants
+from foretrain.runtime.features.model_variants import ModelVariants
 
 SQUAD_TOKENS = 384
 _CAPACITY = Range(0.0, 1000.0)

@@ -1,6 +1,5 @@
 """How software stacks behave."""
 
-from foretrain.runtime.features import RENAMED, option_table
 from foretrain.runtime.presets import (
     changed_options,
     folded,
@@ -11,7 +10,7 @@ from foretrain.runtime.presets import (
     releases,
     runtime,
 )
-from foretrain.runtime.runtime import Runtime
+from foretrain.runtime.runtime import RENAMED, Runtime, option_table
 
 __all__ = [
     "RENAMED",

@@ -10,8 +10,7 @@ from typing import Any
 
 from foretrain.errors import RuntimePresetError, hint
 from foretrain.limits import shown
-from foretrain.runtime.features import CORE, OPTIONAL, option_table
-from foretrain.runtime.runtime import Runtime
+from foretrain.runtime.runtime import CORE, OPTIONAL, Runtime, option_table
 
 _LABELS = ("title", "source", "release")
 _RECORDS: Mapping[str, type] = {**CORE, **OPTIONAL}

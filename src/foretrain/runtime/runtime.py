@@ -4,37 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from foretrain.errors import InputError, RuntimePresetError, did_you_mean
 from foretrain.named import named
-from foretrain.runtime.features import (
-    CORE,
-    OPTIONAL,
-    RENAMED,
-    CommunicationLibrary,
-    EmbeddingExchange,
-    ExpertParallel,
-    FlattenedUpdate,
-    FusionCycles,
-    GatherCopies,
-    GemmAlignment,
-    GradientReduction,
-    Host,
-    Kernels,
-    MemoryHabits,
-    ModelVariants,
-    NetworkPolling,
-    OptimizerUpdate,
-    PerTensorUpdate,
-    Pipeline,
-    PlanHabits,
-    ShardedWeights,
-    SpecialFusions,
-    TensorParallel,
-    UncoalescedGather,
-    option_table,
-)
+from foretrain.runtime.features.communication import CommunicationLibrary
+from foretrain.runtime.features.embedding_exchange import EmbeddingExchange
+from foretrain.runtime.features.expert_parallel import ExpertParallel
+from foretrain.runtime.features.flattened_update import FlattenedUpdate
+from foretrain.runtime.features.fusion_cycles import FusionCycles
+from foretrain.runtime.features.gather_copies import GatherCopies
+from foretrain.runtime.features.gemm_alignment import GemmAlignment
+from foretrain.runtime.features.gradients import GradientReduction
+from foretrain.runtime.features.host import Host
+from foretrain.runtime.features.kernels import Kernels
+from foretrain.runtime.features.memory import MemoryHabits
+from foretrain.runtime.features.model_variants import ModelVariants
+from foretrain.runtime.features.network_polling import NetworkPolling
+from foretrain.runtime.features.option import Feature, OptionalFeature, Read, options_of
+from foretrain.runtime.features.per_tensor_update import PerTensorUpdate
+from foretrain.runtime.features.pipeline import Pipeline
+from foretrain.runtime.features.plan import PlanHabits
+from foretrain.runtime.features.sharding import ShardedWeights
+from foretrain.runtime.features.special_fusions import SpecialFusions
+from foretrain.runtime.features.tensor_parallel import TensorParallel
+from foretrain.runtime.features.uncoalesced_gather import UncoalescedGather
+from foretrain.runtime.features.update import OptimizerUpdate
+
+RENAMED: Mapping[str, str] = {
+    "kernel_pace": "kernel_slowdown",
+    "adds_in_products": "wgrad_accumulation_fusion",
+    "exchanges_in_pieces": "tp_comm_overlap",
+    "overlaps_tensor_backward": "tp_dgrad_overlap",
+    "replicates_from": "hot_row_threshold",
+}
+"""Options under the names they had before, and the field each sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +152,28 @@ class Runtime:
         """The feature of this name; of one that the stack lacks, its defaults."""
         record = getattr(self, name)
         return (CORE.get(name) or OPTIONAL[name])() if record is None else record
+
+
+def _features(kind: type) -> Mapping[str, Any]:
+    """The features of a kind, by the name a Runtime and its preset have them under."""
+    hints = get_type_hints(Runtime).items()
+    kinds = ((name, one) for name, hint in hints for one in (hint, *get_args(hint)))
+    return {name: one for name, one in kinds if isinstance(one, type) and issubclass(one, kind)}
+
+
+OPTIONAL: Mapping[str, type[OptionalFeature]] = _features(OptionalFeature)
+"""Features of few stacks: None where a preset does not name them."""
+CORE: Mapping[str, type[Feature]] = {
+    name: one for name, one in _features(Feature).items() if name not in OPTIONAL
+}
+"""Features that every stack has."""
+
+
+@cache
+def option_table() -> Mapping[str, tuple[str, Read]]:
+    """Every option: the feature that has it, and how it is read."""
+    return {
+        name: (feature, read)
+        for feature, kind in (*CORE.items(), *OPTIONAL.items())
+        for name, read in options_of(kind).items()
+    }

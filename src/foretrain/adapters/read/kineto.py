@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.adapters.read.collective_calls import Call, CallArgs, call_of
 from foretrain.adapters.read.elements import Elements, cut
-from foretrain.adapters.read.stream import Pieces
+from foretrain.adapters.read.stream import FileChunks
 from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.errors import FileError
 
@@ -109,7 +109,7 @@ class Trace:
 
 def read_trace(path: str | Path, progress: Callable[[int, int], None] | None = None) -> Trace:
     """A trace as `torch.profiler` exports it; `FileError` when the file holds none."""
-    pieces = Pieces(path, "a profiler trace", progress)
+    pieces = FileChunks(path, "a profiler trace", progress)
     elements = Elements(pieces, "traceEvents", str(path))
     columns = _Columns(str(path))
     for block in elements:

@@ -1,4 +1,4 @@
-"""Bytes of a file from strangers, plain or gzip, in pieces of bounded size.
+"""Bytes of a file from strangers, plain or gzip, in chunks of bounded size.
 
 Nothing is trusted: only regular files are opened, what a gzip file unpacks to is bounded in size and in ratio while it
 is unpacked, and a file that ends or breaks in the middle gives what was whole before that.
@@ -15,7 +15,7 @@ from typing import IO, Any
 from foretrain.errors import FileError, did_you_mean
 from foretrain.units import show_bytes
 
-__all__ = ["Pieces"]
+__all__ = ["FileChunks"]
 
 PIECE = 1 << 22
 SLICE = 1 << 16
@@ -27,8 +27,8 @@ FREE_BYTES = 1 << 26
 _GZIP = b"\x1f\x8b"
 
 
-class Pieces:
-    """The pieces of a file; afterwards `trouble` says why reading ended early, if it did."""
+class FileChunks:
+    """The bytes of a file, chunk by chunk; afterwards `trouble` says why reading ended early, if it did."""
 
     def __init__(
         self, path: str | Path, what: str, progress: Callable[[int, int], None] | None = None

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from foretrain.cluster.schema import DeviceForm, LinkForm, NodeForm, normal_node, tried
+from foretrain.cluster.quantities import tried
+from foretrain.cluster.schema import DeviceForm, LinkForm, NodeForm, normal_node
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
-
-__all__ = ["check_catalogue_file"]
 
 
 def check_catalogue_file(name: str, rows: Any, where: str) -> None:

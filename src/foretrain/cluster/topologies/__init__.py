@@ -1,4 +1,4 @@
-"""Topologies: one builder per file, listed here.
+"""Topologies: one builder each, listed here; those of a kind share a file.
 
 An interconnect builder joins the devices of a node or NVLink domain; a network builder joins the network
 ports of nodes. Each returns a `Fabric`; `foretrain.testing.topology.check_topology` says if it is sound.
@@ -8,55 +8,55 @@ A new topology is one new file and one row below.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import TypeAlias
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 from foretrain.cluster.topologies.shape import NetworkShape
 from foretrain.errors import ClusterError, hint
+from foretrain.named import named
 
 __all__ = ["INTERCONNECTS", "NETWORKS", "InterconnectBuilder", "NetworkShape", "network_shape"]
 
 InterconnectBuilder: TypeAlias = Callable[[Site, Interconnect], Fabric]
 
 
-def _interconnect(file: str) -> InterconnectBuilder:
-    """The `build` of a file, which is loaded when something is built."""
+def _interconnect(home: str) -> InterconnectBuilder:
+    """The builder of that name, whose file is loaded when something is built."""
 
     def build(site: Site, interconnect: Interconnect) -> Fabric:
-        fabric: Fabric = import_module(f"{__name__}.{file}").build(site, interconnect)
+        fabric: Fabric = named(f"{__name__}.{home}")(site, interconnect)
         return fabric
 
     return build
 
 
 INTERCONNECTS: Mapping[str, InterconnectBuilder] = {
-    "nvswitch": _interconnect("nvswitch"),
-    "nvlink_mesh": _interconnect("nvlink_mesh"),
-    "pcie_tree": _interconnect("pcie_tree"),
-    "single": _interconnect("single"),
+    "nvswitch": _interconnect("hub:nvswitch"),
+    "nvlink_mesh": _interconnect("nvlink_mesh:build"),
+    "pcie_tree": _interconnect("pcie_tree:build"),
+    "single": _interconnect("hub:single"),
 }
 
 _ONE = ("shortest",)
 _GRID = ("dimension-order", "shortest", "ecmp")
 _SPREAD = ("ecmp", "shortest")
 
-# Each row names its file, which is loaded when the network is used.
+# Each row names its builder, whose file is loaded when the network is used.
 NETWORKS: Mapping[str, NetworkShape] = {
-    "star": NetworkShape("star", _ONE, own=_ONE),
-    "graph": NetworkShape("graph", own=_ONE),
-    "ring": NetworkShape("ring", _GRID, own=_GRID[:2]),
-    "torus": NetworkShape("torus", _GRID, own=_GRID[:2]),
-    "mesh": NetworkShape("mesh", _GRID, own=_GRID[:2]),
-    "binary-tree": NetworkShape("binary_tree", _ONE, own=_ONE),
-    "fat-tree": NetworkShape("fat_tree", _SPREAD, own=_SPREAD),
-    "rail-optimised": NetworkShape("rail", _SPREAD, own=_SPREAD),
-    "hierarchical": NetworkShape("hierarchical", _ONE, own=_ONE),
-    "dragonfly": NetworkShape("dragonfly", ("minimal",), own=("minimal",)),
-    "fully-connected": NetworkShape("fully_connected", _ONE, own=_ONE),
-    "exponential": NetworkShape("exponential", own=_ONE),
-    "random": NetworkShape("random_graph", own=_ONE),
+    "star": NetworkShape("hub:star", _ONE, own=_ONE),
+    "graph": NetworkShape("graph:graph", own=_ONE),
+    "ring": NetworkShape("grid:ring", _GRID, own=_GRID[:2]),
+    "torus": NetworkShape("grid:torus", _GRID, own=_GRID[:2]),
+    "mesh": NetworkShape("grid:mesh", _GRID, own=_GRID[:2]),
+    "binary-tree": NetworkShape("direct:binary_tree", _ONE, own=_ONE),
+    "fat-tree": NetworkShape("tiered:fat_tree", _SPREAD, own=_SPREAD),
+    "rail-optimised": NetworkShape("tiered:rail", _SPREAD, own=_SPREAD),
+    "hierarchical": NetworkShape("tiered:hierarchical", _ONE, own=_ONE),
+    "dragonfly": NetworkShape("dragonfly:build", ("minimal",), own=("minimal",)),
+    "fully-connected": NetworkShape("direct:fully_connected", _ONE, own=_ONE),
+    "exponential": NetworkShape("direct:exponential", own=_ONE),
+    "random": NetworkShape("graph:random_graph", own=_ONE),
 }
 
 _ALSO = {

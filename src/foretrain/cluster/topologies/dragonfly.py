@@ -17,8 +17,6 @@ from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
 
-__all__ = ["Parameters", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parameters:

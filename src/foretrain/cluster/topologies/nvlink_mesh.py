@@ -14,8 +14,6 @@ from foretrain.cluster.link import Interconnect
 from foretrain.cluster.routing import Edge, graph_fabric
 from foretrain.errors import ClusterError
 
-__all__ = ["build"]
-
 
 def build(site: Site, interconnect: Interconnect) -> Fabric:
     lanes = _lanes(interconnect, site.ports)

@@ -11,8 +11,6 @@ from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import Interconnect
 from foretrain.cluster.routing import Edge, graph_fabric
 
-__all__ = ["build"]
-
 
 def build(site: Site, interconnect: Interconnect) -> Fabric:
     """A path crosses the latency of the interconnect once, spread over device-up and device-down."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.errors import ClusterError, hint
 from foretrain.loading import validated
-
-__all__ = ["NetworkShape"]
-
+from foretrain.named import named
 
 MOST = 2**31
 """Of any whole number that a user gives."""
@@ -28,8 +25,8 @@ def _largest(value: Any) -> int:
 class NetworkShape:
     """Call it with a site and a network to get the fabric, routed as the network says."""
 
-    file: str
-    """In this folder, with a function `build` and a form `Parameters`."""
+    home: str
+    """File in this folder and function that builds it, whose last argument is the form of what users may say of it."""
     routings: tuple[str, ...] = ("shortest", "ecmp")
     """The first is the default."""
     own: tuple[str, ...] = ()
@@ -48,17 +45,14 @@ class NetworkShape:
 
     @property
     def build(self) -> Callable[[Site, ClusterNetwork, Any], Fabric]:
-        builder: Callable[[Site, ClusterNetwork, Any], Fabric] = self._module.build
+        builder: Callable[[Site, ClusterNetwork, Any], Fabric]
+        builder = named(f"foretrain.cluster.topologies.{self.home}")
         return builder
 
     @property
     def parameters(self) -> type:
-        form: type = self._module.Parameters
+        form: type = get_type_hints(self.build)["given"]
         return form
-
-    @property
-    def _module(self) -> Any:
-        return import_module(f"foretrain.cluster.topologies.{self.file}")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
-from foretrain.runtime.features import FusionCycles
+from foretrain.runtime.features.fusion_cycles import FusionCycles
 
 Ready = Iterable[tuple[int, tuple[WeightShard, ...]]]
 Clock = NDArray[

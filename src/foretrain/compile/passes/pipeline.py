@@ -31,7 +31,7 @@ from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.runtime import Runtime
-from foretrain.runtime.features import UncoalescedGather
+from foretrain.runtime.features.uncoalesced_gather import UncoalescedGather
 
 Key = tuple[
     int, int, bool

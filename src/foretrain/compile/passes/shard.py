@@ -22,7 +22,7 @@ from foretrain.compile.segment import Async, Interner
 from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, memory
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
-from foretrain.runtime.features import GatherCopies
+from foretrain.runtime.features.gather_copies import GatherCopies
 
 
 def gather_items(shards: Iterable[WeightShard], role: str, size: float) -> list[Item]:

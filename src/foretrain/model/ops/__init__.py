@@ -16,14 +16,11 @@ from foretrain.model.ops.cross_entropy import CrossEntropy
 from foretrain.model.ops.elementwise import Elementwise
 from foretrain.model.ops.embedding import Embedding, EmbeddingBag, Interaction, Position
 from foretrain.model.ops.family import OpFamily
-from foretrain.model.ops.linear import Linear
-from foretrain.model.ops.matmul import Matmul
-from foretrain.model.ops.memory import Memory
+from foretrain.model.ops.linear import Linear, Matmul
 from foretrain.model.ops.moe import Combine, Dispatch, GroupedGemm
-from foretrain.model.ops.norm import BatchNorm, Norm
 from foretrain.model.ops.recurrent import Recurrent
 from foretrain.model.ops.scan import Scan
-from foretrain.model.ops.softmax import Softmax
+from foretrain.model.ops.streaming import BatchNorm, Memory, Norm, Softmax
 from foretrain.model.precision import Precision
 
 FAMILIES: dict[str, OpFamily] = {

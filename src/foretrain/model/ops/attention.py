@@ -19,7 +19,7 @@ from foretrain.errors import ModelError, hint
 from foretrain.model.graph import Op, Tensor
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices, memory
 from foretrain.model.ops.family import OpFamily
-from foretrain.model.ops.matmul import activation_gemm
+from foretrain.model.ops.linear import activation_gemm
 from foretrain.model.precision import Precision
 
 KINDS = {

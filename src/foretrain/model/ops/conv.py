@@ -104,9 +104,6 @@ class Pooling(OpFamily):
 
     name = "pooling"
 
-    def flops(self, op: Op) -> float:
-        return 0.0  # model FLOPs count contractions only
-
     def _moved(self, op: Op, precision: Precision) -> float:
         return input_bytes(op, precision) + output_bytes(op, precision)
 

@@ -24,9 +24,6 @@ class CrossEntropy(OpFamily):
     # 2019, section 3)
     settled_values = 3
 
-    def flops(self, op: Op) -> float:
-        return 0.0  # model FLOPs count contractions only
-
     def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         n = op.elements(op.inputs[0])
         kernels = []

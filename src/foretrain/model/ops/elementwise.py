@@ -92,9 +92,6 @@ class Elementwise(OpFamily):
     name = "elementwise"
     hands_on_kept = True
 
-    def flops(self, op: Op) -> float:
-        return 0.0  # model FLOPs count contractions only
-
     def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         row = _row(op, choices)
         if _is_in_the_product(op, choices):

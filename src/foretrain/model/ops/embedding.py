@@ -39,9 +39,6 @@ class Embedding(OpFamily):
     def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
         return dims == ("batch",)
 
-    def flops(self, op: Op) -> float:
-        return 0.0  # a look-up multiplies nothing
-
     def _counts(self, op: Op) -> tuple[int, int]:
         return op.elements(op.inputs[0]), op.size[op.weights[0].dims[1]]
 
@@ -172,8 +169,8 @@ def rows_met(op: Op) -> tuple[float, float]:
 def popular(op: Op, samples: int, least: float) -> tuple[float, float]:
     """Rows of all tables drawn at least so often by the samples of a step, and the share of look-ups they answer."""
     skew = float(op.attr.get("skew", 0.0))
-    found = [often(rows, samples, skew, least) for rows, _ in listed(op)]
-    return sum(rows for rows, _ in found), sum(share for _, share in found) / len(found)
+    tables = [often(rows, samples, skew, least) for rows, _ in listed(op)]
+    return sum(rows for rows, _ in tables), sum(share for _, share in tables) / len(tables)
 
 
 class Position(OpFamily):
@@ -185,9 +182,6 @@ class Position(OpFamily):
     def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
         return dims in (("batch",), ("hidden",))
 
-    def flops(self, op: Op) -> float:
-        return 0.0
-
     def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         moved = tensor_bytes(op, (*op.inputs, *op.outputs), precision)
         return (memory(FORWARD, moved + _rows(op) * precision.weight_bytes, largest(op)),)
@@ -195,9 +189,6 @@ class Position(OpFamily):
     def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         moved = output_bytes(op, precision) + _rows(op) * precision.gradient_bytes
         return (memory(WEIGHT_GRADIENT, moved, largest(op)),)
-
-    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
-        return ()
 
 
 def _rows(op: Op) -> int:

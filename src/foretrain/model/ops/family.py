@@ -17,11 +17,11 @@ Check = tuple[Callable[[Attr], bool], str]
 class OpFamily(ABC):
     """Formulas of one kind of op. `op` may be whole or local: only its sizes matter.
 
-    Four answers every family gives itself:
+    Two answers every family gives itself, and two where there is something to say:
 
-    - `flops` – nominal forward FLOPs of the mathematics (two per multiply-add; causal masking not
-      discounted), the convention of model FLOPs utilisation;
     - `forward`, `backward` – the kernels really run; backward kernels carry their own phase;
+    - `flops` – nominal forward FLOPs of the mathematics (two per multiply-add; causal masking not
+      discounted), the convention of model FLOPs utilisation, which counts contractions only;
     - `saved` – what autograd keeps for backward: inputs and outputs by their own names (the compiler counts
       a tensor once however many ops keep it) and private tensors under names of their own.
 
@@ -61,8 +61,8 @@ class OpFamily(ABC):
     )
     is_called_apart = False  # a framework calls its kernels one by one
 
-    @abstractmethod
-    def flops(self, op: Op) -> float: ...
+    def flops(self, op: Op) -> float:
+        return 0.0
 
     @abstractmethod
     def forward(
@@ -74,8 +74,8 @@ class OpFamily(ABC):
         self, op: Op, precision: Precision, choices: KernelChoices
     ) -> tuple[Kernel, ...]: ...
 
-    @abstractmethod
-    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]: ...
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
+        return ()
 
     def workspace(self, op: Op, precision: Precision, choices: KernelChoices) -> float:
         """Bytes an op needs only while it runs, beside its inputs and outputs."""

@@ -1,4 +1,4 @@
-"""Matrix products against a weight: y = x·W (+ b).
+"""Matrix products: against a weight, y = x·W (+ b), and of two activations.
 
 Rows m are the dims shared by input and output, columns n the output's own dims, and k the contracted dims
 of the input. Backward is two GEMMs: dX = dY·Wᵀ and dW = Xᵀ·dY.
@@ -41,6 +41,11 @@ def gemm(
         dtype=precision.matmul,
         shape=(batch, m, n, k),
     )
+
+
+def activation_gemm(phase: str, batch: int, m: int, n: int, k: int, precision: Precision) -> Kernel:
+    """A batched GEMM of activations; low-precision recipes leave these in 16 bit."""
+    return gemm(phase, batch, m, n, k, precision.wide, precision.activation_bytes)
 
 
 KEPT_WIDE = ("logits", "router")
@@ -161,3 +166,41 @@ def kept_input(op: Op, choices: KernelChoices) -> Tensor:
 def _has_bias(op: Op) -> bool:
     contracted = set(op.inputs[0].dims) - set(op.outputs[0].dims)
     return any(contracted.isdisjoint(weight.dims) for weight in op.weights)
+
+
+class Matmul(OpFamily):
+    """Products of two activations, batched over the dims both share with the output: `a[batch…, m…, k…] · b[batch…, k…, n…] → c[batch…, m…, n…]`."""
+
+    name = "matmul"
+    backward_products = 2.0
+    is_called_apart = True
+
+    def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
+        return True
+
+    def _bmnk(self, op: Op) -> tuple[int, int, int, int]:
+        left, right = (set(t.dims) for t in op.inputs[:2])
+        out = set(op.outputs[0].dims)
+        dims = op.dims
+        batch = op.extent(d for d in dims if d in left and d in right and d in out)
+        m = op.extent(d for d in dims if d in left and d not in right and d in out)
+        n = op.extent(d for d in dims if d in right and d not in left and d in out)
+        k = op.extent(d for d in dims if d in left and d in right and d not in out)
+        return batch, m, n, k
+
+    def flops(self, op: Op) -> float:
+        batch, m, n, k = self._bmnk(op)
+        return 2.0 * batch * m * n * k
+
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
+        return (activation_gemm(FORWARD, *self._bmnk(op), precision),)
+
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
+        batch, m, n, k = self._bmnk(op)
+        return (
+            activation_gemm(INPUT_GRADIENT, batch, m, k, n, precision),
+            activation_gemm(INPUT_GRADIENT, batch, k, n, m, precision),
+        )
+
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
+        return op.inputs[:2]

@@ -31,9 +31,6 @@ class Dispatch(OpFamily):
     name = "dispatch"
     passes = 4  # over the copies: out of the tokens' order, and into the experts'
 
-    def flops(self, op: Op) -> float:
-        return 0.0
-
     def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
         return meets(self._copies(op), dims)
 
@@ -49,9 +46,6 @@ class Dispatch(OpFamily):
         copies = self._copies(op)
         moved = self.passes * tensor_bytes(op, (copies,), precision)
         return (memory(INPUT_GRADIENT, moved, op.elements(copies)),)
-
-    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
-        return ()
 
 
 class Combine(Dispatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
@@ -9,9 +11,8 @@ from foretrain.errors import ModelError, hint
 from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
-from foretrain.model.zoo.entry import Entry
 
-__all__ = ["build", "entry", "names", "shape"]
+__all__ = ["Entry", "build", "entry", "fixed", "names", "shape"]
 
 # Files in the order in which they are looked through; those after the one that has a name are not loaded.
 _FAMILIES = (
@@ -40,6 +41,21 @@ _ALIASES = {
     "wide_resnet50_2": "wide-resnet50-2",
     "wide_resnet101_2": "wide-resnet101-2",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the zoo: `build(seq)`; `seq` is the default length, None where samples are not sequences."""
+
+    build: Callable[[int], Model]
+    seq: int | None
+    source: str
+    shape: TransformerShape | None = None
+
+
+def fixed(build: Callable[[], Model], source: str) -> Entry:
+    """A model whose samples are not sequences."""
+    return Entry(lambda _: build(), None, source)
 
 
 def names() -> tuple[str, ...]:

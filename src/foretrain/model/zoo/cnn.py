@@ -185,22 +185,21 @@ class ConvSketch(Sketch):
         out: Map | None,
         repeat: int = 1,
         passed: Iterable[Map] = (),
-        kept: Iterable[Map] = (),
     ) -> Block:
         """The block from map `x` to map `out`.
 
         Its sizes are those of `out`, or of `x` where nothing is given on. Maps in `passed` travel through to a
-        later block, those in `kept` start to do so here; they have dim names of their own.
+        later block; they have dim names of their own.
         """
-        passed, kept = tuple(passed), tuple(kept)
+        passed = tuple(passed)
         end = out or x
         sizes = dict(end.sizes) if end else {}
-        for extra in (*passed, *kept):
+        for extra in passed:
             sizes |= dict(
                 zip(extra.tensor.dims[1:], (extra.channels, extra.height, extra.width), strict=True)
             )
-        ends = [m.tensor for m in (*((out,) if out else ()), *passed, *kept)] if out else []
-        starts = [m.tensor for m in (*((x,) if x else ()), *passed)]
+        ends = [m.tensor for m in (out, *passed)] if out else []
+        starts = [m.tensor for m in ((x, *passed) if x else passed)]
         return self.block(name, starts, ends, repeat, sizes)
 
 

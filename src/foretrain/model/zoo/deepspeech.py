@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.sketch import view
+from foretrain.model.zoo import Entry, fixed
 from foretrain.model.zoo.cnn import ConvSketch, image
-from foretrain.model.zoo.entry import Entry, fixed
 from foretrain.model.zoo.lstm import TOKENS, both_ways
 
 _SOURCE = "Amodei et al. 2015, arXiv 1512.02595; widths of the public PyTorch implementation"

@@ -11,7 +11,7 @@ import itertools
 
 from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.sketch import Sketch, view, weight
-from foretrain.model.zoo.entry import Entry, fixed
+from foretrain.model.zoo import Entry, fixed
 
 _DLRM = "MLPerf Training DLRM on Criteo 1TB; Naumov et al. 2019, arXiv 1906.00091"
 _DCN = "MLPerf Training DLRM-DCNv2; Wang et al. 2020, arXiv 2008.13535"
@@ -54,8 +54,6 @@ class _Stack(Sketch):
                 )  # fmt: skip
         return h
 
-    skew = 0.0  # Zipf exponent of the rows that samples draw
-
     def tables(self, name: str, rows: tuple[int, ...], bags: tuple[int, ...], width: int) -> Tensor:
         sizes = {"table": len(rows), "bag": sum(bags), "rows": sum(rows), "hidden": width}
         listed = ",".join(f"{r}x{b}" for r, b in zip(rows, bags, strict=True))
@@ -63,7 +61,7 @@ class _Stack(Sketch):
         out = Tensor(name, ("batch", "table", "hidden"))
         return self.op(
             name, "embedding_bag", [ids], [out], [weight("weight", "rows", "hidden")], sizes,
-            tables=listed, sparse=True, skew=self.skew,
+            tables=listed, sparse=True, skew=SKEW,
         )  # fmt: skip
 
     def both_tables(
@@ -118,11 +116,9 @@ def dlrm(
     bottom: tuple[int, ...],
     top: tuple[int, ...],
     source: str,
-    skew: float = SKEW,
 ) -> Model:
-    """Dot interaction: dense vector beside the products of all pairs. `skew` is 0 for made-up data."""
+    """Dot interaction: dense vector beside the products of all pairs."""
     s = _Stack(batch=1)
-    s.skew = skew
     inputs, sizes = _bottom(s, rows, bags, bottom)
     vectors = len(rows) + 1
     feature = bottom[-1] + vectors * (vectors - 1) // 2
@@ -135,7 +131,6 @@ def dlrm(
 def dlrm_dcn() -> Model:
     """Three low-rank cross layers over the concatenation: x' = x0·(W(Vx) + b) + x."""
     s = _Stack(batch=1)
-    s.skew = SKEW
     inputs, sizes = _bottom(s, ROWS, MULTI_HOT, (13, 512, 256, 128))
     width = (len(ROWS) + 1) * 128
     s.sizes |= {"feature": width, "rank": 512, "feature_out": width}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.sketch import Sketch, view, weight
-from foretrain.model.zoo.entry import Entry
+from foretrain.model.zoo import Entry
 from foretrain.model.zoo.lstm import TOKENS, both_ways, lstm
 
 _SOURCE = "Wu et al. 2016, arXiv 1609.08144; MLPerf Training v0.6 reference (GNMT v2)"

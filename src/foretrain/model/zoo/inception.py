@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foretrain.model.graph import Block, Model
+from foretrain.model.zoo import Entry, fixed
 from foretrain.model.zoo.cnn import ConvSketch, Map, carried, image
-from foretrain.model.zoo.entry import Entry, fixed
 
 _SOURCE = "Szegedy et al. 2015, arXiv 1512.00567"
 _Unit = Callable[[ConvSketch, Map], list[Map]]

@@ -9,9 +9,7 @@ TOKENS = ("batch", "seq", "hidden")
 _CELLS = ("batch", "seq", "cell")
 
 
-def lstm(
-    s: Sketch, name: str, x: Tensor, width: int, cells: int, input_gradient: bool = True
-) -> Tensor:
+def lstm(s: Sketch, name: str, x: Tensor, width: int, cells: int) -> Tensor:
     """An LSTM layer from `width` features to `cells`, with the two bias vectors libraries keep."""
     sizes = {"hidden": width, "cell": cells, "cell_in": cells, "gate": 4}
     weights = [

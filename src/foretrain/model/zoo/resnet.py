@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from foretrain.model.graph import Block, Model
+from foretrain.model.zoo import Entry, fixed
 from foretrain.model.zoo.cnn import ConvSketch, Map, carried, image
-from foretrain.model.zoo.entry import Entry, fixed
 
 _SOURCE = "He et al. 2015, arXiv 1512.03385, table 1"
 _WIDE = "Zagoruyko & Komodakis 2016, arXiv 1605.07146"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.shape import TransformerShape
 from foretrain.model.sketch import Sketch, view, weight
 from foretrain.model.transformer import TOKENS, X, attend, mlp, sketch
-from foretrain.model.zoo.entry import Entry
+from foretrain.model.zoo import Entry
 
 _SOURCE = "Raffel et al. 2019, arXiv 1910.10683, section 3.7"
 _BUCKETS = 32  # relative position buckets
@@ -17,46 +16,49 @@ MEMORY = Tensor("memory", ("batch", "kv_seq", "hidden"))
 _QUERY = ("batch", "seq", "heads", "head_dim")
 
 
-@dataclass(frozen=True, slots=True)
-class T5Shape:
-    hidden: int
-    encoder_layers: int
-    decoder_layers: int
-    heads: int
-    head_dim: int
-    ffn: int
-    vocab: int = 32128
-    is_gated: bool = False
-    is_tied: bool = True
-    dropout: float = 0.1
-
-
-def t5(shape: T5Shape, seq: int, name: str, source: str = _SOURCE) -> Model:
-    """Encoder inputs of `seq` tokens and targets of a quarter (Megatron-LM trains 512 and 128)."""
-    body = TransformerShape(
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.encoder_layers,
-        num_attention_heads=shape.heads,
-        vocab_size=shape.vocab,
-        intermediate_size=shape.ffn,
-        hidden_act="gelu-gated" if shape.is_gated else "relu",
+def t5_shape(
+    hidden: int,
+    layers: int,
+    heads: int,
+    head_dim: int,
+    ffn: int,
+    vocab: int = 32128,
+    is_gated: bool = False,
+    is_tied: bool = True,
+    dropout: float = 0.1,
+) -> TransformerShape:
+    """The shape of a layer of the encoder; `layers`: of the encoder."""
+    return TransformerShape(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        vocab_size=vocab,
+        intermediate_size=ffn,
+        tie_word_embeddings=is_tied,
+        hidden_act="gelu-gated" if is_gated else "relu",
         norm="rmsnorm",
         position="relative",
-        head_dim=shape.head_dim,
+        head_dim=head_dim,
         causal=False,
-        dropout=shape.dropout,
+        dropout=dropout,
         biases="none",
     )
+
+
+def t5(
+    body: TransformerShape, decoder_layers: int, seq: int, name: str, source: str = _SOURCE
+) -> Model:
+    """Encoder inputs of `seq` tokens and targets of a quarter (Megatron-LM trains 512 and 128)."""
     target = max(1, seq // 4)
     blocks = (
         _start(body, seq),
-        replace(_encoder_layer(body, seq), repeat=shape.encoder_layers),
+        replace(_encoder_layer(body, seq), repeat=body.num_hidden_layers),
         _bridge(body, seq, target),
-        replace(_decoder_layer(body, seq, target), repeat=shape.decoder_layers),
+        replace(_decoder_layer(body, seq, target), repeat=decoder_layers),
         _head(body, seq, target),
     )
     tied = [("embedding.tokens.weight", "bridge.tokens.weight")]
-    if shape.is_tied:
+    if body.tie_word_embeddings:
         tied.append(("embedding.tokens.weight", "head.logits.weight"))
     return Model(name, blocks, seq, tuple(tied), source)
 
@@ -148,17 +150,16 @@ def _head(body: TransformerShape, seq: int, target: int) -> Block:
     return s.block("head", [X, MEMORY], [])
 
 
-def _entry(name: str, shape: T5Shape) -> Entry:
-    build: Callable[[int], Model] = lambda seq: t5(shape, seq, name)  # noqa: E731
-    return Entry(build, 512, _SOURCE)
+def _entry(name: str, shape: TransformerShape) -> Entry:
+    return Entry(lambda seq: t5(shape, shape.num_hidden_layers, seq, name), 512, _SOURCE)
 
 
 _ROWS = (
-    ("t5-small", T5Shape(512, 6, 6, 8, 64, 2048)),
-    ("t5-base", T5Shape(768, 12, 12, 12, 64, 3072)),
-    ("t5-large", T5Shape(1024, 24, 24, 16, 64, 4096)),
-    ("t5-3b", T5Shape(1024, 24, 24, 32, 128, 16384)),
-    ("t5-11b", T5Shape(1024, 24, 24, 128, 128, 65536)),
+    ("t5-small", t5_shape(512, 6, 8, 64, 2048)),
+    ("t5-base", t5_shape(768, 12, 12, 64, 3072)),
+    ("t5-large", t5_shape(1024, 24, 16, 64, 4096)),
+    ("t5-3b", t5_shape(1024, 24, 32, 128, 16384)),
+    ("t5-11b", t5_shape(1024, 24, 128, 128, 65536)),
 )
 
 MODELS: dict[str, Entry] = {name: _entry(name, shape) for name, shape in _ROWS}

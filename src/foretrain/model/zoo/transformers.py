@@ -8,7 +8,7 @@ from typing import Any
 from foretrain.loading import load_own_yaml
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
-from foretrain.model.zoo.entry import Entry
+from foretrain.model.zoo import Entry
 
 
 def _entry(name: str, shape: TransformerShape, seq: int, source: str) -> Entry:

@@ -6,8 +6,8 @@ from functools import partial
 
 from foretrain.model.graph import Block, Model
 from foretrain.model.sketch import view
+from foretrain.model.zoo import Entry, fixed
 from foretrain.model.zoo.cnn import ConvSketch, Map, carried, image
-from foretrain.model.zoo.entry import Entry, fixed
 
 _FFN = ("batch", "ffn")
 _VGG = "Simonyan & Zisserman 2014, arXiv 1409.1556, table 1"

@@ -9,7 +9,7 @@ from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.shape import TransformerShape
 from foretrain.model.sketch import Sketch, view, weight
 from foretrain.model.transformer import TOKENS, X, layer, sketch
-from foretrain.model.zoo.entry import Entry, fixed
+from foretrain.model.zoo import Entry, fixed
 
 _SOURCE = (
     "Dosovitskiy et al. 2020, arXiv 2010.11929, table 1; g: Zhai et al. 2021, arXiv 2106.04560"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.sketch import view
+from foretrain.model.zoo import Entry, fixed
 from foretrain.model.zoo.cnn import DIMS, ConvSketch, Map, carried, image, kept
-from foretrain.model.zoo.entry import Entry, fixed
 
 _SOURCE = "Redmon & Farhadi 2018, arXiv 1804.02767, table 1"
 _ACT = "leaky-relu"

@@ -87,8 +87,8 @@ def meant(word: str | None, stages: int, chunks: int) -> tuple[PipelineSchedule,
 def called(word: str) -> str | None:
     """The schedule with a name as papers and stacks spell it: letters and digits count."""
     letters = _letters(word)
-    found = (n for n, k in SCHEDULES.items() if letters in (_letters(n), *k.aliases))
-    return next(found, None)
+    names = (n for n, k in SCHEDULES.items() if letters in (_letters(n), *k.aliases))
+    return next(names, None)
 
 
 def nearest(word: str, chunks: int) -> str:

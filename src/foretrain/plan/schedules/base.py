@@ -9,7 +9,9 @@ A stage is cut into `chunks` model chunks; which piece of the model each of them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +30,23 @@ Steps = Ints32
 
 Counts = Ints | Ints32 | int
 """One number, or one for each of many plans."""
+
+
+Kind = TypeVar("Kind", bound="PipelineSchedule")
+
+
+def made_once(
+    order: Callable[[Kind, int, int, int, int], Steps],
+) -> Callable[[Kind, int, int, int, int], Steps]:
+    """An `order` that is worked out once for each numbers, which are checked then."""
+
+    @lru_cache(maxsize=1024)
+    def checked(kind: Kind, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        kind.check(stages, micro_batches, chunks)
+        check_stage(stage, stages)
+        return read_only(order(kind, stage, stages, micro_batches, chunks))
+
+    return checked
 
 
 class PipelineSchedule(ABC):

@@ -10,8 +10,6 @@ Steps of a pair run one after the other here; what the forward step sends leaves
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from foretrain.arrays import Bools
@@ -22,7 +20,7 @@ from foretrain.plan.schedules.base import (
     Counts,
     PipelineSchedule,
     Steps,
-    check_stage,
+    made_once,
     numbered,
     read_only,
 )
@@ -46,37 +44,33 @@ class DualPipeV(PipelineSchedule):
     def pieces(self, stages: int, chunks: int) -> Pieces:
         return folded(stages, chunks)
 
+    @made_once
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-        self.check(stages, micro_batches, chunks)
-        check_stage(stage, stages)
-        return _order(stage, stages, micro_batches)
-
-
-@lru_cache(maxsize=1024)
-def _order(stage: int, stages: int, micro_batches: int) -> Steps:
-    behind, here = stages - stage - 1, stage + 1
-    forward, forward_up = (FORWARD, _DOWN), (FORWARD, _UP)
-    back, back_up = (BACKWARD, _DOWN), (BACKWARD, _UP)
-    weight, weight_up = (BACKWARD_WEIGHT, _DOWN), (BACKWARD_WEIGHT, _UP)
-    # half of the last backward steps make both gradients, the other half put their weight gradients off
-    last = [back_up, back] * here
-    early = [
-        step for _, chunk in last[:here] for step in ((BACKWARD, chunk), (BACKWARD_WEIGHT, chunk))
-    ]
-    put_off = [(BACKWARD_WEIGHT, chunk) for _, chunk in (*last[here:], *[back] * behind)]
-    return read_only(
-        numbered(
-            [
-                *[forward] * (2 * behind),
-                *[forward, forward_up] * here,
-                *[back_up, weight_up, forward_up] * behind,
-                *[forward, back_up, weight_up, forward_up, back, weight]
-                * (micro_batches - 2 * stages + here),
-                *[back_up, weight_up, forward_up, back, weight] * behind,
-                *early,
-                *last[here:],
-                *(step for late in put_off[:behind] for step in (late, back)),
-                *put_off[behind:],
-            ]
+        behind, here = stages - stage - 1, stage + 1
+        forward, forward_up = (FORWARD, _DOWN), (FORWARD, _UP)
+        back, back_up = (BACKWARD, _DOWN), (BACKWARD, _UP)
+        weight, weight_up = (BACKWARD_WEIGHT, _DOWN), (BACKWARD_WEIGHT, _UP)
+        # half of the last backward steps make both gradients, the other half put their weight gradients off
+        last = [back_up, back] * here
+        early = [
+            step
+            for _, chunk in last[:here]
+            for step in ((BACKWARD, chunk), (BACKWARD_WEIGHT, chunk))
+        ]
+        put_off = [(BACKWARD_WEIGHT, chunk) for _, chunk in (*last[here:], *[back] * behind)]
+        return read_only(
+            numbered(
+                [
+                    *[forward] * (2 * behind),
+                    *[forward, forward_up] * here,
+                    *[back_up, weight_up, forward_up] * behind,
+                    *[forward, back_up, weight_up, forward_up, back, weight]
+                    * (micro_batches - 2 * stages + here),
+                    *[back_up, weight_up, forward_up, back, weight] * behind,
+                    *early,
+                    *last[here:],
+                    *(step for late in put_off[:behind] for step in (late, back)),
+                    *put_off[behind:],
+                ]
+            )
         )
-    )

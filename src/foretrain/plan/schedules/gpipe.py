@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from foretrain.arrays import Floats
@@ -12,7 +10,7 @@ from foretrain.plan.schedules.base import (
     FORWARD,
     PipelineSchedule,
     Steps,
-    check_stage,
+    made_once,
     read_only,
     steps,
 )
@@ -26,10 +24,13 @@ class GPipe(PipelineSchedule):
     separates_phases = True
     is_searched = True
 
+    @made_once
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-        self.check(stages, micro_batches, chunks)
-        check_stage(stage, stages)
-        return _order(micro_batches)
+        micro = np.arange(micro_batches)
+        none = np.zeros_like(micro)
+        return read_only(
+            np.concatenate((steps(FORWARD, none, micro), steps(BACKWARD, none, micro)))
+        )
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return micro_batches
@@ -44,10 +45,3 @@ class GPipe(PipelineSchedule):
         sent = p.send.max(axis=1, initial=0.0)
         slowest = np.maximum(p.forward.max(axis=1), sent) + np.maximum(backward.max(axis=1), sent)
         return np.asarray(ways + (p.count - 1) * slowest)
-
-
-@lru_cache(maxsize=64)
-def _order(micro_batches: int) -> Steps:
-    micro = np.arange(micro_batches)
-    none = np.zeros_like(micro)
-    return read_only(np.concatenate((steps(FORWARD, none, micro), steps(BACKWARD, none, micro))))

@@ -6,8 +6,6 @@ then chunk 1, and so on; backward runs through the chunks the other way. The bub
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from foretrain.arrays import Bools, Floats
@@ -20,7 +18,7 @@ from foretrain.plan.schedules.base import (
     PipelineSchedule,
     Steps,
     check_counts,
-    check_stage,
+    made_once,
     one_forward_one_backward,
     steps,
 )
@@ -51,10 +49,17 @@ class Interleaved(PipelineSchedule):
                 f"{near} micro-batches, or schedule '1f1b'."
             )
 
+    @made_once
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-        self.check(stages, micro_batches, chunks)
-        check_stage(stage, stages)
-        return _order(stage, stages, micro_batches, chunks)
+        slot = np.arange(micro_batches * chunks)
+        group, place = np.divmod(slot, stages * chunks)
+        chunk, member = np.divmod(place, stages)
+        micro = group * stages + member
+        return one_forward_one_backward(
+            steps(FORWARD, chunk, micro),
+            steps(BACKWARD, chunks - 1 - chunk, micro),
+            min(warm_up(stage, stages, chunks), len(slot)),
+        )
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(warm_up(stage, stages, chunks) + 1, micro_batches * chunks)
@@ -87,16 +92,3 @@ def warm_up(stage: int, stages: int, chunks: int) -> int:
     (one forward, one backward) later per stage in between.
     """
     return 2 * (stages - stage - 1) + (chunks - 1) * stages
-
-
-@lru_cache(maxsize=1024)
-def _order(stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-    slot = np.arange(micro_batches * chunks)
-    group, place = np.divmod(slot, stages * chunks)
-    chunk, member = np.divmod(place, stages)
-    micro = group * stages + member
-    return one_forward_one_backward(
-        steps(FORWARD, chunk, micro),
-        steps(BACKWARD, chunks - 1 - chunk, micro),
-        min(warm_up(stage, stages, chunks), len(slot)),
-    )

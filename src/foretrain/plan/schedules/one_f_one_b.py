@@ -5,8 +5,6 @@ A stage runs as many forward steps as stages lie behind it, then one forward and
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from foretrain.arrays import Floats
@@ -15,7 +13,7 @@ from foretrain.plan.schedules.base import (
     FORWARD,
     PipelineSchedule,
     Steps,
-    check_stage,
+    made_once,
     one_forward_one_backward,
     steps,
 )
@@ -29,10 +27,15 @@ class OneForwardOneBackward(PipelineSchedule):
     is_searched = True
     otherwise = "interleaved"
 
+    @made_once
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-        self.check(stages, micro_batches, chunks)
-        check_stage(stage, stages)
-        return _order(min(stages - stage - 1, micro_batches), micro_batches)
+        micro = np.arange(micro_batches)
+        none = np.zeros_like(micro)
+        return one_forward_one_backward(
+            steps(FORWARD, none, micro),
+            steps(BACKWARD, none, micro),
+            min(stages - stage - 1, micro_batches),
+        )
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages - stage, micro_batches)
@@ -43,12 +46,3 @@ class OneForwardOneBackward(PipelineSchedule):
 
     def seconds(self, p: Pipelines) -> Floats:
         return turns(p, p.backward + p.weight)
-
-
-@lru_cache(maxsize=1024)
-def _order(warm_up: int, micro_batches: int) -> Steps:
-    micro = np.arange(micro_batches)
-    none = np.zeros_like(micro)
-    return one_forward_one_backward(
-        steps(FORWARD, none, micro), steps(BACKWARD, none, micro), warm_up
-    )

@@ -7,8 +7,6 @@ number of activations as the first stage of 1F1B, and those left at the end fill
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from foretrain.arrays import Floats
@@ -18,7 +16,7 @@ from foretrain.plan.schedules.base import (
     FORWARD,
     PipelineSchedule,
     Steps,
-    check_stage,
+    made_once,
     one_forward_one_backward,
     steps,
 )
@@ -33,10 +31,17 @@ class ZeroBubbleH1(PipelineSchedule):
     splits_backward = True
     is_searched = True
 
+    @made_once
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-        self.check(stages, micro_batches, chunks)
-        check_stage(stage, stages)
-        return _order(stage, stages, micro_batches)
+        micro = np.arange(micro_batches)
+        none = np.zeros_like(micro)
+        return one_forward_one_backward(
+            steps(FORWARD, none, micro),
+            steps(BACKWARD, none, micro),
+            min(stages - stage - 1, micro_batches),
+            steps(BACKWARD_WEIGHT, none, micro),
+            weight_lag=stage,
+        )
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages, micro_batches)
@@ -56,16 +61,3 @@ class ZeroBubbleH1(PipelineSchedule):
         few = whole + p.weight + (count - 1) * np.maximum(p.forward, p.backward)
         alone = turns(p, p.backward) + p.weight[:, 0]
         return np.asarray(np.maximum(np.maximum(by_stage, few).max(axis=1), alone))
-
-
-@lru_cache(maxsize=1024)
-def _order(stage: int, stages: int, micro_batches: int) -> Steps:
-    micro = np.arange(micro_batches)
-    none = np.zeros_like(micro)
-    return one_forward_one_backward(
-        steps(FORWARD, none, micro),
-        steps(BACKWARD, none, micro),
-        min(stages - stage - 1, micro_batches),
-        steps(BACKWARD_WEIGHT, none, micro),
-        weight_lag=stage,
-    )

@@ -8,15 +8,13 @@ their input gradients until there are no forward steps left, then fill the cool-
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from foretrain.plan.schedules.base import (
     BACKWARD,
     BACKWARD_WEIGHT,
     FORWARD,
     PipelineSchedule,
     Steps,
-    check_stage,
+    made_once,
     numbered,
     read_only,
 )
@@ -37,31 +35,25 @@ class ZeroBubbleV(PipelineSchedule):
     def pieces(self, stages: int, chunks: int) -> Pieces:
         return folded(stages, chunks)
 
+    @made_once
     def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
-        self.check(stages, micro_batches, chunks)
-        check_stage(stage, stages)
-        return _order(stage, stages, micro_batches)
-
-
-@lru_cache(maxsize=1024)
-def _order(stage: int, stages: int, micro_batches: int) -> Steps:
-    """The order for a full pipeline; fewer micro-batches leave their places empty."""
-    behind, full = stages - stage, max(2 * stages - 1, micro_batches)
-    forward, forward_up = (FORWARD, _DOWN), (FORWARD, _UP)
-    back, back_up = (BACKWARD, _DOWN), (BACKWARD, _UP)
-    weight, weight_up = (BACKWARD_WEIGHT, _DOWN), (BACKWARD_WEIGHT, _UP)
-    started = stages + behind - 1
-    rows = numbered(
-        [
-            *[forward] * (2 * behind - 1),
-            *[forward_up, forward] * stage,
-            *[forward_up, back_up, weight_up] * behind,
-            *[forward, back, weight, forward_up, back_up, weight_up] * (full - started),
-            *[back, weight, forward_up, back_up, weight_up] * (started - stages),
-            *[back, back_up] * stage,
-            *[back, weight] * behind,
-            *[weight_up] * stage,
-            *[weight] * stage,
-        ]
-    )
-    return read_only(rows[rows[:, 2] < micro_batches])
+        """The order for a full pipeline; fewer micro-batches leave their places empty."""
+        behind, full = stages - stage, max(2 * stages - 1, micro_batches)
+        forward, forward_up = (FORWARD, _DOWN), (FORWARD, _UP)
+        back, back_up = (BACKWARD, _DOWN), (BACKWARD, _UP)
+        weight, weight_up = (BACKWARD_WEIGHT, _DOWN), (BACKWARD_WEIGHT, _UP)
+        started = stages + behind - 1
+        rows = numbered(
+            [
+                *[forward] * (2 * behind - 1),
+                *[forward_up, forward] * stage,
+                *[forward_up, back_up, weight_up] * behind,
+                *[forward, back, weight, forward_up, back_up, weight_up] * (full - started),
+                *[back, weight, forward_up, back_up, weight_up] * (started - stages),
+                *[back, back_up] * stage,
+                *[back, weight] * behind,
+                *[weight_up] * stage,
+                *[weight] * stage,
+            ]
+        )
+        return read_only(rows[rows[:, 2] < micro_batches])

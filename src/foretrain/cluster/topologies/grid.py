@@ -8,18 +8,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from foretrain.arrays import Ints
-from foretrain.cluster.direct import CableParameters, Cables, direct_fabric, hosts_of
 from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
+from foretrain.cluster.link import ClusterNetwork
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
+from foretrain.cluster.topologies.direct import (
+    CableParameters,
+    Cables,
+    RatedCables,
+    direct_fabric,
+    hosts_of,
+)
 from foretrain.errors import ClusterError
 
-__all__ = ["grid_fabric", "grid_sizes"]
-
-
 MOST_DIMS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GridParameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+    dims: Count = 2
+    sizes: tuple[Count, ...] | None = None
+    """Nodes along each dimension, fastest first; may leave places empty. Overrides `dims`."""
+    link_bandwidth: Bandwidth | None = None
+    link_latency: Seconds | None = None
+
+
+def ring(site: Site, network: ClusterNetwork, given: CableParameters) -> Fabric:
+    """Nodes in a ring, each joined to the next; traffic takes the shorter way round."""
+    return grid_fabric(site, (len(np.unique(site.host)),), True, given)
+
+
+def torus(site: Site, network: ClusterNetwork, given: GridParameters) -> Fabric:
+    """A grid of one to six dimensions that wraps around (2D and 3D torus, as in TPU pods)."""
+    return grid_fabric(
+        site, grid_sizes(len(np.unique(site.host)), given.dims, given.sizes), True, given
+    )
+
+
+def mesh(site: Site, network: ClusterNetwork, given: GridParameters) -> Fabric:
+    """A grid of one to six dimensions without wrap (2D and 3D mesh)."""
+    return grid_fabric(
+        site, grid_sizes(len(np.unique(site.host)), given.dims, given.sizes), False, given
+    )
 
 
 def grid_sizes(nodes: int, dims: int, sizes: Sequence[int] | None) -> tuple[int, ...]:
@@ -48,9 +84,7 @@ def grid_sizes(nodes: int, dims: int, sizes: Sequence[int] | None) -> tuple[int,
     return (*sorted([*factors, left], reverse=True),)
 
 
-def grid_fabric(
-    site: Site, sizes: Sequence[int], is_wrapped: bool, given: CableParameters
-) -> Fabric:
+def grid_fabric(site: Site, sizes: Sequence[int], is_wrapped: bool, given: RatedCables) -> Fabric:
     hosts = hosts_of(site)
     places = math.prod(sizes)
     expect_links(2 * len(sizes) * places, "The network")
@@ -62,9 +96,6 @@ def grid_fabric(
     def route(src: Ints, dst: Ints) -> Ints:
         return ways.route(hosts.port_vertex[src], hosts.port_vertex[dst])
 
-    def name(vertex: int) -> str:
-        return hosts.name(vertex)
-
     return direct_fabric(
         hosts,
         Cables(ways.tail, ways.head),
@@ -72,7 +103,6 @@ def grid_fabric(
         route,
         places=places,
         diameter=sum(reach),
-        vertex_name=name,
     )
 
 

@@ -8,15 +8,18 @@ joined to every switch of the group above.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Routes, Site, compressed, expect_links, left_packed
-
-__all__ = ["Tier", "tiered_fabric", "whole_uplinks"]
+from foretrain.cluster.link import ClusterNetwork
+from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Number, Seconds
+from foretrain.errors import ClusterError
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -157,3 +160,134 @@ class _Ways:
             up.append(np.where(climbs, base + a[:, None] * count + pair[level], -1))
             down.append(np.where(climbs, back + b[:, None] * count + pair[level], -1))
         return np.concatenate([*up, *down[::-1]], axis=1)
+
+
+# --- networks of this kind ------------------------------------------------------------------------------
+
+WORDS = ("leaf", "spine", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class FatTreeParameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+    leaf_nodes: Count = 16
+    """Nodes under one leaf switch."""
+    pod_leaves: Count | tuple[Count, ...] | None = None
+    """Leaves under one pod of spines; with it the tree has a core above. A list goes on upwards."""
+    oversubscription: Number | tuple[Number, ...] = 1.0
+    """Of all tiers alike, or tier by tier from the leaves up."""
+    spines: Count | tuple[Count, ...] = 1
+    """Switches of each group above the leaves."""
+    hop_latency: Seconds = 0.0
+    """Added by each switch above the leaf."""
+
+
+def fat_tree(site: Site, network: ClusterNetwork, given: FatTreeParameters) -> Fabric:
+    """Fat tree: nodes under leaf switches, leaves under spines, pods of leaves under a core, as many tiers as wanted.
+
+    `oversubscription` r of a tier: its switches have r times more bandwidth to below than to above. Al-Fares et
+    al., "A scalable, commodity data center network architecture", SIGCOMM 2008. Spines that are not counted
+    (`spines: 1`) stand for as many as perfect spreading needs; counted ones are cables of their own, over which
+    `ecmp` spreads and `shortest` chooses one by the receiver's number.
+    """
+    pods = given.pod_leaves or ()
+    sizes = [given.leaf_nodes, *(pods if isinstance(pods, tuple) else (pods,))]
+    ratios = per_tier("oversubscription", given.oversubscription, len(sizes))
+    widths = [1, *(int(count) for count in per_tier("spines", given.spines, len(sizes)))]
+    _, host = np.unique(site.host, return_inverse=True)
+    tiers, nodes = [], 1
+    for number, size in enumerate(sizes):
+        nodes = min(nodes * size, 2**40)  # more than there can be
+        group = host // nodes
+        # a tier's ratio is to the tier below, so the ratios multiply on the way up
+        over = float(np.prod(ratios[: number + 1]))
+        uplink = whole_uplinks(site, group, over, nodes)
+        tiers.append(Tier(_word(number), group, uplink, widths[number], given.hop_latency))
+    top = Tier(_word(len(sizes)), np.zeros_like(host), np.empty(0), widths[-1])
+    return tiered_fabric(site, [*tiers, top])
+
+
+def _word(tier: int) -> str:
+    return WORDS[tier] if tier < len(WORDS) else f"tier{tier}."
+
+
+def per_tier(name: str, given: Any, tiers: int) -> tuple[float, ...]:
+    """One value for each tier with uplinks."""
+    if not isinstance(given, tuple):
+        return (given,) * tiers
+    if len(given) != tiers:
+        raise ClusterError(
+            "Invalid network:",
+            faults=[f"{name}: {len(given)} values for {tiers} tiers with uplinks."],
+        )
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class RailParameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+    leaf_nodes: Count = 32
+    """Nodes whose card r shares a leaf."""
+    oversubscription: Number = 1.0
+    """Bandwidth of a leaf to its nodes over that to the spines."""
+    spines: Count = 1
+    """Spine switches; 1 stands for as many as perfect spreading needs."""
+    hop_latency: Seconds = 0.0
+
+
+def rail(site: Site, network: ClusterNetwork, given: RailParameters) -> Fabric:
+    """Rail-optimised network: card r of every node is plugged into the leaf switch of rail r, spines join the rails.
+
+    Ranks with the same place in their nodes meet under one leaf. The default of 32 nodes to a leaf is the scalable
+    unit of NVIDIA's DGX SuperPOD H100 reference architecture (RA-11333-001).
+    """
+    _, first, host = np.unique(site.host, return_index=True, return_inverse=True)
+    rail = np.arange(site.ports) - first[host]
+    unit = host // given.leaf_nodes
+    # not every node need have every rail, so leaves are numbered as found
+    _, leaf = np.unique(unit * (int(rail.max()) + 1) + rail, return_inverse=True)
+    uplink = whole_uplinks(site, leaf, given.oversubscription, given.leaf_nodes)
+    top = Tier("spine", np.zeros_like(leaf), np.empty(0), given.spines)
+    return tiered_fabric(site, [Tier("leaf", leaf, uplink, 1, given.hop_latency), top])
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchyParameters:
+    __pydantic_config__: ClassVar[Any] = STRICT
+    sizes: tuple[Count, ...] = (8,)
+    uplink_bandwidths: tuple[Bandwidth, ...] | None = None
+    """One direction of each switch's uplink, tier by tier; without it uplinks carry all that is below."""
+    uplink_latencies: tuple[Seconds, ...] | None = None
+
+
+def hierarchical(site: Site, network: ClusterNetwork, given: HierarchyParameters) -> Fabric:
+    """Tiers of switches with any sizes and rates: racks, rows, halls, sites.
+
+    `sizes` are how many nodes (then switches) each switch of a tier joins, `uplink_bandwidths` what leads up from
+    each switch; one top joins all that is left.
+    """
+    _require_lengths(given)
+    _, host = np.unique(site.host, return_inverse=True)
+    delays = given.uplink_latencies or (0.0,) * len(given.sizes)
+    tiers = []
+    for number in range(len(given.sizes)):
+        nodes = min(math.prod(given.sizes[: number + 1]), 2**40)  # more than there can be
+        group = host // nodes
+        if given.uplink_bandwidths is None:
+            uplink = whole_uplinks(site, group, 1.0, nodes)
+        else:
+            uplink = np.full(int(group.max()) + 1, given.uplink_bandwidths[number])
+        tiers.append(Tier(f"tier{number + 1}.", group, uplink, 1, delays[number]))
+    top = Tier("top", np.zeros_like(host), np.empty(0))
+    return tiered_fabric(site, [*tiers, top])
+
+
+def _require_lengths(given: HierarchyParameters) -> None:
+    tiers = len(given.sizes)
+    faults = [] if given.sizes else ["sizes: empty; specify at least one tier."]
+    for name in ("uplink_bandwidths", "uplink_latencies"):
+        values = getattr(given, name)
+        if values is not None and len(values) != tiers:
+            faults.append(f"{name}: {len(values)} values for {tiers} tiers in sizes.")
+    if faults:
+        raise ClusterError("Invalid network:", faults=faults)

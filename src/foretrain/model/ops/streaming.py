@@ -1,4 +1,4 @@
-"""Normalisations: layer norm and RMS norm over the last dim, batch norm over all but the channel."""
+"""Ops that only stream over memory: norms, softmax (outside attention), and whatever moves bytes alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FP32 = 4.0
 
 
 class Norm(OpFamily):
-    """One fused kernel each way; attribute `norm`: layernorm | rmsnorm. Keeps its input.
+    """Over the last dim, one fused kernel each way; attribute `norm`: layernorm | rmsnorm. Keeps its input.
 
     Eager PyTorch has a kernel for layer norm; RMS norm may be made of single ops.
 
@@ -40,9 +40,6 @@ class Norm(OpFamily):
 
     name = "norm"
     reads = 1  # passes over the input in forward, and over input and gradient in backward
-
-    def flops(self, op: Op) -> float:
-        return 0.0  # model FLOPs count contractions only
 
     def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         if self._is_composed(op, choices):
@@ -83,7 +80,7 @@ class Norm(OpFamily):
 
 
 class BatchNorm(Norm):
-    """Statistics need a pass of their own before the normalising pass, forward and backward."""
+    """Over all but the channel. Statistics need a pass of their own before the normalising pass, forward and backward."""
 
     name = "batch_norm"
     reads = 2
@@ -93,3 +90,37 @@ class BatchNorm(Norm):
 
     def _row(self, op: Op) -> int:
         return 0  # its passes are counted one by one, and stream
+
+
+class Softmax(OpFamily):
+    """Over the last dim, for instance of an expert router. Keeps its output."""
+
+    name = "softmax"
+
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
+        moved = tensor_bytes(op, (*op.inputs, *op.outputs), precision)
+        return (memory(FORWARD, moved, largest(op), 5.0),)
+
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
+        moved = tensor_bytes(op, (*op.inputs, *op.outputs, *op.outputs), precision)
+        return (memory(INPUT_GRADIENT, moved, largest(op), 4.0),)
+
+    def saved(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Tensor, ...]:
+        return op.outputs
+
+
+class Memory(OpFamily):
+    """Anything that only moves bytes: inputs read, weights read, outputs written; nothing kept."""
+
+    name = "memory"
+    shares_bytes = True
+
+    def _moved(self, op: Op, precision: Precision) -> float:
+        return tensor_bytes(op, (*op.inputs, *op.weights, *op.outputs), precision)
+
+    def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
+        return (memory(FORWARD, self._moved(op, precision), largest(op), 0.0),)
+
+    def backward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
+        phase = WEIGHT_GRADIENT if op.weights and not op.inputs else INPUT_GRADIENT
+        return (memory(phase, self._moved(op, precision), largest(op), 0.0),)

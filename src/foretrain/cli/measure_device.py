@@ -6,67 +6,34 @@ import dataclasses
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
-import typer
-
-from foretrain.cli.measure_store import StoreOption
 from foretrain.cli.options import Output, Question
 from foretrain.cli.streams import answer_file
 from foretrain.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.asked import StepOptions
+    from foretrain.measurement.data import DataReport
     from foretrain.measurement.timing import Effort
     from foretrain.scenario import Scenario as Step
 
-Threads = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="CPU threads per process; recorded with the timings."),
-]
-Tolerance = Annotated[
-    float, typer.Option(help="Repeat until the relative error of the median is below this.")
-]
-BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time, such as 60s.")
-]
-
-
-@dataclasses.dataclass(frozen=True)
-class OpsQuestion(Question):
-    """A training step whose kernels are to be timed. What is left out is as one eager process has it."""
-
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            help="Cluster whose sharded kernel shapes to time. Default: one process.",
-        ),
-    ] = None
-
 
 def ops(
-    question: OpsQuestion,
+    question: Question,
     output: Output,
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="cpu or cuda. Default: cuda if available.")
-    ] = "",
-    threads: Threads = None,
-    processes: Annotated[
-        str,
-        typer.Option(
-            metavar="N", help="Time in N concurrent processes, as when N ranks train on this host."
-        ),
-    ] = "1",
-    budget: BudgetOption = None,
-    tolerance: Tolerance = 0.02,
-    store: StoreOption = None,
+    device: str = "",
+    threads: str | None = None,
+    processes: str = "1",
+    budget: str | None = None,
+    tolerance: float = 0.02,
+    store: str | None = None,
 ) -> int:
     """Time the kernels that a model's training step needs on this device.
 
     Kernels already in the store are not timed again, so an interrupted run can be resumed.
     """
-    from foretrain.cli.output import expect_files, give
+    from foretrain.cli.output import give
     from foretrain.cli.progress import Progress
     from foretrain.measurement.backend import backend
     from foretrain.measurement.launching import end_at_once
@@ -75,7 +42,6 @@ def ops(
     from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
 
-    expect_files(output)
     seconds, count = _seconds(budget), _count(threads, "--threads")
     effort = dataclasses.replace(IN_CONTEXT, tolerance=_effort(tolerance).tolerance)
     together = _count(processes, "--processes") or 1
@@ -97,33 +63,21 @@ def ops(
 
 def links(
     output: Output,
-    processes: Annotated[
-        str,
-        typer.Option(metavar="N", help="Processes to start on this host; ignored under torchrun."),
-    ] = "2",
-    collectives: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Such as all_reduce,send. Default: all.")
-    ] = None,
-    sizes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZES", help="Such as 1KiB,1MiB. Default: 1 KiB to 16 MiB."),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="gloo or nccl. Default: nccl if GPUs are available.")
-    ] = "",
-    threads: Threads = None,
-    budget: BudgetOption = None,
-    tolerance: Tolerance = 0.02,
-    store: StoreOption = None,
+    processes: str = "2",
+    collectives: str | None = None,
+    sizes: str | None = None,
+    backend: str = "",
+    threads: str | None = None,
+    budget: str | None = None,
+    tolerance: float = 0.02,
+    store: str | None = None,
 ) -> int:
     """Time collectives and point-to-point messages on this host, or across hosts under torchrun.
 
     torchrun --nnodes 2 --nproc-per-node 8 … -m foretrain measure links
     """
-    from foretrain.cli.output import expect_files
     from foretrain.measurement.links import is_joined, spawned, wanted
 
-    expect_files(output)
     names = wanted(None if collectives is None else [n.strip() for n in collectives.split(",")])
     counted = _sizes(sizes)
     _seconds(budget)
@@ -170,41 +124,20 @@ def _joined_links(
 
 def data(
     output: Output,
-    places: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PATHS…", help="Training data files or directories."),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="Dataset whose preprocessing is timed."),
-    ] = None,
-    samples: Annotated[str, typer.Option(metavar="N", help="Samples per worker.")] = "200",
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,…",
-            help="Numbers of workers to try. Default: 1, 2, 4 … up to the number of cores.",
-        ),
-    ] = None,
-    size: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE", help="Size of the test file that is read if no PATHS are given."
-        ),
-    ] = "256MB",
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for the test file.")
-    ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "",
-    store: StoreOption = None,
-) -> int:
+    places: list[Path] | None = None,
+    dataset: str | None = None,
+    samples: str = "200",
+    workers: str | None = None,
+    size: str = "256MB",
+    folder: Path | None = None,
+    device: str = "",
+    store: str | None = None,
+) -> DataReport:
     """Measure data throughput: reading (cold and warm cache), preprocessing per worker, host-to-device copies."""
     from foretrain import measure
-    from foretrain.cli.output import expect_files, give
     from foretrain.units import parse_bytes
 
-    expect_files(output)
-    report = measure.data(
+    return measure.data(
         places or (),
         dataset=dataset,
         samples=_count(samples, "--samples") or 1,
@@ -214,7 +147,6 @@ def data(
         device=device,
         store=store,
     )
-    return give(report, output)
 
 
 # --- options ----------------------------------------------------------------------------------------

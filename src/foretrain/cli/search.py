@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrain.cli.options import OpenQuestion, Output
-from foretrain.errors import FileError, InputError
+from foretrain.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.cli.progress import SearchProgress
@@ -109,16 +109,14 @@ def _expect_target(folder: Path | None, target: str | None) -> None:
     if folder is None and target is None:
         return
     from foretrain.adapters.write import TARGETS, expect_target
+    from foretrain.adapters.write.exported import expect_folder
 
     if target is None:
         raise InputError(f"--export {folder}: also specify --to, one of {', '.join(TARGETS)}.")
     expect_target(target)
     if folder is None:
         raise InputError(f"--to {target}: also specify the output directory with --export DIR.")
-    if not folder.parent.is_dir():
-        raise FileError(f"cannot create {folder}: directory {folder.parent} does not exist.")
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is a file; launch files need a directory. Choose another name.")
+    expect_folder(folder)
 
 
 def _exported(result: SearchResult, launch: ExportOptions) -> dict[str, Any] | None:

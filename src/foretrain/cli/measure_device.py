@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, cast
 
 from foretrain.cli.options import Output, Question
 from foretrain.cli.streams import answer_file
 from foretrain.errors import InputError
 
 if TYPE_CHECKING:
+    from foretrain.analysis.answer import Answer
     from foretrain.asked import StepOptions
+    from foretrain.cli.progress import Progress
     from foretrain.measurement.data import DataReport
+    from foretrain.measurement.links import LinkReport
+    from foretrain.measurement.ops import OpsReport
+    from foretrain.measurement.store import Store
     from foretrain.measurement.timing import Effort
+    from foretrain.measurement.torch_group import TorchGroup
     from foretrain.scenario import Scenario as Step
 
 
@@ -33,13 +40,9 @@ def ops(
 
     Kernels already in the store are not timed again, so an interrupted run can be resumed.
     """
-    from foretrain.cli.output import give
-    from foretrain.cli.progress import Progress
     from foretrain.measurement.backend import backend
-    from foretrain.measurement.launching import end_at_once
     from foretrain.measurement.links import is_joined, spawned
     from foretrain.measurement.ops import IN_CONTEXT, measure_ops
-    from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
 
     seconds, count = _seconds(budget), _count(threads, "--threads")
@@ -48,17 +51,15 @@ def ops(
     asked = _asked(question)
     if together > 1 and not is_joined():
         return spawned(["-m", "foretrain", *sys.argv[1:]], together, answer=answer_file())
-    with ExitStack() as stack:
-        group = stack.enter_context(TorchGroup(threads=count)) if together > 1 else None
-        is_first = group is None or group.rank == 0
-        opened = stack.enter_context(Store.open(store)) if is_first else None
-        progress = stack.enter_context(Progress("kernels", quiet=output.quiet or not is_first))
-        report = measure_ops(
+    group = TorchGroup(threads=count) if together > 1 else None
+
+    def measure(opened: Store | None, progress: Progress) -> OpsReport:
+        return measure_ops(
             [asked], opened, backend(device, count), effort=effort, budget=seconds,
             progress=progress, group=group,
         )  # fmt: skip
-    code = give(report, output) if is_first else 0
-    return code if group is None else end_at_once(code)
+
+    return _measured(measure, "kernels", group, output, store)
 
 
 def links(
@@ -76,50 +77,49 @@ def links(
 
     torchrun --nnodes 2 --nproc-per-node 8 … -m foretrain measure links
     """
-    from foretrain.measurement.links import is_joined, spawned, wanted
+    from foretrain.measurement.links import is_joined, measure_links, spawned, wanted
+    from foretrain.measurement.torch_group import TorchGroup
 
     names = wanted(None if collectives is None else [n.strip() for n in collectives.split(",")])
-    counted = _sizes(sizes)
-    _seconds(budget)
-    count = _count(processes, "--processes") or 2
-    _count(threads, "--threads")
+    counted, seconds = _sizes(sizes), _seconds(budget)
+    together, count = _count(processes, "--processes") or 2, _count(threads, "--threads")
     if not is_joined():
-        if count < 2:
+        if together < 2:
             raise InputError("--processes: measuring links needs two processes or more.")
-        return spawned(["-m", "foretrain", *sys.argv[1:]], count, answer=answer_file())
-    _joined_links(
-        output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store
-    )  # fmt: skip
+        return spawned(["-m", "foretrain", *sys.argv[1:]], together, answer=answer_file())
+    group = TorchGroup(backend, count)
+
+    def measure(opened: Store | None, progress: Progress) -> LinkReport:
+        return measure_links(
+            group, opened, collectives=names, sizes=counted, effort=_effort(tolerance, 1.0),
+            budget=seconds, progress=progress,
+        )  # fmt: skip
+
+    return _measured(measure, "sizes", group, output, store)
 
 
-def _joined_links(
+def _measured(
+    measure: Callable[[Store | None, Progress], Answer],
+    what: str,
+    group: TorchGroup | None,
     output: Output,
-    names: tuple[str, ...],
-    sizes: tuple[int, ...],
-    backend: str,
-    threads: int | None,
-    budget: float | None,
-    tolerance: float,
     store: str | None,
-) -> NoReturn:
-    """As one process of the job; the first keeps the store and gives the answer."""
+) -> int:
+    """By this process alone, or as one of a group, whose first keeps the store and gives the answer."""
     from foretrain.cli.output import give
     from foretrain.cli.progress import Progress
     from foretrain.measurement.launching import end_at_once
-    from foretrain.measurement.links import measure_links
     from foretrain.measurement.store import Store
-    from foretrain.measurement.torch_group import TorchGroup
 
     with ExitStack() as stack:
-        group = stack.enter_context(TorchGroup(backend, threads))
-        opened = stack.enter_context(Store.open(store)) if group.rank == 0 else None
-        quiet = output.quiet or group.rank > 0
-        progress = stack.enter_context(Progress("sizes", quiet=quiet))
-        report = measure_links(
-            group, opened, collectives=names, sizes=sizes, effort=_effort(tolerance, 1.0),
-            budget=budget, progress=progress,
-        )  # fmt: skip
-    end_at_once(give(report, output) if group.rank == 0 else 0)
+        if group is not None:
+            stack.enter_context(group)
+        is_first = group is None or group.rank == 0
+        opened = stack.enter_context(Store.open(store)) if is_first else None
+        progress = stack.enter_context(Progress(what, quiet=output.quiet or not is_first))
+        report = measure(opened, progress)
+    code = give(report, output) if is_first else 0
+    return code if group is None else end_at_once(code)
 
 
 def data(

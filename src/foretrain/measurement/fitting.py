@@ -17,7 +17,7 @@ from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.drift import drift_of
 from foretrain.measurement.link_curves import link_curves
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.records import Measurement
+from foretrain.measurement.records import TO_DEVIATION, Measurement
 from foretrain.measurement.store import Store
 from foretrain.measurement.tables import (
     LOCAL,
@@ -217,7 +217,7 @@ def fitted_roofline(ops: Sequence[MeasuredOp]) -> MeasuredRoofline:
     high = np.log(np.array([small, stream, *best]))
     solution = least_squares(apart, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
     values = np.exp(solution.x).tolist()
-    deviation = float(np.median(np.abs(apart(solution.x))) * 1.4826)
+    deviation = float(np.median(np.abs(apart(solution.x))) * TO_DEVIATION)
     return MeasuredRoofline(
         start_seconds=values[0],
         bandwidth=values[1],

@@ -38,6 +38,11 @@ class MeasuredOp(Strict):
     seconds: float
     spread: float
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells its kernel from others."""
+        return self.kernel, self.phase, self.dtype, self.shape, self.flops, self.bytes
+
     def __post_init__(self) -> None:
         expect_positive(self.seconds, "seconds")
         for name in ("flops", "bytes", "spread"):

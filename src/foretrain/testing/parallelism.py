@@ -131,10 +131,7 @@ def contraction_flops(graph: ExecutionGraph, phase: int | None = None) -> float:
 
 def messages(graph: ExecutionGraph, rank_class: int = 0) -> Counter[Sent]:
     """How often a rank class takes part in each kind of message."""
-    counts: Counter[Sent] = Counter()
-    for sent, _ in _messages(graph, rank_class):
-        counts[sent] += 1
-    return counts
+    return Counter(sent for sent, _ in _messages(graph, rank_class))
 
 
 def message_bytes(graph: ExecutionGraph, rank_class: int = 0) -> dict[Sent, float]:

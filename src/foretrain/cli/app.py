@@ -192,14 +192,15 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(annotated, globalns=inspect.unwrap(function).__globals__)
 
 
-def _fields(group: type) -> list[inspect.Parameter]:
+@functools.cache
+def _fields(group: type) -> tuple[inspect.Parameter, ...]:
     hints = typing.get_type_hints(group)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    return [
+    return tuple(
         inspect.Parameter(one.name, keyword, default=one.default, annotation=hints[one.name])
         for one in dataclasses.fields(group)
         if one.name not in getattr(group, "LEFT_OUT", ())
-    ]
+    )
 
 
 def _worded(path: str, parameter: inspect.Parameter) -> Any:

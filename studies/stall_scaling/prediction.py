@@ -13,7 +13,7 @@ from foretrain.cluster.node import Host, Node
 from foretrain.cost.compute import Calibrated, ComputeModel
 from foretrain.cost.compute.base import KernelCosts
 from foretrain.cost.curves import OwnCurves
-from foretrain.measurement.link_curves import own_curves, rising, wire
+from foretrain.measurement.link_curves import isotonic, own_curves, wire
 from foretrain.measurement.tables import LinkCurve
 from foretrain.model.graph import Model
 from foretrain.model.ops.base import Kernel
@@ -78,7 +78,7 @@ def predicted_stalls(
     alone: Sequence[float],
 ) -> list[float]:
     """Exposed communication of each network on `devices` processes that take `alone` seconds each by themselves."""
-    sizes, seconds = [row[0] for row in curve], rising([row[1] for row in curve])
+    sizes, seconds = [row[0] for row in curve], isotonic([row[1] for row in curve])
     link = LinkCurve("all_reduce", "gloo", devices, 1, tuple(sizes), seconds)
     curves = own_curves((link,), DEVICE)
     latency, bandwidth = wire((link,), 1) or (0.0, sizes[-1] / seconds[-1])

@@ -115,6 +115,25 @@ def test_every_completed_parameter_exists() -> None:
     assert set(completion.COMPLETED) <= known
 
 
+def test_every_worded_option_is_one_of_a_command() -> None:
+    """A misspelt or forgotten row would word nothing."""
+    import typer
+
+    from foretrain.cli.app import COMMANDS, app_with
+    from foretrain.cli.options import ARGUMENTS, OPTIONS
+
+    worded = {**ARGUMENTS, **OPTIONS}
+    used: set[str] = set()
+    groups = [("", typer.main.get_command(app_with(COMMANDS)))]
+    for before, group in groups:
+        for name, command in group.commands.items():  # type: ignore[attr-defined]
+            path = f"{before} {name}".strip()
+            groups += [(path, command)] if hasattr(command, "commands") else []
+            keys = ((f"{path}.{one.name}", one.name) for one in command.params)
+            used |= {own if own in worded else name for own, name in keys}
+    assert set(worded) == used
+
+
 def test_the_words_of_a_plan_can_be_read() -> None:
     from foretrain.plan.short_form import parse, vocabulary
 

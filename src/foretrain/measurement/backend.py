@@ -62,12 +62,8 @@ class CpuBackend:
     name = "cpu"
     device = "cpu"
 
-    def __init__(
-        self, threads: int | None = None, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """`clock`: `time.process_time` leaves out what other processes take of a machine that is not idle; it holds
-        for one thread."""
-        self.torch, self.clock = torch_module(), clock
+    def __init__(self, threads: int | None = None) -> None:
+        self.torch = torch_module()
         if threads is not None:
             if not 1 <= threads <= 4096:
                 raise InputError(f"threads: {threads} must be between 1 and 4096.")
@@ -77,7 +73,7 @@ class CpuBackend:
         keep_memory()
 
     def elapsed(self, call: Call, calls: int, before: Call | None = None) -> float:
-        clock, spent = self.clock, 0.0
+        clock, spent = time.perf_counter, 0.0
         if before is not None:
             for number in range(calls):
                 before(number)
@@ -101,11 +97,11 @@ class CudaBackend:
     name = "cuda"
     threads: int | None = None
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self) -> None:
         self.torch = torch_module()
         if not self.torch.cuda.is_available():
             raise InputError("PyTorch finds no CUDA device; use cpu.")
-        self.index = self.torch.device("cuda", index)
+        self.index = self.torch.device("cuda", 0)
         self.torch.cuda.set_device(self.index)
         about = self.torch.cuda.get_device_properties(self.index)
         self.device = str(about.name)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -131,20 +132,14 @@ def _write(path: Path, size: int) -> None:
 def fetch_rows(session: DataSession, files: Sequence[Path]) -> list[DataRow]:
     """Reading the files once through: out of storage, and out of the page cache."""
     size = total_bytes(files)
-    rows = []
-    if can_drop():
-        key = data_key("fetch", bytes=size, cache="cold", files=len(files))
-        rows.append(
-            session.row("fetch", "cold", size, key, lambda: _reads(files, session.repeats, drop))
-        )
-    if fill(files):
-        key = data_key("fetch", bytes=size, cache="warm", files=len(files))
-        rows.append(
-            session.row(
-                "fetch", "warm", size, key, lambda: _reads(files, session.repeats, lambda _: None)
-            )
-        )
-    return rows
+
+    def row(cache: str, before: Callable[[Sequence[Path]], object]) -> DataRow:
+        key = data_key("fetch", bytes=size, cache=cache, files=len(files))
+        measure = partial(_reads, files, session.repeats, before)
+        return session.row("fetch", cache, size, key, measure)
+
+    cold = [row("cold", drop)] if can_drop() else []
+    return [*cold, row("warm", lambda _: None)] if fill(files) else cold
 
 
 def _reads(

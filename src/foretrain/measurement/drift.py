@@ -35,12 +35,10 @@ class Crew(Protocol):
     def mean(self, value: float) -> float: ...
 
 
-def measure_drift(
-    crew: Crew, store: Store | None, machine: Machine, works: Iterable[float] = WORKS
-) -> None:
+def measure_drift(crew: Crew, store: Store | None, machine: Machine) -> None:
     """Seconds that ranks wait for the last of them after equal work. Known ones are not measured again."""
     piece = 0.0
-    for work in works:
+    for work in WORKS:
         key = _key(crew, work)
         known = store is not None and store.known("host", key, machine) is not None
         if crew.largest(float(known)):

@@ -59,15 +59,13 @@ class OverheadRow:
 Samples = dict[tuple[str, str], list[float]]
 
 
-def overhead_rows(
-    traces: Sequence[Trace], event_seconds: float = EVENT_SECONDS
-) -> tuple[OverheadRow, ...]:
+def overhead_rows(traces: Sequence[Trace]) -> tuple[OverheadRow, ...]:
     """Of all traces together; T2 to T5 only where launches were recorded."""
     samples: Samples = {}
     for trace in traces:
         has_launches = bool((trace.kind == RUNTIME).any())
         for operator in _operators(trace):
-            _add(samples, operator, event_seconds, has_launches)
+            _add(samples, operator, has_launches)
     rows = [_row(*key, np.array(values)) for key, values in samples.items() if values]
     return tuple(sorted(rows, key=lambda row: (row.stretch, -row.seconds * row.count, row.name)))
 
@@ -125,7 +123,9 @@ def _note(operator: _Operator, start: float, end: float, name: str, is_driver: b
         operator.events[-1] += 1
 
 
-def _add(samples: Samples, one: _Operator, event: float, has_launches: bool) -> None:
+def _add(samples: Samples, one: _Operator, has_launches: bool) -> None:
+    event = EVENT_SECONDS
+
     def add(stretch: str, name: str, seconds: float) -> None:
         values = samples.setdefault((stretch, name), [])
         if len(values) < MOST_SAMPLES:

@@ -26,14 +26,11 @@ UNKNOWN = "unknown"
 SOURCE = {"source": "trace"}
 
 
-def trace_measurements(
-    report: TraceReport, machine: Machine | None = None
-) -> tuple[Measurement, ...]:
+def trace_measurements(report: TraceReport) -> tuple[Measurement, ...]:
     """Operators, collectives and host overheads. The machine is this one if the trace was taken on it, else one of
     which no more is known than the trace tells."""
-    where = _machine(report) if machine is None else machine
     at = now() if report.began is None else _date(report.began)
-    return tuple(_of_trace(report, where, at))
+    return tuple(_of_trace(report, _machine(report), at))
 
 
 def _of_trace(report: TraceReport, machine: Machine, at: str) -> Iterator[Measurement]:
@@ -61,16 +58,14 @@ def _of_trace(report: TraceReport, machine: Machine, at: str) -> Iterator[Measur
         yield Measurement("host", key, over.seconds, spread, over.count, machine, at, about=SOURCE)
 
 
-def link_measurements(
-    tables: Iterable[LinkTable], machine: Machine | None = None
-) -> tuple[Measurement, ...]:
+def link_measurements(tables: Iterable[LinkTable]) -> tuple[Measurement, ...]:
     """One measurement per collective, group and size: out of place and in place are its repeats. Results that were
     found wrong are left out."""
     at = now()
     measurements = []
     for table in tables:
         device = table.device or "cpu"
-        where = machine or _somewhere((device,), UNKNOWN)
+        where = _somewhere((device,), UNKNOWN)
         samples: dict[str, tuple[dict[str, object], list[float]]] = {}
         for row in table.rows:
             if row.is_right is False or row.bytes <= 0:

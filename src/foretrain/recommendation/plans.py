@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -218,12 +219,8 @@ def _estimated(choices: Choices, estimates: Estimates, row: int) -> EstimatedPla
 
 def _most(losses: Sequence[dict[str, int]]) -> str:
     """The reason that most plans were lost for."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for lost in losses:
-        for reason, count in lost.items():
-            total[reason] = total.get(reason, 0) + count
-    return (
-        max(total, key=lambda reason: total[reason])
-        if total
-        else ("no plan matches the number of devices")
-    )
+        total.update(lost)
+    none = "no plan matches the number of devices"
+    return max(total, key=lambda reason: total[reason], default=none)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import IO
 
 from rich.console import Console
 from rich.text import Text
@@ -11,9 +10,9 @@ from rich.text import Text
 from foretrain.report.text import Sheet, lines
 
 
-def console(stream: IO[str] | None = None) -> Console:
+def console() -> Console:
     """Colour only on a terminal, and never under NO_COLOR; width of the terminal."""
-    return Console(file=stream or sys.stdout, highlight=False, soft_wrap=False)
+    return Console(file=sys.stdout, highlight=False, soft_wrap=False)
 
 
 def show(sheet: Sheet, out: Console) -> None:

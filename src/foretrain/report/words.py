@@ -31,6 +31,7 @@ seconds_alike = alike
 _SHORT = {"global_batch": "batch", "micro_batch": "micro-batch", "seq_len": "seq"}
 
 
+MAX_PATH_ROWS = 20
 SURE = 0.9
 """Probability of fitting below which a headline tells it."""
 
@@ -185,14 +186,14 @@ def remedy_rows(prediction: Prediction) -> list[tuple[Remedy, str]]:
     return list(zip(prediction.what_would_help, steps, strict=True))
 
 
-def path_rows(prediction: Prediction, limit: int = 20) -> list[tuple[str, int, int, float]]:
+def path_rows(prediction: Prediction) -> list[tuple[str, int, int, float]]:
     """(what, stage, how often, seconds in all) along the critical path, greatest first."""
     totals: dict[tuple[str, int], tuple[int, float]] = {}
     for step in prediction.critical_path:
         count, total = totals.get((step.what, step.stage), (0, 0.0))
         totals[step.what, step.stage] = (count + 1, total + step.end - step.start)
     ranked = sorted(totals.items(), key=lambda row: -row[1][1])
-    return [(clean(what), stage, *sums) for (what, stage), sums in ranked[:limit]]
+    return [(clean(what), stage, *sums) for (what, stage), sums in ranked[:MAX_PATH_ROWS]]
 
 
 def path_note(prediction: Prediction) -> str:

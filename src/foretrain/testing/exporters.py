@@ -32,6 +32,7 @@ from foretrain.analysis.prediction import (
     Timeline,
 )
 from foretrain.compile.execution import BACKWARD, CHAIN, COLLECTIVE, FORWARD, TRANSFER, UPDATE
+from foretrain.plan.schedules import schedule
 from foretrain.report import render
 
 GIB = 2.0**30
@@ -133,14 +134,15 @@ def _pipeline(stages: int, micro_batches: int, ranks: int) -> Timeline:
     forward, backward, send = 0.1, 0.2, 0.004
     rows: list[tuple[float, float, int, int, int, int, int, int, int]] = []
     ends: dict[tuple[int, int, int], tuple[float, int]] = {}  # (phase, stage, micro) -> end, task
-    orders = [_one_f_one_b(stage, stages, micro_batches) for stage in range(stages)]
+    order = schedule("1f1b").order
+    orders = [order(stage, stages, micro_batches, 1).tolist() for stage in range(stages)]
     free = [0.0] * stages
     next_up = [0] * stages
     while any(at < len(order) for at, order in zip(next_up, orders, strict=True)):
         for stage in range(stages):
             if next_up[stage] == len(orders[stage]):
                 continue
-            phase, micro = orders[stage][next_up[stage]]
+            phase, _, micro = orders[stage][next_up[stage]]
             source = stage - 1 if phase == FORWARD else stage + 1
             ready, waited = 0.0, -1
             if 0 <= source < stages:
@@ -179,14 +181,6 @@ def _pipeline(stages: int, micro_batches: int, ranks: int) -> Timeline:
         kind.astype(np.int8), waited_for, lanes,
         ("forward", "backward", "send activations", "all-reduce gradients", "adam"),
     )  # fmt: skip
-
-
-def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[tuple[int, int]]:
-    warm = min(stages - stage - 1, micro_batches)
-    order = [(FORWARD, micro) for micro in range(warm)]
-    for micro in range(micro_batches - warm):
-        order += [(FORWARD, warm + micro), (BACKWARD, micro)]
-    return order + [(BACKWARD, micro) for micro in range(micro_batches - warm, micro_batches)]
 
 
 def _stage_stalls(timeline: Timeline, stage: int, step: float) -> dict[str, float]:

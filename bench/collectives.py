@@ -238,7 +238,7 @@ def _measured(row: Mapping[str, str], ranks: int) -> float:
 
 def _opinion(device: str, ranks: int, pairs: list[tuple[float, float]]) -> str:
     sizes, times = (np.array(column) for column in zip(*pairs, strict=True))
-    said = curves.seconds_of(device, ranks, "all_reduce", sizes)
+    said = curves.shipped().seconds_of(device, ranks, "all_reduce", sizes)
     assert said is not None
     ratio = said / times
     large = sizes >= LARGE
@@ -385,7 +385,7 @@ def page() -> str:
         v100="\n".join(table(on_v100)), v100_verdict=_better(on_v100),
         param="\n".join(table(as_called)) + "\n\nGeometric means: "
         + ", ".join(f"{method} {value:.1%}" for method, value in geomeans.items()) + ".",
-        shipped=sum(len(curves.curves(via)) for via in ("nccl-tests", "param")),
+        shipped=sum(len(curves.shipped(via).curves) for via in ("nccl-tests", "param")),
         marked=_marked(), left=scales()["left_curve"], bytes=distil.TARGET.stat().st_size, shipped_mean=ships.mean(),
         shipped_p95=np.percentile(ships, 95), loo_mean=loo.mean(), loo_p95=np.percentile(loo, 95),
         opinions="\n".join(second_opinions()),
@@ -431,7 +431,7 @@ def _met(value: float, target: float) -> str:
 
 def _marked() -> str:
     """Curves that hold for one machine alone."""
-    known = curves.curves()
+    known = curves.shipped().curves
     bus = {
         key: float(one.sizes[-1] * share(key[2], key[1]) / one.seconds[-1] / 1e9)
         for key, one in known.items()

@@ -35,7 +35,8 @@ from scipy.optimize import least_squares
 
 from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
-from foretrain.cost.compute.attention import PRODUCTS, ROWS, Grid, Hardware, Speed, seconds
+from foretrain.cost.compute.attention import PRODUCTS, ROWS, Grid, Speed, seconds
+from foretrain.cost.compute.base import Hardware
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "attention"
 DATE = "2026-11-15"

@@ -28,7 +28,8 @@ from scipy.optimize import least_squares
 
 from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
-from foretrain.cost.compute.grouped import Grouped, Hardware, products_seconds
+from foretrain.cost.compute.base import Hardware
+from foretrain.cost.compute.grouped import Grouped, products_seconds
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "grouped"
 DATE = "2026-11-15"

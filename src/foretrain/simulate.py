@@ -91,7 +91,7 @@ def compile_scenario(
         scenario.runtime,
         network_for(scenario),
         is_folded=is_folded,
-        pace=partial(chain_clock, scenario.cluster, scenario.runtime, costs),
+        kernel_timer=partial(chain_clock, scenario.cluster, scenario.runtime, costs),
     )
 
 
@@ -161,7 +161,7 @@ class Simulation:
 
     @cached_property
     def step_seconds(self) -> float:
-        return float(self.run.end.max())
+        return self.run.makespan
 
     @cached_property
     def memory(self) -> Memory:
@@ -242,7 +242,7 @@ def _rescaled(cluster: Cluster, rate: str, factor: float) -> Cluster:
 
 def _seconds(graph: ExecutionGraph, costs: Costs) -> float:
     """The step of a graph that was run before, with other costs."""
-    return float(simulate(graph, costs, is_graph_known=True).end.max())
+    return simulate(graph, costs, is_graph_known=True).makespan
 
 
 def _on_links(simulated: Simulation, rate: str, factor: float) -> Costs:

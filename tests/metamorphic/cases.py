@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.cluster import Cluster
-from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import COLLECTIVE
 from foretrain.scenario import Scenario
 from foretrain.simulate import Simulation, simulate_scenario

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from support.plans import questions, tiny_model
 
 from foretrain.analysis.memory import memory
-from foretrain.analysis.operators import busiest_operators, executed_flops, item_runs
+from foretrain.analysis.operators import busiest_operators, executed_flops
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import critical_path, timeline
 from foretrain.compile.execution import (
@@ -108,7 +108,7 @@ def test_arithmetic_is_counted_kernel_by_kernel(question):
             if isinstance(work, Compute):
                 done += ranks * work.kernel.flops
                 again += ranks * work.kernel.flops * work.is_recomputed
-    assert np.array_equal(item_runs(graph), runs)
+    assert np.array_equal(graph.item_runs, runs)
     assert executed_flops(graph) == pytest.approx((done, again), rel=1e-9)
     every = compile_scenario(question, is_folded=False)
     assert executed_flops(every) == pytest.approx((done, again), rel=1e-9)
@@ -119,7 +119,7 @@ def test_arithmetic_is_counted_kernel_by_kernel(question):
 def test_operators_are_told_with_what_they_take_on_the_busiest_class(question):
     simulated = simulate_scenario(question)
     graph, costs = simulated.graph, simulated.costs
-    seconds = item_runs(graph) * costs.item_seconds
+    seconds = graph.item_runs * costs.item_seconds
     busiest = seconds[int(np.argmax(seconds.sum(axis=1)))]
     found = busiest_operators(graph, costs, limit=10**6)
     assert sum(value for _, value in found) == pytest.approx(busiest.sum(), rel=1e-9)

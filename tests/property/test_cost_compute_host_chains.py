@@ -7,8 +7,9 @@ from itertools import accumulate
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from support.chains import chain_summary
 
-from foretrain.cost.host import chain_summaries, chain_summary
+from foretrain.cost.host import chain_summaries
 
 Times = st.floats(0.0, 1e-2, allow_nan=False)
 ChainTimes = st.lists(st.tuples(Times, Times), min_size=1, max_size=40)

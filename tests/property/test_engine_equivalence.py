@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.programs import program_of
 
 from foretrain.engine import Program, Run, native_available, simulate
 from foretrain.engine.reference import followers
@@ -40,7 +41,7 @@ def programs(draw: st.DrawFn, most_tasks: int = 30, forward_only: bool = True) -
     pairs = draw(st.lists(st.tuples(task, task), max_size=2 * n if n else 0))
     if forward_only:
         pairs = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
-    return Program.of(
+    return program_of(
         draw(st.lists(durations, min_size=n, max_size=n)),
         streams=draw(st.lists(held, min_size=n, max_size=n)),
         edges=pairs,
@@ -94,7 +95,7 @@ def dense_program(seed: int) -> Program:
         for _ in range(routes)
     ]
     ahead = [(int(a), int(b)) for a, b in np.sort(rng.integers(0, n, (n, 2))) if a < b <= a + 60]
-    return Program.of(
+    return program_of(
         list(np.where(rng.random(n) < 0.2, 0.0, pick(n))),
         streams=[[int(s)] for s in rng.integers(0, streams, n)],
         edges=ahead,
@@ -123,7 +124,7 @@ def small_program(seed: int) -> Program:
     n, streams, links = r.randint(1, 40), r.randint(1, 5), r.randint(1, 6)
     some = [0.5, 1.0, 2.0] if seed % 2 else [r.random() + 0.1 for _ in range(9)]
     hops = [r.sample(range(links), r.randint(1, min(3, links))) for _ in range(5)]
-    return Program.of(
+    return program_of(
         [r.choice([0.0, *some]) for _ in range(n)],
         streams=[r.choices(range(streams), k=r.choice([0, 1, 1, 1, 2])) for _ in range(n)],
         edges=[(a, b) for b in range(n) for a in range(b) if r.random() < 0.06],
@@ -170,7 +171,7 @@ def awkward_program(seed: int) -> Program:
     n, streams, links = r.randint(5, 120), r.randint(1, 60), r.randint(1, 14)
     hops = [r.sample(range(links), r.randint(1, min(5, links))) for _ in range(r.randint(1, 30))]
     pairs = [sorted(r.sample(range(n), 2)) for _ in range(n // 2)]
-    return Program.of(
+    return program_of(
         [r.choice([0.0, r.choice(some)]) for _ in range(n)],
         streams=[[r.randrange(streams)] for _ in range(n)],
         edges=[(a, b) for a, b in pairs],
@@ -197,7 +198,7 @@ def fixed_program(seed: int) -> Program:
     r = random.Random(seed)
     n, streams = r.randint(1, 80), r.randint(1, 12)
     some = [1.0, 2.0, 3.0] if seed % 3 else [r.random(), 1e-17, 0.0, 1.0]
-    return Program.of(
+    return program_of(
         [r.choice(some) for _ in range(n)],
         streams=[r.choices(range(streams), k=r.choice([1, 1, 1, 2, 3])) for _ in range(n)],
         edges=[(a, b) for b in range(n) for a in range(b) if r.random() < 0.03],
@@ -297,7 +298,7 @@ def test_a_link_never_moves_more_than_capacity_times_the_time_it_was_in_use(
 @settings(max_examples=200, deadline=None)
 @given(program=programs())
 def test_without_flows_every_end_is_the_longest_path(program: Program) -> None:
-    still = Program.of(
+    still = program_of(
         program.duration.tolist(),
         streams=[
             program.stream_ids[program.stream_ptr[t] : program.stream_ptr[t + 1]].tolist()

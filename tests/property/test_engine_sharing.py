@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.programs import program_of
 
 from foretrain.engine import max_min, native_available
 from foretrain.engine.fluid import Route
-from foretrain.engine.program import Program
 
 Solver = Callable[[Sequence[Route], Sequence[float], Sequence[float]], list[float]]
 
@@ -25,7 +25,7 @@ def native_max_min(
 ) -> list[float]:
     from foretrain.engine import _native
 
-    p = Program.of([], routes=routes, route_cap=caps, capacity=capacity)
+    p = program_of([], routes=routes, route_cap=caps, capacity=capacity)
     rates = np.empty(len(routes))
     _native.max_min(p.route_ptr, p.route_link, p.route_weight, p.route_cap, p.capacity, rates)
     return rates.tolist()

@@ -12,12 +12,12 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from support.plans import questions
+from support.verify import verify
 
 from foretrain import engine
 from foretrain.compile import template
 from foretrain.compile.execution import Communication
 from foretrain.compile.passes import fold
-from foretrain.compile.verify import verify
 from foretrain.resolving import ask
 from foretrain.simulate import answer, compile_scenario, cost_scenario, program, simulate
 
@@ -50,15 +50,15 @@ def test_folded_equals_every_rank(question):
     assert abs(sum(every.stalls.values()) - step) <= 1e-12 * step
 
 
-def _always_apart(weaving: template._Weaving, number: int) -> bool:
-    return isinstance(weaving.weaver.items[number].work, Communication)
+def _always_apart(weaving: template._SegmentLowering, number: int) -> bool:
+    return isinstance(weaving.context.items[number].work, Communication)
 
 
 @settings(QUIET, max_examples=100)
 @given(questions())
 def test_chains_that_run_as_one_task_equal_chains_cut_at_every_collective(question):
     joined = answer(question)
-    with patch.object(template._Weaving, "_is_apart", _always_apart):
+    with patch.object(template._SegmentLowering, "_is_apart", _always_apart):
         apart = answer(question)
     step = apart.step_seconds
     assert abs(joined.step_seconds - step) <= EXACT * step

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from support.plans import clusters, plan_words, tiny_model
+from support.verify import verify
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.stragglers import with_stragglers
-from foretrain.compile.verify import verify
 from foretrain.errors import PlanError
 from foretrain.simulate import answer, compile_scenario
 from foretrain.testing.asking import ask
@@ -89,8 +89,8 @@ def test_folded_gossip_equals_every_rank(asked):
     verify(whole)
     event("folded" if graph.fold.classes < whole.fold.classes else "nothing to fold")
     event(
-        "several parties"
-        if any(len(p.examples) > 1 for p in graph.fold.parties.values())
+        "several subgroups"
+        if any(len(p.examples) > 1 for p in graph.fold.subgroups.values())
         else "one"
     )
     folded, every = answer(question), answer(question, is_folded=False)

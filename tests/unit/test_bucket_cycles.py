@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communication, Compute
 from foretrain.compile.passes.bucket import (
-    Cycles,
     Fused,
     Reduction,
-    cycles,
+    fused,
     gradient_asyncs,
 )
 from foretrain.compile.passes.communicate import WeightShard
@@ -24,6 +23,7 @@ from foretrain.compile.segment import Interner
 from foretrain.cost.host import chain_clock
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
+from foretrain.runtime.features import FusionCycles
 from foretrain.simulate import compile_scenario, compute_of, simulate_scenario
 
 MIB = float(1 << 20)
@@ -31,8 +31,15 @@ MS = 1e-3
 EVEN = np.arange(11) * MS  # ten items of a millisecond
 
 
-def plain(seconds: float = 5 * MS, copies: float = 1.0, negotiation: float = 0.0) -> Cycles:
-    return Cycles(seconds, copies, lambda ranks: negotiation)
+class Thread(FusionCycles):
+    """One that agrees with any number of ranks after a hop."""
+
+    def negotiation_seconds(self, ranks: int) -> float:
+        return self.negotiation_seconds_per_hop
+
+
+def plain(seconds: float = 5 * MS, copies: float = 1.0, negotiation: float = 0.0) -> Thread:
+    return Thread(seconds, copies, negotiation_seconds_per_hop=negotiation)
 
 
 def shard(elements: float) -> WeightShard:
@@ -73,25 +80,25 @@ def test_without_overlap_all_goes_at_the_end_whatever_the_cycle():
 
 def test_tensors_that_are_ready_at_a_tick_go_together():
     tensors = [(1, 1.0), (5, 2.0), (6, 4.0), (9, 8.0), (10, 16.0)]
-    assert plain().fused(tensors, 1e9, 8, EVEN) == [Fused(5, 3.0, 2), Fused(10, 28.0, 3)]
+    assert fused(plain(), tensors, 1e9, 8, EVEN) == [Fused(5, 3.0, 2), Fused(10, 28.0, 3)]
 
 
 def test_a_buffer_is_never_overfull_but_a_large_tensor_goes_alone():
     tensors = [(1, 6.0), (2, 6.0), (3, 25.0), (4, 3.0)]
-    assert [f.bytes for f in plain().fused(tensors, 10.0, 8, EVEN)] == [6.0, 6.0, 25.0, 3.0]
-    assert [f.bytes for f in plain(copies=2.0).fused(tensors, 24.0, 8, EVEN)] == [12.0, 25.0, 3.0]
+    assert [f.bytes for f in fused(plain(), tensors, 10.0, 8, EVEN)] == [6.0, 6.0, 25.0, 3.0]
+    assert [f.bytes for f in fused(plain(copies=2.0), tensors, 24.0, 8, EVEN)] == [12.0, 25.0, 3.0]
 
 
 def test_what_is_ready_after_the_last_tick_waits_for_the_next():
-    (found,) = plain(4 * MS).fused([(10, 1.0)], 1e9, 8, EVEN)
+    (found,) = fused(plain(4 * MS), [(10, 1.0)], 1e9, 8, EVEN)
     assert (found.after, found.bytes) == (10, 1.0)
     assert found.delay == pytest.approx(2 * MS)
 
 
 def test_a_coordinator_delays_a_cycle_and_a_slow_one_makes_cycles_longer():
-    quick = plain(2 * MS, negotiation=1 * MS).fused([(1, 1.0), (3, 1.0)], 1e9, 8, EVEN)
+    quick = fused(plain(2 * MS, negotiation=1 * MS), [(1, 1.0), (3, 1.0)], 1e9, 8, EVEN)
     assert [f.after for f in quick] == [3, 5]
-    slow = plain(2 * MS, negotiation=4 * MS).fused([(1, 1.0), (3, 1.0)], 1e9, 8, EVEN)
+    slow = fused(plain(2 * MS, negotiation=4 * MS), [(1, 1.0), (3, 1.0)], 1e9, 8, EVEN)
     assert [(f.after, f.bytes) for f in slow] == [(8, 2.0)]
 
 
@@ -103,14 +110,14 @@ def test_a_coordinator_delays_a_cycle_and_a_slow_one_makes_cycles_longer():
 )
 def test_cycles_lose_nothing_and_start_nothing_before_it_is_ready(tensors, seconds, late, limit):
     tensors.sort(key=lambda entry: entry[0])
-    found = plain(seconds, negotiation=late).fused(tensors, limit, 8, EVEN)
+    found = fused(plain(seconds, negotiation=late), tensors, limit, 8, EVEN)
     assert sum(f.tensors for f in found) == len(tensors)
     assert sum(f.bytes for f in found) == pytest.approx(sum(size for _, size in tensors))
     assert all(f.bytes <= limit or f.tensors == 1 for f in found)
     owners = [f for f in found for _ in range(f.tensors)]
-    for (position, _), fused in zip(tensors, owners, strict=True):
-        assert fused.after >= position
-        start = EVEN[fused.after] + fused.delay
+    for (position, _), buffer in zip(tensors, owners, strict=True):
+        assert buffer.after >= position
+        start = EVEN[buffer.after] + buffer.delay
         assert start >= (EVEN[position] + late) * (1 - 1e-9)
         period = max(seconds, late)
         item = 1 * MS  # starts are at ends of items
@@ -178,14 +185,18 @@ def test_without_a_clock_buckets_fill_up():
 
 
 def test_runtimes_with_a_background_thread():
-    assert cycles(runtime("ddp")) is None
-    horovod = cycles(runtime("horovod"))
+    assert runtime("ddp").fusion_cycles is None
+    horovod = runtime("horovod").fusion_cycles
     assert horovod is not None
-    assert horovod.seconds == 5 * MS
-    assert horovod.negotiation(1) == 0.0
-    assert horovod.negotiation(8) == pytest.approx(2 * 3 * 50e-6)
-    assert horovod.negotiation(128) > horovod.negotiation(16) > horovod.negotiation(8)
-    bluefog = cycles(runtime("bluefog"))
+    assert horovod.cycle_seconds == 5 * MS
+    assert horovod.negotiation_seconds(1) == 0.0
+    assert horovod.negotiation_seconds(8) == pytest.approx(2 * 3 * 50e-6)
+    assert (
+        horovod.negotiation_seconds(128)
+        > horovod.negotiation_seconds(16)
+        > horovod.negotiation_seconds(8)
+    )
+    bluefog = runtime("bluefog").fusion_cycles
     assert bluefog is not None
-    assert bluefog.seconds == 0.5 * MS
-    assert bluefog.negotiation(128) == pytest.approx(4 * 7 * 50e-6 + 127 * 5e-6)
+    assert bluefog.cycle_seconds == 0.5 * MS
+    assert bluefog.negotiation_seconds(128) == pytest.approx(4 * 7 * 50e-6 + 127 * 5e-6)

@@ -19,8 +19,13 @@ from foretrain.cost.collectives import (
     tuner,
 )
 from foretrain.cost.collectives.ring import Ring
-from foretrain.cost.collectives.selector import GroupTopology, protocols, select
-from foretrain.cost.collectives.terms import incast_factor, max_rate_seconds, ramped
+from foretrain.cost.collectives.selector import (
+    GroupTopology,
+    incast_factor,
+    protocols,
+    ramped,
+    select,
+)
 from foretrain.cost.network import Network
 from foretrain.errors import Bug, InputError
 from foretrain.testing import collectives as kit
@@ -329,6 +334,13 @@ def test_faults_of_a_choice_are_all_named():
 def test_half_the_bandwidth_is_reached_at_the_half_size():
     assert ramped(2e6, 1e6, 1e6) == 4e6
     assert ramped(2e12, 1e12, 1e6) == pytest.approx(2e12, rel=1e-5)
+
+
+def max_rate_seconds(
+    senders: int, size: float, latency: float, port_rate: float, sender_rate: float
+) -> float:
+    """`senders` share one port, none of them faster than `sender_rate`: alpha + k·m/min(R_N, k·R_C)."""
+    return latency + senders * size / min(port_rate, senders * sender_rate)
 
 
 def test_senders_share_a_port_up_to_their_own_rate():

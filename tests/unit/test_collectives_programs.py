@@ -13,25 +13,22 @@ import pytest
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost.collectives import ALGORITHMS, Matrix, algorithms_for
 from foretrain.cost.collectives.base import Steps, levels, log_steps, one_exchange
-from foretrain.cost.collectives.binomial import Binomial
-from foretrain.cost.collectives.bruck import Bruck, Pat
-from foretrain.cost.collectives.chain import ChainAlgorithm
-from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise
-from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
-from foretrain.cost.collectives.halving_doubling import (
+from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise, Send, Variable
+from foretrain.cost.collectives.doubling import (
+    Binomial,
+    Bruck,
     HalvingDoubling,
+    Pat,
     RecursiveDoubling,
     RecursiveHalves,
+    ScatterGather,
+    Swing,
 )
-from foretrain.cost.collectives.hierarchical import Hierarchical
+from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
 from foretrain.cost.collectives.nvls import Nvls
 from foretrain.cost.collectives.parameter_server import ParameterServer
-from foretrain.cost.collectives.ring import Ring
-from foretrain.cost.collectives.scatter_gather import ScatterGather
-from foretrain.cost.collectives.send import Send
-from foretrain.cost.collectives.swing import Swing
+from foretrain.cost.collectives.ring import ChainAlgorithm, Hierarchical, Ring
 from foretrain.cost.collectives.tree import DoubleTree, Tree, double_parents
-from foretrain.cost.collectives.variable import Variable
 from foretrain.cost.network import Network
 from foretrain.errors import InputError
 from foretrain.testing import collectives as kit

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.plans import tiny_model
+from support.verify import verify, verify_all, verify_segments
 
 from foretrain.compile.execution import (
     CHAIN,
@@ -19,7 +20,6 @@ from foretrain.compile.execution import (
     Load,
 )
 from foretrain.compile.segment import Async, Segment
-from foretrain.compile.verify import verify, verify_segments
 from foretrain.errors import Bug
 from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
@@ -148,15 +148,11 @@ def test_broken_segments_are_noticed(segments, message):
         verify_segments(segments, [SEND, COPY])
 
 
-def test_the_environment_switches_the_check_on(monkeypatch):
+def test_all_that_a_test_compiles_may_be_verified(monkeypatch):
     calls = []
-    monkeypatch.setenv("FORETRAIN_VERIFY", "1")
+    verify_all(monkeypatch)
     monkeypatch.setattr(
-        "foretrain.compile.verify.verify_compiled", lambda programs, graph: calls.append(graph)
+        "support.verify.verify_compiled", lambda programs, graph: calls.append(graph)
     )
-    question = ask(tiny_model("cnn"), on="1 x dgx-a100-80gb", batch=8)
-    graph = compile_scenario(question)
+    graph = compile_scenario(ask(tiny_model("cnn"), on="1 x dgx-a100-80gb", batch=8))
     assert calls == [graph]
-    monkeypatch.setenv("FORETRAIN_VERIFY", "")
-    compile_scenario(question)
-    assert len(calls) == 1

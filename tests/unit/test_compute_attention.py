@@ -14,8 +14,8 @@ from foretrain.cluster.catalog import devices
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import attention, gemm, grouped
 from foretrain.cost.compute.attention import speed_of
+from foretrain.cost.compute.base import names, stored
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.compute.estimate import names, stored
 from foretrain.model import zoo
 from foretrain.model.ops import family
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, Kernel, KernelChoices

@@ -15,8 +15,8 @@ import pytest
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import gemm as products
+from foretrain.cost.compute.base import TABLES, Estimate, kin_of, names, stored
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.compute.estimate import TABLES, Estimate, kin_of, names, stored
 from foretrain.cost.compute.roofline import Roofline
 from foretrain.model.ops.base import FORWARD, Kernel
 from foretrain.testing.cost import check_compute_model, check_monotone, gemm, sample_kernels

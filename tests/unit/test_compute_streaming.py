@@ -13,7 +13,7 @@ import yaml
 
 from foretrain.cluster.catalog import devices
 from foretrain.cost.compute import conv, embedding, memory
-from foretrain.cost.compute.estimate import Estimate, names
+from foretrain.cost.compute.base import Estimate, names
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Kernel
 
 TABLES = Path(memory.__file__).parents[1] / "calibration" / "compute"

@@ -14,7 +14,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cost import curves
 from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.curves import CurveTable, MeasuredCurve, OwnCurves, share
-from foretrain.cost.joints import joint_of
+from foretrain.cost.joints import Joints
 from foretrain.cost.network import network_of
 from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask, bare
@@ -258,15 +258,15 @@ def test_twice_the_latency_moves_only_what_is_latency():
 
 
 def joint(spec, count=8):
-    return joint_of(Cluster.of(spec), np.arange(count))
+    return Joints(Cluster.of(spec)).of(np.arange(count))
 
 
 def test_a_curve_is_scaled_part_by_part():
     asked = (8, "all_reduce", 64 * MB)
     table = curves.shipped()
     plain = table.alone(joint("1 x dgx-a100-80gb"), *asked).seconds
-    assert plain == curves.seconds("a100-sxm4-80gb", *asked)
-    floor = curves.seconds("a100-sxm4-80gb", 8, "all_reduce", 0)
+    assert plain == curves.shipped().seconds("a100-sxm4-80gb", *asked)
+    floor = curves.shipped().seconds("a100-sxm4-80gb", 8, "all_reduce", 0)
     scaled = Cluster.of("1 x dgx-a100-80gb").scaled(interconnect=2.0, interconnect_latency=3.0)
     found = table.alone(joint(scaled), *asked).seconds
     assert found == pytest.approx(3 * floor + (plain - floor) / 2, rel=1e-12)
@@ -277,7 +277,7 @@ def test_links_are_known_by_what_they_are(word):
     """Whatever the user calls a switched NVLink, it is one."""
     asked = (8, "all_gather", 64 * MB)
     found = curves.shipped().alone(joint({"nodes": [box("a100-sxm4-80gb", 8, interconnect=word)]}), *asked)  # fmt: skip
-    assert found.seconds == curves.seconds("a100-sxm4-80gb", *asked)
+    assert found.seconds == curves.shipped().seconds("a100-sxm4-80gb", *asked)
 
 
 @pytest.mark.parametrize(
@@ -323,10 +323,12 @@ def test_a_marked_curve_holds_on_its_own_machine():
     asked = (8, "all_gather", 64 * MB)
     own = box("l40s", 8, measured_as="aiconfigurator-l40s")
     table = curves.shipped()
-    assert table.alone(joint({"nodes": [own]}), *asked).seconds == curves.seconds("l40s", *asked)
+    assert table.alone(joint({"nodes": [own]}), *asked).seconds == curves.shipped().seconds(
+        "l40s", *asked
+    )
     assert table.alone(joint({"nodes": [box("l40s", 8)]}), *asked).seconds is None
     two = joint("1 x aws:g6e.48xlarge", 2)
-    assert table.alone(two, 2, "all_gather", MB).seconds == curves.seconds("l40s", 2, "all_gather", MB)  # fmt: skip
+    assert table.alone(two, 2, "all_gather", MB).seconds == curves.shipped().seconds("l40s", 2, "all_gather", MB)  # fmt: skip
 
 
 def test_like_links_make_like_machines():

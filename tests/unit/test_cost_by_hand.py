@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.exchanges.from_buffer import FromBuffer
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import FromBuffer, Vectors
 from foretrain.compile.execution import Communicator
 from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.charging import _Group, _lasting
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.compute.calibrated import Calibrated
-from foretrain.cost.compute.device_variation import latest, slowest
 from foretrain.cost.contention import contended
 from foretrain.cost.items import ItemCosts, Surroundings, copy_rate, kernel_costs
 from foretrain.cost.network import Network

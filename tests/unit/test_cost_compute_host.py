@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.chains import chain_summary
 
 from foretrain.cluster.node import Host
 from foretrain.compile.execution import Load
-from foretrain.cost.data import load_seconds
-from foretrain.cost.host import chain_summaries, chain_summary
+from foretrain.cost.host import chain_summaries
+from foretrain.cost.items import load_seconds
 from foretrain.errors import Bug
 from foretrain.model.workload import DataSource
 

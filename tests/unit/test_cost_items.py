@@ -7,7 +7,7 @@ import pytest
 from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import Vectors
 from foretrain.compile.execution import Communication, Communicator, Copy
 from foretrain.cost.charging import priced
 from foretrain.cost.network import Network, wiring_of

@@ -15,11 +15,11 @@ from foretrain.cluster.catalog import devices, links, nodes
 from foretrain.cluster.cluster import Cluster
 from foretrain.cost import curves
 from foretrain.cost.curves import MeasuredCurve, MeasuredSeconds, share
-from foretrain.cost.joints import Joint, joint_of
+from foretrain.cost.joints import Joint, Joints
 from foretrain.errors import Bug
 
 FILE = files("foretrain.cost.calibration").joinpath("curves").joinpath("curves.json")
-ALL = [(via, key) for via in ("nccl-tests", "param") for key in curves.curves(via)]
+ALL = [(via, key) for via in ("nccl-tests", "param") for key in curves.shipped(via).curves]
 MB = 2**20
 
 # Published readings, each with the relative error allowed: the file is distilled from medians over library
@@ -44,7 +44,9 @@ CITED = [
 
 @pytest.mark.parametrize(("device", "ranks", "collective", "size", "published", "off"), CITED)
 def test_published_readings(device, ranks, collective, size, published, off):
-    assert curves.seconds(device, ranks, collective, size) == pytest.approx(published, rel=off)
+    assert curves.shipped().seconds(device, ranks, collective, size) == pytest.approx(
+        published, rel=off
+    )
 
 
 def test_calls_of_a_framework_are_kept_apart():
@@ -52,8 +54,8 @@ def test_calls_of_a_framework_are_kept_apart():
     called = curves.shipped("param")
     assert called.seconds("v100-sxm2-32gb", 4, "all_reduce", 16 * MB) == pytest.approx(423.7e-6, rel=0.03)  # fmt: skip
     assert called.seconds("v100-sxm2-32gb", 4, "all_to_all", 2**31) == pytest.approx(28.21e-3, rel=0.03)  # fmt: skip
-    assert curves.seconds("v100-sxm2-32gb", 4, "all_reduce", 16 * MB) < 400e-6
-    assert curves.seconds("v100-sxm2-32gb", 4, "all_to_all", 16 * MB) is None
+    assert curves.shipped().seconds("v100-sxm2-32gb", 4, "all_reduce", 16 * MB) < 400e-6
+    assert curves.shipped().seconds("v100-sxm2-32gb", 4, "all_to_all", 16 * MB) is None
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -63,7 +65,7 @@ def test_the_file_is_small_and_quick():
     assert len(FILE.read_bytes()) < 300_000
     took = []
     for _ in range(7):
-        curves._data.cache_clear()
+        curves.shipped.cache_clear()
         curves.shipped.cache_clear()
         start = time.perf_counter()
         curves.shipped()
@@ -82,7 +84,7 @@ def test_every_curve_has_few_knots_and_a_source():
 def test_four_collectives_of_every_device_of_the_tables():
     for device in ("a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm5-141gb", "b200-sxm", "b300-sxm", "gb200-nvl72", "gb300-nvl72", "l40s", "rtx-pro-6000"):  # fmt: skip
         for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-            assert curves.seconds(device, 4, collective, MB) is not None
+            assert curves.shipped().seconds(device, 4, collective, MB) is not None
 
 
 def test_devices_and_interconnects_are_those_of_the_catalogue():
@@ -161,7 +163,7 @@ def test_sizes_that_are_none(size):
 
 
 @given(
-    st.sampled_from(sorted({(d, c) for d, _, c in curves.curves()})),
+    st.sampled_from(sorted({(d, c) for d, _, c in curves.shipped().curves})),
     st.integers(1, 100),
     st.floats(0, 1e11),
     st.floats(0, 1e11),
@@ -169,7 +171,7 @@ def test_sizes_that_are_none(size):
 def test_more_bytes_never_take_less_time(curve, ranks, one, other):
     device, collective = curve
     few, many = sorted((one, other))
-    found = curves.seconds_of(device, ranks, collective, [few, many])
+    found = curves.shipped().seconds_of(device, ranks, collective, [few, many])
     assert found is None or 0.0 <= found[0] <= found[1] * (1 + 1e-12)
 
 
@@ -186,7 +188,7 @@ def test_bandwidth_never_exceeds_the_links(via, key):
 
 
 def test_ranks_between_measured_ones_lie_between():
-    four, six, eight = (curves.seconds("h100-sxm5-80gb", n, "all_gather", 2**28) / share("all_gather", n) for n in (4, 6, 8))  # fmt: skip
+    four, six, eight = (curves.shipped().seconds("h100-sxm5-80gb", n, "all_gather", 2**28) / share("all_gather", n) for n in (4, 6, 8))  # fmt: skip
     assert min(four, eight) <= six <= max(four, eight)
 
 
@@ -202,41 +204,41 @@ def test_ranks_beyond_the_largest_count():
 
 
 def test_one_rank_costs_nothing_and_what_is_not_measured_is_not_answered():
-    assert curves.seconds("h100-sxm5-80gb", 1, "all_reduce", MB) == 0.0
-    assert curves.seconds("mi300x", 8, "all_reduce", MB) is None
-    assert curves.seconds("h100-sxm5-80gb", 8, "exchange", MB) is None
+    assert curves.shipped().seconds("h100-sxm5-80gb", 1, "all_reduce", MB) == 0.0
+    assert curves.shipped().seconds("mi300x", 8, "all_reduce", MB) is None
+    assert curves.shipped().seconds("h100-sxm5-80gb", 8, "exchange", MB) is None
     assert curves.shipped("param").seconds("v100-sxm2-32gb", 2, "all_to_all", MB) is None
     with pytest.raises(Bug):
-        curves.seconds("h100-sxm5-80gb", 0, "all_reduce", MB)
+        curves.shipped().seconds("h100-sxm5-80gb", 0, "all_reduce", MB)
 
 
 def test_what_is_not_measured_follows_from_its_other_half():
     """An all-reduce over rings is a reduce-scatter and an all-gather: V100 has the one, L4 the other."""
-    whole = curves.seconds("v100-sxm2-16gb", 8, "all_reduce", 512 * MB)
+    whole = curves.shipped().seconds("v100-sxm2-16gb", 8, "all_reduce", 512 * MB)
     for half in ("all_gather", "reduce_scatter"):
-        assert curves.seconds("v100-sxm2-16gb", 8, half, 512 * MB) == whole / 2
-    half = curves.seconds("l4", 4, "all_gather", 512 * MB)
+        assert curves.shipped().seconds("v100-sxm2-16gb", 8, half, 512 * MB) == whole / 2
+    half = curves.shipped().seconds("l4", 4, "all_gather", 512 * MB)
     assert half == pytest.approx(90.46e-3, rel=0.02)  # Mist's profile: 5.5 GiB/s through the host
-    assert curves.seconds("l4", 4, "all_reduce", 512 * MB) == 2 * half
-    assert curves.seconds("l4", 4, "all_to_all", 512 * MB) is None
+    assert curves.shipped().seconds("l4", 4, "all_reduce", 512 * MB) == 2 * half
+    assert curves.shipped().seconds("l4", 4, "all_to_all", 512 * MB) is None
 
 
 def test_one_size_or_many_are_the_same():
     sizes = np.geomspace(100, 1e10, 50)
-    many = curves.seconds_of("a100-sxm4-80gb", 5, "reduce_scatter", sizes)
-    assert many.tolist() == [curves.seconds("a100-sxm4-80gb", 5, "reduce_scatter", s) for s in sizes]  # fmt: skip
+    many = curves.shipped().seconds_of("a100-sxm4-80gb", 5, "reduce_scatter", sizes)
+    assert many.tolist() == [curves.shipped().seconds("a100-sxm4-80gb", 5, "reduce_scatter", s) for s in sizes]  # fmt: skip
 
 
 def joint(device: str, interconnect: str, count: int = 8, **changes: object) -> Joint:
     own = {"mine": {"like": device, **changes}}
     node = {"name": "box", "devices": [{"device": "mine", "count": count}], "interconnect": interconnect}  # fmt: skip
-    return joint_of(Cluster.of({"devices": own, "nodes": [node]}), np.arange(count))
+    return Joints(Cluster.of({"devices": own, "nodes": [node]})).of(np.arange(count))
 
 
 def test_alone_is_for_the_links_that_were_measured():
     asked = (8, "all_reduce", 2**26)
     alone = curves.shipped().alone
-    seconds = curves.seconds("a100-sxm4-80gb", *asked)
+    seconds = curves.shipped().seconds("a100-sxm4-80gb", *asked)
     for device in ("a100-sxm4-80gb", "a100-sxm4-40gb"):
         assert alone(joint(device, "nvlink3-nvswitch"), *asked) == MeasuredSeconds(seconds)
     faster = alone(joint("a100-sxm4-80gb", "nvlink3-nvswitch", link_bandwidth="600GB/s"), *asked)
@@ -245,18 +247,3 @@ def test_alone_is_for_the_links_that_were_measured():
     assert elsewhere.seconds is None
     assert "nvlink3-nvswitch" in elsewhere.left
     assert alone(joint("a100-pcie-80gb", "pcie4"), *asked) == MeasuredSeconds()
-
-
-def test_own_measurements_come_first():
-    own = line(alpha=5e-5)
-    table = curves.with_measurements(
-        {("a100-sxm4-80gb", 8, "all_reduce"): own, ("mi300x", 8, "all_reduce"): own}
-    )
-    for device in ("a100-sxm4-80gb", "a100-sxm4-40gb", "mi300x"):
-        assert table.seconds(device, 8, "all_reduce", MB) == float(own.at(MB))
-    amd = joint("mi300x", "xgmi3")
-    assert table.alone(amd, 8, "all_reduce", MB) == MeasuredSeconds(float(own.at(MB)))
-    assert table.seconds("a100-sxm4-80gb", 4, "all_reduce", MB) is None  # another machine's
-    for kept in (("a100-sxm4-80gb", 8, "all_gather"), ("h100-sxm5-80gb", 8, "all_reduce")):
-        assert table.seconds(*kept, MB) == curves.seconds(*kept, MB)
-    assert curves.seconds("a100-sxm4-80gb", 8, "all_reduce", MB) != float(own.at(MB))

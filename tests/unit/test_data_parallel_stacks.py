@@ -11,7 +11,7 @@ from stack_words import stack_of_run
 from foretrain import predict
 from foretrain.cases import scenario_from_case
 from foretrain.cost.collectives.selector import GroupTopology, select
-from foretrain.cost.compute.device_variation import latest, slowest
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.model import zoo
 from foretrain.model.graph import Op
 from foretrain.model.ops import family

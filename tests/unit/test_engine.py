@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from support.programs import program_of
 
 from foretrain import engine
 from foretrain.engine import Program, Run, max_min, native_available, simulate
@@ -26,11 +27,11 @@ ONE_LINK = [[(0, 1.0)]]
 
 
 def flows(volume: list[float], route: list[int], **rest: object) -> Program:
-    return Program.of([0.0] * len(volume), volume=volume, route=route, **rest)  # type: ignore[arg-type]
+    return program_of([0.0] * len(volume), volume=volume, route=route, **rest)  # type: ignore[arg-type]
 
 
 def test_tasks_of_one_stream_run_one_after_another_in_index_order(run: Runner) -> None:
-    result = run(Program.of([1.0, 2.0, 3.0], streams=[[0], [0], [0]]))
+    result = run(program_of([1.0, 2.0, 3.0], streams=[[0], [0], [0]]))
     assert result.start.tolist() == [0.0, 1.0, 3.0]
     assert result.end.tolist() == [1.0, 3.0, 6.0]
     assert result.waited_for.tolist() == [-1, 0, 1]
@@ -39,41 +40,41 @@ def test_tasks_of_one_stream_run_one_after_another_in_index_order(run: Runner) -
 
 def test_a_stream_waits_for_its_head_even_if_a_later_task_is_ready(run: Runner) -> None:
     """Task 1 is first on stream 0 but waits for task 0 on stream 1; task 2 behind it is ready at 0."""
-    result = run(Program.of([5.0, 1.0, 1.0], streams=[[1], [0], [0]], edges=[(0, 1)]))
+    result = run(program_of([5.0, 1.0, 1.0], streams=[[1], [0], [0]], edges=[(0, 1)]))
     assert result.start.tolist() == [0.0, 5.0, 6.0]
 
 
 def test_tasks_without_a_stream_run_as_soon_as_their_predecessors_allow(run: Runner) -> None:
-    result = run(Program.of([1.0, 2.0, 4.0, 0.5], edges=[(0, 3), (1, 3)]))
+    result = run(program_of([1.0, 2.0, 4.0, 0.5], edges=[(0, 3), (1, 3)]))
     assert result.start.tolist() == [0.0, 0.0, 0.0, 2.0]
     assert result.waited_for.tolist() == [-1, -1, -1, 1]
 
 
 def test_a_task_on_several_streams_waits_for_all_and_holds_all(run: Runner) -> None:
-    result = run(Program.of([1.0, 3.0, 2.0, 1.0, 1.0], streams=[[0], [1], [0, 1], [0], [1]]))
+    result = run(program_of([1.0, 3.0, 2.0, 1.0, 1.0], streams=[[0], [1], [0, 1], [0], [1]]))
     assert result.start.tolist() == [0.0, 0.0, 3.0, 5.0, 5.0]
     assert result.waited_for.tolist() == [-1, -1, 1, 2, 2]
 
 
 def test_of_equal_ends_the_smallest_index_is_the_one_waited_for(run: Runner) -> None:
-    result = run(Program.of([1.0, 1.0, 1.0, 1.0], edges=[(2, 3), (1, 3)]))
+    result = run(program_of([1.0, 1.0, 1.0, 1.0], edges=[(2, 3), (1, 3)]))
     assert result.waited_for.tolist() == [-1, -1, -1, 1]
 
 
 def test_a_predecessor_that_ends_at_zero_counts_as_waited_for(run: Runner) -> None:
-    result = run(Program.of([0.0, 0.0, 1.0], edges=[(0, 2), (1, 2)]))
+    result = run(program_of([0.0, 0.0, 1.0], edges=[(0, 2), (1, 2)]))
     assert result.start.tolist() == [0.0, 0.0, 0.0]
     assert result.waited_for.tolist() == [-1, -1, 0]
 
 
 def test_an_empty_program_ends_at_zero(run: Runner) -> None:
-    result = run(Program.of([]))
+    result = run(program_of([]))
     assert len(result.start) == 0
     assert result.makespan == 0.0
 
 
 def test_a_lone_flow_takes_its_latency_plus_volume_over_capacity(run: Runner) -> None:
-    result = run(Program.of([0.5], volume=[8.0], route=[0], routes=ONE_LINK, capacity=[4.0]))
+    result = run(program_of([0.5], volume=[8.0], route=[0], routes=ONE_LINK, capacity=[4.0]))
     assert result.end.tolist() == [2.5]
 
 
@@ -91,7 +92,7 @@ def test_when_the_shorter_flow_ends_the_longer_one_gets_the_whole_link(run: Runn
 def test_a_flow_that_joins_later_slows_the_first_only_from_then_on(run: Runner) -> None:
     """Alone at 2 until t = 1 (2 of 4 moved), then both at 1: the first ends at 3 (2 more), the second
     has moved 2 of 3 by then and moves the rest at 2 until 3.5."""
-    program = Program.of(
+    program = program_of(
         [0.0, 1.0], volume=[4.0, 3.0], route=[0, 0], routes=ONE_LINK, capacity=[2.0]
     )
     assert run(program).end.tolist() == [3.0, 3.5]
@@ -128,7 +129,7 @@ def test_flows_that_share_no_link_do_not_disturb_each_other(run: Runner) -> None
 
 
 def test_a_flow_occupies_its_stream_until_its_data_has_moved(run: Runner) -> None:
-    program = Program.of(
+    program = program_of(
         [0.0, 1.0], streams=[[0], [0]], volume=[4.0, 0.0], route=[0, -1], routes=ONE_LINK,
         capacity=[2.0],
     )  # fmt: skip
@@ -142,7 +143,7 @@ def test_a_flow_freed_by_a_flow_joins_at_that_very_moment(run: Runner) -> None:
 
 
 def test_a_volume_too_small_to_move_the_clock_still_ends(run: Runner) -> None:
-    program = Program.of(
+    program = program_of(
         [1e9, 0.0],
         volume=[1e-12, 1.0],
         route=[0, 0],
@@ -155,7 +156,7 @@ def test_a_volume_too_small_to_move_the_clock_still_ends(run: Runner) -> None:
 
 def test_a_circle_of_predecessors_is_named(run: Runner) -> None:
     with pytest.raises(Bug) as caught:
-        run(Program.of([1.0] * 4, edges=[(0, 1), (1, 2), (2, 1), (2, 3)]))
+        run(program_of([1.0] * 4, edges=[(0, 1), (1, 2), (2, 1), (2, 3)]))
     message = str(caught.value)
     assert "3 of 4 tasks can never start" in message
     assert "task 1 waits for 2 (its predecessor)" in message
@@ -164,17 +165,17 @@ def test_a_circle_of_predecessors_is_named(run: Runner) -> None:
 
 def test_a_stream_order_that_contradicts_the_edges_is_named(run: Runner) -> None:
     with pytest.raises(Bug, match=r"task 1 waits for 0 \(ahead of it on stream 0\)"):
-        run(Program.of([1.0, 1.0], streams=[[0], [0]], edges=[(1, 0)]))
+        run(program_of([1.0, 1.0], streams=[[0], [0]], edges=[(1, 0)]))
 
 
 def test_a_long_circle_is_shortened_in_the_message(run: Runner) -> None:
     with pytest.raises(Bug) as caught:
-        run(Program.of([1.0] * 500, streams=[[0]] * 500, edges=[(499, 0)]))
+        run(program_of([1.0] * 500, streams=[[0]] * 500, edges=[(499, 0)]))
     assert "and 495 more" in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
-GOOD = Program.of(
+GOOD = program_of(
     [1.0, 1.0], streams=[[0], [1]], edges=[(0, 1)], volume=[0.0, 1.0], route=[-1, 0],
     routes=ONE_LINK, capacity=[1.0],
 )  # fmt: skip
@@ -261,8 +262,8 @@ def test_asking_for_an_absent_native_engine_says_how_to_get_it(
 @needs_native
 def test_the_compiled_engine_keeps_nothing_from_one_program_to_the_next() -> None:
     """Its scratch memory is used again: a large program between two small ones must not show."""
-    small = Program.of([1.0, 2.0], streams=[[0], [0]])
-    large = Program.of([0.5] * 5000, streams=[[i % 7] for i in range(5000)])
+    small = program_of([1.0, 2.0], streams=[[0], [0]])
+    large = program_of([0.5] * 5000, streams=[[i % 7] for i in range(5000)])
     before = simulate(small, "native")
     simulate(large, "native")
     after = simulate(small, "native")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from support.programs import program_of
 
 from foretrain.engine import Program, Run, native_available, simulate
 from foretrain.errors import Bug
@@ -39,7 +40,7 @@ def side_by_side(durations: list[float], activities: list[int], **rest: object) 
         "stream_place": [0] * len(durations),
         "activity": activities,
     }
-    return Program.of(durations, **options | rest)  # type: ignore[arg-type]
+    return program_of(durations, **options | rest)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("factor", [1.25, 2.0, 4.0])
@@ -62,7 +63,7 @@ def test_two_that_slow_each_other_both_run_slower_until_the_first_is_done(run: R
 def test_what_does_not_overlap_changes_nothing(run: Runner) -> None:
     table = slowdown(compute_by_talk=2.0, talk_by_compute=2.0)
     program = side_by_side([0.1, 0.2, 0.7], [COMPUTE, TALK, COMPUTE], slowdown=table)
-    plain = Program.of([0.1, 0.2, 0.7], streams=[[0], [1], [2]], edges=[(0, 1), (1, 2)])
+    plain = program_of([0.1, 0.2, 0.7], streams=[[0], [1], [2]], edges=[(0, 1), (1, 2)])
     program = dataclasses.replace(program, succ=plain.succ, succ_ptr=plain.succ_ptr)
     assert run(program).end.tolist() == run(plain).end.tolist()
 
@@ -70,7 +71,7 @@ def test_what_does_not_overlap_changes_nothing(run: Runner) -> None:
 def test_a_communication_in_the_middle_slows_only_the_middle(run: Runner) -> None:
     """Compute: 2 alone, then 3 seconds at half speed, then the rest of 10 - 2 - 1.5."""
     table = slowdown(compute_by_talk=2.0)
-    program = Program.of(
+    program = program_of(
         [10.0, 2.0, 3.0],
         streams=[[0], [1], [1]],
         stream_place=[0, 0],
@@ -83,7 +84,7 @@ def test_a_communication_in_the_middle_slows_only_the_middle(run: Runner) -> Non
 def test_a_row_of_equal_tasks_slows_like_one_long_task(run: Runner) -> None:
     """Four tasks behind each other, each freed by the end of the one before: no gap between them."""
     table = slowdown(compute_by_talk=1.3)
-    row = Program.of(
+    row = program_of(
         [10.0, 1.0, 1.0, 1.0, 1.0],
         streams=[[0], [1], [1], [1], [1]],
         stream_place=[0, 0],
@@ -128,7 +129,7 @@ def test_other_places_and_streams_without_a_place_are_not_touched(run: Runner) -
 def test_a_task_on_several_places_goes_as_fast_as_on_the_slowest(run: Runner) -> None:
     """A collective of three devices: alone on one, beside a copy on another, beside both on the third."""
     table = slowdown(talk_by_compute=2.0, talk_by_copy=1.5, compute_by_talk=1.25)
-    program = Program.of(
+    program = program_of(
         [1.0, 9.0, 9.0, 9.0],
         streams=[[0, 1, 2], [3], [4], [5]],
         stream_place=[0, 1, 2, 1, 2, 2],
@@ -179,8 +180,8 @@ def test_slowdown_one_is_no_interference_bit_for_bit(run: Runner) -> None:
     rng = np.random.default_rng(3)
     durations = rng.random(60).tolist()
     streams = [[int(s)] for s in rng.integers(0, 6, 60)]
-    plain = Program.of(durations, streams=streams)
-    calm = Program.of(
+    plain = program_of(durations, streams=streams)
+    calm = program_of(
         durations,
         streams=streams,
         stream_place=[0, 0, 0, 1, 1, 1],

@@ -51,7 +51,7 @@ LATE = {
     # commands and renderers: help and a plain answer load none of what the others need
     "cli", "report",
     # nouns that a cold call loads, with readers of files it does not
-    "cluster", "model", "plan", "runtime", "resolving", "compile",
+    "cluster", "model", "plan", "runtime", "resolving",
     # a user's training script imports `measure`, and a search without a journal needs no database
     "measure.py", "searching.py",
     # the compiled engine may be missing

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from support.programs import program_of
 
 from foretrain.cluster.device import Device
 from foretrain.cost.interference import (
@@ -30,7 +31,7 @@ from foretrain.cost.interference import (
     slowdown,
     together,
 )
-from foretrain.engine import Program, simulate
+from foretrain.engine import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ("a100-sxm4-40gb", "a10g", "l4", "v100-sxm2-16gb", "v100-sxm2-32gb")
@@ -55,7 +56,7 @@ def device(name: str, architecture: str = "ampere", link: float = 0.0, kind: str
 def engine_end(seconds: list[float], table: np.ndarray) -> float:
     """When the engine is done with activities that start together on one place."""
     present = [activity for activity, value in enumerate(seconds) if value > 0]
-    program = Program.of(
+    program = program_of(
         [seconds[activity] for activity in present],
         streams=[[stream] for stream in range(len(present))],
         stream_place=[0] * len(present),
@@ -159,7 +160,7 @@ def test_the_engine_takes_the_table_of_six_kinds_of_devices() -> None:
     all_kinds = slowdown(kinds)
     last = int(all_kinds.number(5, SPANNING))
     compute = int(all_kinds.number(5, COMPUTE))
-    program = Program.of(
+    program = program_of(
         [2.0, 1.0],
         streams=[[0], [1]],
         stream_place=[0, 0],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from estimate_gaps import gaps
 from support.plans import tiny_model
+from support.verify import verify_all
 
 from foretrain import export
 from foretrain.analysis.goodput import checkpoint_bytes
@@ -170,7 +171,7 @@ def test_inputs_of_frozen_products_are_not_kept() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_every_split_compiles(plan: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORETRAIN_VERIFY", "1")
+    verify_all(monkeypatch)
     for targets in (["linear_qkv"], "all-linear"):
         words = LORA | {"lora_targets": targets}
         found, full = (answer(asked(plan, model, **options)) for options in (words, {}))
@@ -179,7 +180,7 @@ def test_every_split_compiles(plan: str, model: str, monkeypatch: pytest.MonkeyP
 
 def test_a_stage_without_anything_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first holds the table alone: there is nothing to go back to."""
-    monkeypatch.setenv("FORETRAIN_VERIFY", "1")
+    verify_all(monkeypatch)
     model = load_model({"zoo": "gpt2", "seq": 64})
     assert answer(asked("pp4 dp2 layers=0,4,4,4", model, **LORA)).step_seconds > 0
 

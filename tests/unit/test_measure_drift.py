@@ -11,7 +11,7 @@ from typing import Any
 import measured_machine as known
 import pytest
 
-from foretrain.cost.compute.device_variation import latest
+from foretrain.cost.compute.base import latest
 from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.drift import WORKS, drift_of, measure_drift
 from foretrain.measurement.fitting import calibration_of

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from estimate_gaps import gaps
 from support.plans import tiny_model
+from support.verify import verify_all
 
 from foretrain.adapters.write import export
 from foretrain.adapters.write.architecture import shape_of
@@ -115,7 +116,7 @@ def test_shapes_with_modules_are_read_back(modules: int, tied: bool) -> None:
              "pp2 dp4 zb-h1 ep4", "pp2 vpp2 dp4 ep4 recompute=full", "tp4 no-sp recompute=selective"],
 )  # fmt: skip
 def test_every_split_compiles(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORETRAIN_VERIFY", "1")
+    verify_all(monkeypatch)
     for modules in (1, 2):
         assert (
             answer(asked(tiny(modules), plan)).step_seconds

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.clocks import joint_clocks, neighbour_clocks
+from support.verify import verify
 
 from foretrain import Cluster
 from foretrain.analysis.prediction import STALLS
 from foretrain.analysis.stalls import stalls
 from foretrain.compile.execution import CHAIN, COLLECTIVE, UPDATE
-from foretrain.compile.verify import verify
 from foretrain.cost.collectives import algorithms_for
 from foretrain.cost.collectives.graphs import Graph, graph
 from foretrain.cost.network import Network

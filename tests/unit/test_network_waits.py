@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communicator
 from foretrain.cost.charging import priced
 from foretrain.cost.collectives.ring import Ring

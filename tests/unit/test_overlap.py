@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.programs import program_of
 
 from foretrain import predict
 from foretrain.cluster.cluster import Cluster
@@ -93,10 +94,10 @@ def test_what_kernels_lose_beside_a_reduction_is_blamed_on_its_links():
 
 
 def test_priorities_share_a_link_in_proportion():
-    from foretrain.engine import Program, simulate
+    from foretrain.engine import simulate
 
     # two flows of equal volume on one link: with priority 3 the first takes three quarters of it
-    program = Program.of(
+    program = program_of(
         [0.0, 0.0],
         volume=[3.0 / 3.0, 3.0],
         route=[0, 1],

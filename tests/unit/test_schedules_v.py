@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.verify import verify_all
 from test_closed_forms import IDEAL, devices, uniform
 
 from foretrain import export, predict, search
@@ -174,7 +175,7 @@ def test_equal_stages_run_as_long_on_the_engine_as_the_form_says(name, stages, m
 @pytest.mark.parametrize("runtime", ["megatron", "torchtitan", "deepspeed"])
 @pytest.mark.parametrize("plan", ["pp2 dp4 zero1", "pp4 dp2", "pp8"])
 def test_search_and_simulator_agree(name: str, runtime: str, plan: str, monkeypatch) -> None:
-    monkeypatch.setenv("FORETRAIN_VERIFY", "1")
+    verify_all(monkeypatch)
     question = ask(
         "gpt2-xl",
         on="1 x dgx-h100",

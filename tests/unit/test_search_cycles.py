@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.compile.passes.bucket import cycles
+from foretrain.compile.passes import bucket
 from foretrain.planning.cycles import fused
 from foretrain.runtime import runtime
 
@@ -19,11 +19,11 @@ MIB = float(2**20)
 def test_buffers_and_delays_are_those_of_the_rule(work: float, ranks: int, tensor: float) -> None:
     count = 60
     clock = np.linspace(0.0, work, count + 1)
-    rule = cycles(HOROVOD)
+    rule = HOROVOD.fusion_cycles
     assert rule is not None
     limit = HOROVOD.gradients.bucket_bytes
     ready = [(place, tensor) for place in range(1, count + 1)]
-    buffers = rule.fused(ready, limit, ranks, clock)
+    buffers = bucket.fused(rule, ready, limit, ranks, clock)
     column = np.ones((1, 1))
     found = fused(
         HOROVOD.fusion_cycles,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain import predict
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import Vectors
 from foretrain.compile.execution import Communication, Compute
 from foretrain.forecast import compile_graph
 from foretrain.model import zoo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretrain.analysis.answer import TableAnswer
@@ -44,14 +44,7 @@ class Difference:
         return None if self.a is None or self.b is None else self.b - self.a
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "unit": self.unit,
-            "a": self.a,
-            "b": self.b,
-            "delta": self.delta,
-        }
+        return asdict(self) | {"delta": self.delta}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.analysis.operators import item_runs
 from foretrain.analysis.prediction import LinkFlows, LinkUse
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.execution import (
@@ -22,7 +21,6 @@ from foretrain.compile.execution import (
     Communication,
     Communicator,
     ExecutionGraph,
-    Item,
 )
 from foretrain.compile.passes.fold import Fold
 from foretrain.cost.cost import Costs
@@ -134,14 +132,9 @@ class _Traffic:
 
 
 def _traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
-    one, two = _task_traffic(graph, costs, pairs), _chain_traffic(graph, costs, pairs)
-    return _Traffic(
-        np.concatenate([one.link, two.link]),
-        np.concatenate([one.bytes, two.bytes]),
-        np.concatenate([one.busy, two.busy]),
-        np.concatenate([one.item, two.item]),
-        np.concatenate([one.pair, two.pair]),
-    )
+    both = (_task_traffic(graph, costs, pairs), _chain_traffic(graph, costs, pairs))
+    columns = ([getattr(part, name) for part in both] for name in _Traffic.__slots__)
+    return _Traffic(*map(np.concatenate, columns))
 
 
 def _task_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traffic:
@@ -171,7 +164,7 @@ def _chain_traffic(graph: ExecutionGraph, costs: Costs, pairs: _Pairs) -> _Traff
 def _counted(graph: ExecutionGraph, costs: Costs) -> Bools:
     """[rank classes, items]: the first of the classes that run a collective on the same route speaks for all."""
     route = costs.item_route
-    runs = np.flatnonzero((route >= 0).ravel() & (item_runs(graph) > 0).ravel())
+    runs = np.flatnonzero((route >= 0).ravel() & (graph.item_runs > 0).ravel())
     item = runs % route.shape[1] if route.size else runs
     key = route.ravel()[runs] * max(1, route.shape[1]) + item
     _, first = np.unique(key, return_index=True)
@@ -195,8 +188,8 @@ def _on_links(
     return _Traffic(link, moved, busy, item[owner], pair[owner])
 
 
-def _work(item: Item) -> Communication:
-    work = item.work if isinstance(item.work, Communication) else item.beside
+def _moves(graph: ExecutionGraph, item: int) -> Communication:
+    work = graph.items[item].communication
     assert work is not None
     return work
 
@@ -207,7 +200,7 @@ def _by_purpose(
     total: dict[str, float] = {}
     moved = (mine.bytes * pairs.times[mine.pair]).tolist()
     for item, amount in zip(mine.item.tolist(), moved, strict=True):
-        purpose = _work(graph.items[item]).purpose
+        purpose = _moves(graph, item).purpose
         total[purpose] = total.get(purpose, 0.0) + amount
     return tuple(sorted(total.items(), key=lambda row: -row[1]))
 
@@ -222,7 +215,7 @@ def _stages(
     classes = graph.task_class[pairs.first[mine.pair]].tolist()
     moved = (mine.bytes * pairs.times[mine.pair]).tolist()
     for item, rank_class, amount in zip(mine.item.tolist(), classes, moved, strict=True):
-        group = _work(graph.items[item]).group
+        group = _moves(graph, item).group
         which = graph.fold.group_class(group, rank_class)
         both = ends.get((group, which))
         if both is None:
@@ -254,15 +247,10 @@ def _flows(graph: ExecutionGraph, pairs: _Pairs, mine: _Traffic) -> LinkFlows:
     amount = np.bincount(inverse, mine.bytes, len(crossing)).astype(np.float64)
     whats: list[dict[str, None]] = [{} for _ in crossing]
     for pair, item in zip(inverse.tolist(), mine.item.tolist(), strict=True):
-        whats[pair][_what(graph.items[item])] = None
+        whats[pair][_moves(graph, item).label] = None
     names: dict[str, int] = {}
     label = np.array([names.setdefault(", ".join(w), len(names)) for w in whats], dtype=np.int32)
     task, owner = pairs.of(crossing)
     order = np.argsort(task, kind="stable")
     owner = owner[order]
     return LinkFlows(task[order].astype(np.int32), amount[owner], label[owner], tuple(names))
-
-
-def _what(item: Item) -> str:
-    work = _work(item)
-    return f"{work.purpose} {work.collective.replace('_', '-')}"

@@ -13,7 +13,7 @@ from foretrain.analysis.prediction import MEMORY_KINDS, Memory, StageMemory
 from foretrain.analysis.uncertainty import memory_spread
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.headroom import fill, usable_bytes
-from foretrain.compile.execution import PHASE_NAMES, Communication, ExecutionGraph
+from foretrain.compile.execution import PHASE_NAMES, ExecutionGraph
 from foretrain.runtime import Runtime
 
 
@@ -76,12 +76,8 @@ def headroom_note(runtime: Runtime, headroom: float) -> tuple[str, ...]:
 
 def _lost_share(graph: ExecutionGraph, runtime: Runtime) -> float:
     """Of what comes and goes, what the allocator holds on top."""
-    exchanges = any(
-        isinstance(work, Communication) and work.purpose == "tensor"
-        for item in graph.items
-        for work in (item.work, item.beside)
-    )
-    return runtime.memory.held_share(exchanges)
+    moves = (item.communication for item in graph.items)
+    return runtime.memory.held_share(any(move and move.purpose == "tensor" for move in moves))
 
 
 def _stage(

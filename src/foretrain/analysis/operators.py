@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.arrays import Floats
 from foretrain.compile.execution import (
-    CHAIN,
     Communication,
     Compute,
     Copy,
     ExecutionGraph,
     Item,
-    Load,
 )
 from foretrain.cost.cost import Costs
-
-
-def item_runs(graph: ExecutionGraph) -> Floats:
-    """How often each rank class runs each item on its chain: [rank classes, items]."""
-    classes, shapes = graph.fold.classes, len(graph.shape_ptr) - 1
-    chain = graph.task_kind == CHAIN
-    key = graph.task_class[chain].astype(np.int64) * shapes + graph.task_shape[chain]
-    times = np.bincount(key, minlength=classes * shapes).reshape(classes, shapes)
-    member = np.zeros((shapes, len(graph.items)))
-    owner = np.repeat(np.arange(shapes), np.diff(graph.shape_ptr))
-    np.add.at(member, (owner, graph.shape_items), 1.0)
-    return times @ member
 
 
 def executed_flops(graph: ExecutionGraph) -> tuple[float, float]:
@@ -34,7 +19,7 @@ def executed_flops(graph: ExecutionGraph) -> tuple[float, float]:
     works = [item.work for item in graph.items]
     flops = np.array([w.kernel.flops if isinstance(w, Compute) else 0.0 for w in works])
     again = np.array([isinstance(w, Compute) and w.is_recomputed for w in works])
-    runs = graph.fold.counts @ item_runs(graph)
+    runs = graph.fold.counts @ graph.item_runs
     return float(runs @ flops), float(runs @ (flops * again))
 
 
@@ -42,7 +27,7 @@ def busiest_operators(
     graph: ExecutionGraph, costs: Costs, limit: int = 12
 ) -> tuple[tuple[str, float], ...]:
     """Ops of the rank class with the longest chain, by seconds per step."""
-    seconds = item_runs(graph) * costs.item_seconds
+    seconds = graph.item_runs * costs.item_seconds
     if not seconds.size:
         return ()
     row = seconds[int(seconds.sum(axis=1).argmax())]
@@ -58,9 +43,6 @@ def _name(item: Item) -> str:
     work = item.work
     if isinstance(work, Compute):
         return work.op
-    if isinstance(work, Communication):
-        return f"{work.purpose} {work.collective.replace('_', '-')}"
-    if isinstance(work, Copy):
-        return f"copy {work.direction.replace('_', ' ')}"
-    assert isinstance(work, Load)
+    if isinstance(work, (Communication, Copy)):
+        return work.label
     return work.kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import erfc, exp, log, sqrt
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -364,15 +364,8 @@ class Prediction(Answer):
             "stalls": dict(self.stalls),
             "stalls_by_stage": [dict(stage) for stage in self.stalls_by_stage],
             "bottleneck": self.bottleneck,
-            "what_would_help": [
-                {"change": r.change, "step_seconds": r.step_seconds, "speedup": r.speedup}
-                for r in self.what_would_help
-            ],
-            "cost": {
-                "usd_per_hour": self.cost.usd_per_hour,
-                "usd_per_step": self.cost.usd_per_step,
-                "price_date": self.cost.price_date,
-            },
+            "what_would_help": [asdict(remedy) for remedy in self.what_would_help],
+            "cost": asdict(self.cost),
             "job": None if self.job is None else self.job.to_dict(),
             "operators": [{"op": name, "seconds": s} for name, s in self.operators],
             "measured_share": self.measured_share,

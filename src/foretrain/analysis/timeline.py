@@ -62,11 +62,8 @@ def _name(graph: ExecutionGraph, key: int) -> str:
     if shape < 0:
         return PHASE_NAMES[phase] if kind == CHAIN else f"launch {PHASE_NAMES[phase]}"
     work = graph.shape(shape)[0].work
-    if isinstance(work, Communication):
-        name = work.collective.replace("_", "-")
-        return f"{work.purpose} {name} {show_bytes(work.bytes)}"
-    if isinstance(work, Copy):
-        return f"copy {work.direction.replace('_', ' ')} {show_bytes(work.bytes)}"
+    if isinstance(work, (Communication, Copy)):
+        return f"{work.label} {show_bytes(work.bytes)}"
     if isinstance(work, Load):
         return work.kind
     return KIND_NAMES[kind]

@@ -21,8 +21,7 @@ import numpy as np
 
 from foretrain.analysis.prediction import STALLS, Z80
 from foretrain.analysis.stalls import Stalls
-from foretrain.arrays import Floats
-from foretrain.compile.execution import CHAIN, COLLECTIVE, Communication, Compute, ExecutionGraph
+from foretrain.compile.execution import COLLECTIVE, Communication, Compute, ExecutionGraph
 from foretrain.cost import cost
 from foretrain.cost.collectives.selector import spread as communication_spread
 from foretrain.cost.cost import Costs
@@ -163,7 +162,7 @@ def _kernels(
     graph: ExecutionGraph, costs: Costs, rank_class: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """By family seconds and deviations on a chain; measured kernel seconds."""
-    count = _counts(graph, rank_class)
+    count = graph.item_runs[rank_class]
     seconds: dict[str, float] = {}
     deviation: dict[str, float] = {}
     measured = 0.0
@@ -188,7 +187,7 @@ def _collectives(graph: ExecutionGraph, costs: Costs, rank_class: int) -> tuple[
     item = graph.shape_items[graph.shape_ptr[graph.task_shape[tasks]]].astype(np.int64)
     runs = np.zeros_like(costs.item_seconds)
     np.add.at(runs, (graph.task_class[tasks], item), 1.0)
-    runs[rank_class] += _counts(graph, rank_class)
+    runs[rank_class] += graph.item_runs[rank_class]
     is_collective = np.array([isinstance(one.work, Communication) for one in graph.items])
     is_far = np.append(costs.network_routes.is_network, True)  # the last: no route at all
     runs *= is_collective & ~is_far[costs.item_route]
@@ -197,12 +196,3 @@ def _collectives(graph: ExecutionGraph, costs: Costs, rank_class: int) -> tuple[
         for column in (costs.item_seconds, costs.item_measured, costs.item_left)
     )
     return (measured / total, left / total) if total else (0.0, 0.0)
-
-
-def _counts(graph: ExecutionGraph, rank_class: int) -> Floats:
-    """How often each item stands on the main chain of a rank class."""
-    task, owner = graph.chains
-    mine = task[(owner == rank_class) & (graph.task_kind[task] == CHAIN)]
-    shapes = np.bincount(graph.task_shape[mine], minlength=len(graph.shape_ptr) - 1)
-    times = np.repeat(shapes, np.diff(graph.shape_ptr))
-    return np.bincount(graph.shape_items, times, len(graph.items)).astype(np.float64)

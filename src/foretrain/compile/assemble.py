@@ -25,19 +25,11 @@ from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
 from foretrain.compile.patterns import Patterns
 from foretrain.compile.segment import Interner, Segment
-from foretrain.compile.table import TaskTable
-from foretrain.compile.template import SegmentLowering, Template, TemplateShapes
+from foretrain.compile.table import TaskTable, edges_csr
+from foretrain.compile.template import LoweringContext, Template, TemplateShapes
 from foretrain.plan.schedules import Pieces, Steps
 from foretrain.plan.schedules.base import joined
-
-
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """How the runtime drives the pipeline."""
-
-    has_host: bool
-    host_blocks: bool
-    overlaps_sends: bool
+from foretrain.runtime import Runtime
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,6 +40,8 @@ class Pipeline:
     orders: tuple[Steps, ...]
     pieces: Pieces
     joins_gradients: bool  # input gradients leave with the weight gradients that follow them
+    barriers: tuple[Item, ...]  # join stages before the update
+    loads: tuple[Item, ...]  # bring in the next step's samples while this one runs
 
 
 @dataclass(slots=True)
@@ -80,53 +74,35 @@ class _StageLayout:
 
 
 def assemble(
-    pipeline: Pipeline,
-    fold: Fold,
-    interner: Interner,
-    barriers: tuple[Item, ...],
-    loads: tuple[Item, ...],
-    habits: Habits,
+    pipeline: Pipeline, fold: Fold, interner: Interner, runtime: Runtime
 ) -> ExecutionGraph:
-    """The execution graph of one training step.
-
-    `barriers` join stages before the update; `loads` bring in the next step's samples while this one runs.
-    """
-    return _Assembly(pipeline, fold, interner, barriers, loads, habits).graph()
+    """The execution graph of one training step."""
+    return _Assembly(pipeline, fold, interner, runtime).graph()
 
 
 class _Assembly:
     def __init__(
-        self,
-        pipeline: Pipeline,
-        fold: Fold,
-        interner: Interner,
-        barriers: tuple[Item, ...],
-        loads: tuple[Item, ...],
-        habits: Habits,
+        self, pipeline: Pipeline, fold: Fold, interner: Interner, runtime: Runtime
     ) -> None:
-        programs, orders = pipeline.programs, pipeline.orders
-        self.fold, self.interner, self.habits, self.programs = fold, interner, habits, programs
-        self.pieces, self.joins_gradients = pipeline.pieces, pipeline.joins_gradients
-        self.barriers, self.loads = barriers, loads
+        self.pipeline, self.fold, self.interner = pipeline, fold, interner
+        self.host_blocks = runtime.host.host_blocks_on_pipeline
+        self.overlaps_sends = runtime.pipeline.overlaps_pipeline
         self.shapes = TemplateShapes()
         self.stream_numbers: dict[tuple[int, str], int] = {}
         self.sources: list[Ints] = []
         self.targets: list[Ints] = []
         self.tail: list[tuple[int, Template]] = []  # (first task, template) of barriers and updates
-        weaver = SegmentLowering(
-            interner.items,
-            fold,
-            self.shapes,
-            self._stream,
-            habits.has_host,
-            habits.has_host and habits.host_blocks,
+        has_host = runtime.host.launches_take_time
+        lowering = LoweringContext(
+            interner.items, fold, self.shapes, self._stream, has_host, has_host and self.host_blocks
         )
-        self.patterns = Patterns(weaver, self.stream_numbers)
+        self.patterns = Patterns(lowering, self.stream_numbers)
         self.layouts: list[_StageLayout] = []
         self.total = 0
-        for stage, (program, order) in enumerate(zip(programs, orders, strict=True)):
+        steps = zip(pipeline.programs, pipeline.orders, strict=True)
+        for stage, (program, order) in enumerate(steps):
             self.layouts.append(self._lay_out(stage, program, order))
-        self.hearing = self._hearing()
+        self.awaited_sends = self._awaited_sends()
 
     def _stream(self, rank_class: int, name: str) -> int:
         return self.stream_numbers.setdefault((rank_class, name), len(self.stream_numbers))
@@ -167,13 +143,13 @@ class _Assembly:
             self._inner_edges(layout)
             self._transfers(stage, layout)
             self._starts(layout)
-            self._in_step(layout)
+            self._lockstep(layout)
             self._late_sends(layout)
-            if not self.habits.overlaps_sends:
+            if not self.overlaps_sends:
                 self._blocking_sends(layout)
-        barrier_rows = [self._barrier(item) for item in self.barriers]
+        barrier_rows = [self._barrier(item) for item in self.pipeline.barriers]
         self._updates(barrier_rows)
-        for item in self.loads:
+        for item in self.pipeline.loads:
             self._load(item)
         return self._columns()
 
@@ -193,7 +169,7 @@ class _Assembly:
     def _transfers(self, stage: int, layout: _StageLayout) -> None:
         """What a step receives comes from the send of the same micro-batch on the stage of the piece before it; where
         that is its own, steps follow one another anyway."""
-        pieces = self.pieces
+        pieces = self.pipeline.pieces
         stages, chunks, hops = (c.tolist() for c in (pieces.stage_of, pieces.chunk_of, pieces.hops))
         for (phase, chunk), steps in layout.step_of.items():
             if phase not in (FORWARD, BACKWARD):
@@ -220,7 +196,7 @@ class _Assembly:
             self._join(source, layout.rows("first", steps, receiver))
             for rows in layout.also(steps, receiver):
                 self._join(source, rows)
-            if self.habits.host_blocks:
+            if self.host_blocks:
                 self._join(source, layout.rows("lead", steps, receiver))
 
     def _shift(self, direction: int) -> Communicator | None:
@@ -238,7 +214,7 @@ class _Assembly:
                 before = layout.rows("last", steps - 1, position)
                 self._join(before, layout.base[steps] + row)
 
-    def _in_step(self, layout: _StageLayout) -> None:
+    def _lockstep(self, layout: _StageLayout) -> None:
         """Classes that run a step together begin it when all of them are done with the step before."""
         steps = np.arange(len(layout.which) - 1)
         for position in range(len(layout.classes)):
@@ -248,7 +224,7 @@ class _Assembly:
     def _late(self, layout: _StageLayout) -> Ints:
         """Steps whose sends leave after the step that follows."""
         none = np.zeros(0, dtype=np.int64)
-        return np.flatnonzero(joined(layout.steps)) if self.joins_gradients else none
+        return np.flatnonzero(joined(layout.steps)) if self.pipeline.joins_gradients else none
 
     def _late_sends(self, layout: _StageLayout) -> None:
         steps = self._late(layout)
@@ -274,23 +250,23 @@ class _Assembly:
         self._join(start + edges[:, 0], start + edges[:, 1])
         return start
 
+    def _lone(self, kind: int, item: Item, members: tuple[int, ...], stream: str) -> int:
+        """A task of one item after the schedule, of rank classes on their streams of a name."""
+        shape = self.shapes.number(np.array([self.interner.number(item)], dtype=np.int32))
+        streams = tuple(self._stream(rank_class, stream) for rank_class in members)
+        return self._tail_template(Template.lone(kind, shape, members[0], streams))
+
     def _barrier(self, item: Item) -> list[tuple[tuple[int, ...], int]]:
         """A collective between stages before the update; returns (rank classes, task) per group class."""
         work = item.work
         assert isinstance(work, Communication)
-        found = self.fold.groups[work.group]
-        shape = self.shapes.number(np.array([self.interner.number(item)], dtype=np.int32))
         placed = []
-        for members in found.members:
-            template = Template()
-            template.kind, template.shape = [COLLECTIVE], [shape]
-            template.rank_class, template.memory, template.workspace = [members[0]], [0.0], [0.0]
-            template.streams = [tuple(self._stream(c, "data") for c in members)]
-            task = self._tail_template(template)
+        for members in self.fold.groups[work.group].members:
+            task = self._lone(COLLECTIVE, item, members, "data")
             for rank_class in members:
                 self._join(self._chain_end(rank_class), np.array([task]))
-                for heard in self.hearing.get(rank_class, ()):
-                    self._join(np.array([heard]), np.array([task]))
+                for sent in self.awaited_sends.get(rank_class, ()):
+                    self._join(np.array([sent]), np.array([task]))
             placed.append((members, task))
         return placed
 
@@ -298,13 +274,8 @@ class _Assembly:
         """Loading has the whole step to finish: prefetching hides it until it is the longest."""
         work = item.work
         assert isinstance(work, Load)
-        shape = self.shapes.number(np.array([self.interner.number(item)], dtype=np.int32))
         for rank_class in self._classes(0):
-            template = Template()
-            template.kind, template.shape = [LOAD], [shape]
-            template.rank_class, template.memory, template.workspace = [rank_class], [0.0], [0.0]
-            template.streams = [(self._stream(rank_class, work.kind),)]
-            self._tail_template(template)
+            self._lone(LOAD, item, (rank_class,), work.kind)
 
     def _chain_end(self, rank_class: int) -> Ints:
         """The last task of a class on its chain (stream order covers everything before it)."""
@@ -314,7 +285,7 @@ class _Assembly:
 
     def _updates(self, barriers: list[list[tuple[tuple[int, ...], int]]]) -> None:
         data_tails = self._last_on_streams(("data", "copy_out"))
-        for stage, program in enumerate(self.programs):
+        for stage, program in enumerate(self.pipeline.programs):
             classes = self._classes(stage)
             if not len(program.update.chain):
                 continue
@@ -322,7 +293,7 @@ class _Assembly:
             start = self._tail_template(template)
             for position, rank_class in enumerate(classes):
                 first = np.array([start + template.first[position]])
-                waited = (*data_tails.get(rank_class, ()), *self.hearing.get(rank_class, ()))
+                waited = (*data_tails.get(rank_class, ()), *self.awaited_sends.get(rank_class, ()))
                 for tail in waited:
                     self._join(np.array([tail]), first)
                 for placed in barriers:
@@ -330,13 +301,13 @@ class _Assembly:
                         if rank_class in members:
                             self._join(np.array([task]), first)
 
-    def _hearing(self) -> dict[int, list[int]]:
+    def _awaited_sends(self) -> dict[int, list[int]]:
         """Last sends of neighbours that each class needs before its update (stream order covers earlier ones)."""
         last: dict[tuple[int, int], int] = {}
         for layout in self.layouts:
             for number, template in enumerate(layout.templates):
                 steps = np.flatnonzero(layout.which == number)
-                for (position, stream), row in template.heard.items() if len(steps) else ():
+                for (position, stream), row in template.received.items() if len(steps) else ():
                     key = (layout.classes[position], stream)
                     last[key] = max(last.get(key, -1), int(layout.base[steps[-1]] + row))
         found: dict[int, list[int]] = {}
@@ -367,7 +338,7 @@ class _Assembly:
         )
         row = self._rows(table)
         stream_ptr, stream_ids = table.streams(row)
-        succ_ptr, succ = _edges_csr(self.total, self.sources, self.targets)
+        succ_ptr, succ = edges_csr(self.total, self.sources, self.targets)
         shape_ptr, shape_items = self.shapes.csr()
         phase, chunk, micro = self._labels()
         rank_class = table.column("rank_class", np.int32)[row]
@@ -384,13 +355,13 @@ class _Assembly:
             task_micro=micro,
             task_memory=table.column("memory", np.float64)[row],
             task_workspace=table.column("workspace", np.float64)[row],
-            task_accompanied=table.has_company[row],
+            task_accompanied=table.is_accompanied[row],
             stream_ptr=stream_ptr,
             stream_ids=stream_ids,
             succ_ptr=succ_ptr,
             succ=succ,
             streams=tuple(self.stream_numbers),
-            stages=tuple(program.stage for program in self.programs),
+            stages=tuple(program.stage for program in self.pipeline.programs),
             fold=self.fold,
         )
 
@@ -433,12 +404,3 @@ def _which(keys: list[Key], order: Steps) -> Ints:
     is_edge = np.where(order[:, 0] == FORWARD, order[:, 2] == 0, order[:, 2] == last)
     chosen: Ints = numbers[order[:, 0], order[:, 1], is_edge.astype(int)]
     return chosen
-
-
-def _edges_csr(total: int, sources: list[Ints], targets: list[Ints]) -> tuple[Ints32, Ints32]:
-    source = np.concatenate(sources) if sources else np.zeros(0, dtype=np.int64)
-    target = np.concatenate(targets) if targets else np.zeros(0, dtype=np.int64)
-    order = np.argsort(source, kind="stable")
-    pointers = np.zeros(total + 1, dtype=np.int32)
-    np.cumsum(np.bincount(source, minlength=total), out=pointers[1:])
-    return pointers, target[order].astype(np.int32)

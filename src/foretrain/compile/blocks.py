@@ -10,7 +10,7 @@ from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.place import finer, stored_before
 from foretrain.compile.passes.recompute import BlockPass, recompute
-from foretrain.compile.passes.unpack import unpacked
+from foretrain.compile.passes.shard import unpacked
 from foretrain.model.ops.base import KernelChoices
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan

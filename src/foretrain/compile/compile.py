@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from foretrain.compile.assemble import Habits, Pipeline, assemble
+from foretrain.compile.assemble import Pipeline, assemble
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import NORM_BYTES, ModelStates
-from foretrain.compile.passes.bucket import Pace
-from foretrain.compile.passes.fold import Traffic, Use, fold
+from foretrain.compile.passes.bucket import KernelTimer
+from foretrain.compile.passes.fold import Traffic, fold, uses_of
 from foretrain.compile.passes.pipeline import Part, StageProgram, StageSetting, stage_program
 from foretrain.compile.passes.place import Instance, place
 from foretrain.compile.passes.recompute import BlockPass
@@ -35,18 +33,18 @@ def compile_step(
     traffic: Traffic,
     *,
     is_folded: bool = True,
-    pace: Pace | None = None,
+    kernel_timer: KernelTimer | None = None,
 ) -> ExecutionGraph:
-    """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded. `pace` says
+    """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded. `kernel_timer` says
     how long items take, for runtimes that fuse gradients by time."""
-    return _Compilation(workload, plan, runtime, pace).graph(traffic, is_folded)
+    return _Compilation(workload, plan, runtime, kernel_timer).graph(traffic, is_folded)
 
 
 def stage_programs(
-    workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
+    workload: Workload, plan: Plan, runtime: Runtime, kernel_timer: KernelTimer | None = None
 ) -> tuple[tuple[StageProgram, ...], tuple[Item, ...]]:
     """What every stage runs for a micro-batch and for a step, before it is laid out in time, and the items it names."""
-    made = _Compilation(workload, plan, runtime, pace)
+    made = _Compilation(workload, plan, runtime, kernel_timer)
     programs = made.programs()
     return programs, tuple(made.interner.items)
 
@@ -78,19 +76,20 @@ def micro_batches(workload: Workload, plan: Plan) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block repetition with the works it runs."""
-
-    block_pass: BlockPass
-    offloads: bool
-
-
 class _Compilation:
     def __init__(
-        self, workload: Workload, plan: Plan, runtime: Runtime, pace: Pace | None = None
+        self,
+        workload: Workload,
+        plan: Plan,
+        runtime: Runtime,
+        kernel_timer: KernelTimer | None = None,
     ) -> None:
-        self.workload, self.plan, self.runtime, self.pace = workload, plan, runtime, pace
+        self.workload, self.plan, self.runtime, self.kernel_timer = (
+            workload,
+            plan,
+            runtime,
+            kernel_timer,
+        )
         self.sizes = dict(plan.mesh.axes)
         self.interner = Interner()
         self.blocks = Blocks(workload, plan, runtime)
@@ -106,29 +105,15 @@ class _Compilation:
         )
         programs = self.programs()
         barriers = self._barriers(programs)
-        uses = self._uses(self.interner.items)
-        alone = frozenset(c for c, _ in self._uses(barriers[-1:]) if self._joins_all(c))
+        uses = uses_of(self.interner.items)
+        alone = frozenset(c for c, _ in uses_of(barriers[-1:]) if self._joins_all(c))
         alone -= {c for c, _ in uses}
-        every = tuple(dict.fromkeys((*uses, *self._uses(barriers))))
+        every = tuple(dict.fromkeys((*uses, *uses_of(barriers))))
         classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
-        host = (
-            self.runtime.host.host_seconds_per_kernel > 0
-            or self.runtime.host.host_seconds_per_collective > 0
+        pipeline = Pipeline(
+            programs, orders, schedule.pieces, kind.joins_gradients, barriers, self._loads()
         )
-        habits = Habits(
-            has_host=host and not self.runtime.host.uses_cuda_graphs,
-            host_blocks=self.runtime.host.host_blocks_on_pipeline,
-            overlaps_sends=self.runtime.pipeline.overlaps_pipeline,
-        )
-        pipeline = Pipeline(programs, orders, schedule.pieces, kind.joins_gradients)
-        graph = assemble(pipeline, classes, self.interner, barriers, self._loads(), habits)
-        if os.environ.get("FORETRAIN_VERIFY") == "1":
-            from foretrain.compile.verify import (
-                verify_compiled,
-            )  # a spec, not part of the product's path
-
-            verify_compiled(programs, graph)
-        return graph
+        return assemble(pipeline, classes, self.interner, self.runtime)
 
     def programs(self) -> tuple[StageProgram, ...]:
         programs = self._stages(SCHEDULES[self._schedule().kind].splits_backward)
@@ -157,7 +142,7 @@ class _Compilation:
             self.sizes,
             splits_backward,
             self.interner,
-            self.pace,
+            self.kernel_timer,
         )
         known: dict[tuple[object, ...], StageProgram] = {}
         programs = []
@@ -176,13 +161,19 @@ class _Compilation:
         received = 0.0
         hops = [0, *self.plan.schedule.pieces.hops.tolist(), 0]
         for index, instances in enumerate(placed):
-            found: list[_Placed] = []
+            passes: list[BlockPass] = []
+            offloads: list[bool] = []
             for block, repetition in instances:
-                one, layouts = self._block(block, repetition, layouts)
-                found.append(one)
+                name = self.blocks.model.blocks[block].name
+                choice = block_choice(self.plan.root, name, repetition)
+                block_pass, layouts = self.blocks.block(
+                    block, repetition, layouts, choice.recompute
+                )
+                passes.append(block_pass)
+                offloads.append("activations" in choice.offload)
             part = Part(
-                passes=tuple(p.block_pass for p in found),
-                offloads=tuple(p.offloads for p in found),
+                passes=tuple(passes),
+                offloads=tuple(offloads),
                 ahead=hops[index + 1],
                 behind=-hops[index],
                 received_bytes=received,
@@ -190,14 +181,6 @@ class _Compilation:
             received = part.passes[-1].boundary_bytes
             parts.append(part)
         return parts
-
-    def _block(
-        self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None
-    ) -> tuple[_Placed, tuple[TensorLayout, ...]]:
-        name = self.blocks.model.blocks[number].name
-        choice = block_choice(self.plan.root, name, repetition)
-        block_pass, outgoing = self.blocks.block(number, repetition, incoming, choice.recompute)
-        return _Placed(block_pass, "activations" in choice.offload), outgoing
 
     def _barriers(self, programs: tuple[StageProgram, ...]) -> tuple[Item, ...]:
         """Collectives between stages before the update: tied weights, then the global gradient norm."""
@@ -235,12 +218,3 @@ class _Compilation:
     def _joins_all(self, communicator: Communicator) -> bool:
         ranks = self.plan.mesh.size(*communicator.axes)
         return communicator.kind == "group" and ranks == self.plan.ranks
-
-    @staticmethod
-    def _uses(items: Iterable[Item]) -> tuple[Use, ...]:
-        uses: dict[Use, None] = {}
-        for item in items:
-            for work in (item.work, item.beside):
-                if isinstance(work, Communication):
-                    uses[work.group, work.collective] = None
-        return tuple(uses)

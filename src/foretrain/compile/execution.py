@@ -79,9 +79,11 @@ class ExchangeGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """A collective; exchanges that cost something of their own say so in subclasses (`compile/exchanges/`). `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the
-    gathered result of all-gather, the whole input of reduce-scatter, the message of a send or to one
-    neighbour of an exchange."""
+    """A collective; exchanges that cost something of their own say so in subclasses (`compile/exchanges.py`).
+
+    `bytes` follows nccl-tests: the full buffer of all-reduce and all-to-all on a rank, the gathered result of all-gather,
+    the whole input of reduce-scatter, the message of a send or to one neighbour of an exchange.
+    """
 
     collective: str  # all_reduce | reduce_scatter | all_gather | all_to_all | exchange | send
     bytes: float
@@ -90,6 +92,10 @@ class Communication:
         str  # tensor | context | expert | data | pipeline | embedding | halo | reshard | weights
     )
     is_sized: ClassVar[bool] = True  # its cost follows from collective, bytes and group alone
+
+    @property
+    def label(self) -> str:
+        return f"{self.purpose} {self.collective.replace('_', '-')}"
 
     def on_the_wire(self, group: ExchangeGroup) -> Communication:
         """What the library is asked to carry out."""
@@ -106,6 +112,10 @@ class Copy:
 
     bytes: float
     direction: str  # to_host | to_device
+
+    @property
+    def label(self) -> str:
+        return f"copy {self.direction.replace('_', ' ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,11 @@ class Item:
     work: Work
     beside: Communication | None = None
     in_pieces: bool = False
+
+    @property
+    def communication(self) -> Communication | None:
+        """What it moves over links: its work, or what runs beside it."""
+        return self.work if isinstance(self.work, Communication) else self.beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +212,18 @@ class ExecutionGraph:
         task, owner = self.queued[keep], owner[keep]
         order = order_of(owner)  # tasks are in order already
         return task[order], owner[order]
+
+    @cached_property
+    def item_runs(self) -> Floats:
+        """How often each rank class runs each item on its chain: [rank classes, items]."""
+        classes, shapes = self.fold.classes, len(self.shape_ptr) - 1
+        chain = self.task_kind == CHAIN
+        key = self.task_class[chain].astype(np.int64) * shapes + self.task_shape[chain]
+        times = np.bincount(key, minlength=classes * shapes).reshape(classes, shapes)
+        member = np.zeros((shapes, len(self.items)))
+        owner = np.repeat(np.arange(shapes), np.diff(self.shape_ptr))
+        np.add.at(member, (owner, self.shape_items), 1.0)
+        return times @ member
 
     def shape(self, index: int) -> tuple[Item, ...]:
         low, high = self.shape_ptr[index], self.shape_ptr[index + 1]

@@ -1,4 +1,4 @@
-"""Patterns: templates of stages that are alike are woven once and copied for the classes of the others."""
+"""Patterns: templates of stages that are alike are lowered once and copied for the classes of the others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from foretrain.compile.execution import Communication
-from foretrain.compile.passes.fold import Use
+from foretrain.compile.passes.fold import Use, uses_of
 from foretrain.compile.segment import Segment
-from foretrain.compile.template import SegmentLowering, Template, weave
+from foretrain.compile.template import LoweringContext, Template, lower_segment
 
 Classes = tuple[int, ...]
 _COMMON: Mapping[str, type[np.generic]] = {
@@ -23,34 +22,33 @@ _COMMON: Mapping[str, type[np.generic]] = {
 
 
 class Patterns:
-    """`streams`: numbers of (rank class, name), which the weaver adds to."""
+    """`streams`: numbers of (rank class, name), which lowering adds to."""
 
-    def __init__(self, weaver: SegmentLowering, streams: Mapping[tuple[int, str], int]) -> None:
-        self.weaver, self.streams = weaver, streams
-        self._woven: dict[tuple[object, ...], tuple[Template, Classes]] = {}
+    def __init__(self, context: LoweringContext, streams: Mapping[tuple[int, str], int]) -> None:
+        self.context, self.streams = context, streams
+        self._lowered: dict[tuple[object, ...], tuple[Template, Classes]] = {}
         self._uses: dict[int, tuple[Segment, tuple[Use, ...]]] = {}
         self._related: dict[tuple[Use, Classes], object] = {}
 
-    def template(self, segment: Segment, classes: Classes, has_company: bool) -> Template:
+    def template(self, segment: Segment, classes: Classes, is_accompanied: bool) -> Template:
         """The rows of a segment on the rank classes of a stage."""
         related = tuple(self._relation(use, classes) for use in self._uses_of(segment))
-        devices = tuple(self.weaver.fold.device_of[list(classes)].tolist())
-        key = (id(segment), has_company, related, devices)
-        found = self._woven.get(key)
+        devices = tuple(self.context.fold.device_of[list(classes)].tolist())
+        key = (id(segment), is_accompanied, related, devices)
+        found = self._lowered.get(key)
         if found is None:
-            made = weave(segment, classes, has_company, self.weaver)
-            self._woven[key] = made, classes
+            made = lower_segment(segment, classes, is_accompanied, self.context)
+            self._lowered[key] = made, classes
             return made
         return found[0] if found[1] == classes else self._copied(*found, classes)
 
     def _uses_of(self, segment: Segment) -> tuple[Use, ...]:
         known = self._uses.get(id(segment))
         if known is None:
-            items = self.weaver.items
+            items = self.context.items
             numbers = dict.fromkeys((*segment.chain.tolist(), *(a.item for a in segment.asyncs)))
-            works = (work for n in numbers for work in (items[n].work, items[n].beside))
-            uses = {(w.group, w.collective): None for w in works if isinstance(w, Communication)}
-            known = self._uses[id(segment)] = segment, tuple(uses)  # keeps it alive: ids stay its
+            uses = uses_of(items[n] for n in numbers)
+            known = self._uses[id(segment)] = segment, uses  # keeps it alive: ids stay its
         return known[1]
 
     def _relation(self, use: Use, classes: Classes) -> object:
@@ -61,8 +59,8 @@ class Patterns:
         return found
 
     def _relate(self, use: Use, classes: Classes) -> object:
-        fold = self.weaver.fold
-        if use in fold.parties:
+        fold = self.context.fold
+        if use in fold.subgroups:
             return classes  # neighbours hear each other in ways of their own
         groups, place = fold.groups[use[0]], {c: p for p, c in enumerate(classes)}
         met = [fold.group_class(use[0], rank_class) for rank_class in classes]
@@ -76,7 +74,7 @@ class Patterns:
         known = list(self.streams)
         # rows of a template repeat few sets of streams
         copies = {
-            streams: tuple(self.weaver.stream(to[known[n][0]], known[n][1]) for n in streams)
+            streams: tuple(self.context.stream(to[known[n][0]], known[n][1]) for n in streams)
             for streams in dict.fromkeys(template.streams)
         }
         return replace(

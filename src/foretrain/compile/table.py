@@ -16,7 +16,7 @@ class TaskTable:
         self.templates = templates
         self.lengths = np.array([t.rows for t in templates], dtype=np.int64)
         self.start = np.cumsum(self.lengths) - self.lengths
-        self.has_company = np.repeat([t.has_company for t in templates], self.lengths)
+        self.is_accompanied = np.repeat([t.is_accompanied for t in templates], self.lengths)
 
     def column(self, name: str, kind: type[T]) -> NDArray[T]:
         return np.concatenate([template.column(name, kind) for template in self.templates])
@@ -33,3 +33,12 @@ class TaskTable:
         return pointers, listed[
             np.arange(pointers[-1]) + np.repeat(first[row] - pointers[:-1], counts)
         ]
+
+
+def edges_csr(total: int, sources: list[Ints], targets: list[Ints]) -> tuple[Ints32, Ints32]:
+    source = np.concatenate(sources) if sources else np.zeros(0, dtype=np.int64)
+    target = np.concatenate(targets) if targets else np.zeros(0, dtype=np.int64)
+    order = np.argsort(source, kind="stable")
+    pointers = np.zeros(total + 1, dtype=np.int32)
+    np.cumsum(np.bincount(source, minlength=total), out=pointers[1:])
+    return pointers, target[order].astype(np.int32)

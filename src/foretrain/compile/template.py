@@ -1,11 +1,11 @@
 """Templates: a segment cut into rows (tasks to be), once for all the micro-batches that run it.
 
 The chain is cut only where something can come between: where work beside it starts or is waited for, and
-around collectives that several rank classes take part in, whose links carry other traffic, or that have company
-which slows kernels but not them. Everything else runs as one task, which is exact because nothing outside can
+around collectives that several rank classes take part in, whose links carry other traffic, or that have something
+beside them which slows kernels but not them. Everything else runs as one task, which is exact because nothing outside can
 change what happens inside.
 
-Classes that meet in all collectives of a run of a chain go through it *in step*: their devices are alike and leave
+Classes that meet in all collectives of a run of a chain go through it in *lockstep*: their devices are alike and leave
 each collective together, so that up to the last one the run is one task of each, begun when all of them can. Where
 hosts wait for what a step receives they may differ, and what follows the last collective is each class's own.
 """
@@ -61,12 +61,17 @@ class Template:
     also: dict[int, list[int]] = field(
         default_factory=dict
     )  # class position → first rows of others that wait for whatever its own does
-    heard: dict[tuple[int, int], int] = field(
+    received: dict[tuple[int, int], int] = field(
         default_factory=dict
     )  # (class position, another's stream) → its last row that the class needs before the update
-    has_company: bool = False
+    is_accompanied: bool = False
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
     """What was asked of `column`; copies for other rank classes share it, for the rows they have in common."""
+
+    @classmethod
+    def lone(cls, kind: int, shape: int, rank_class: int, streams: tuple[int, ...]) -> Template:
+        """A single row."""
+        return cls([kind], [shape], [rank_class], [0.0], [0.0], [streams])
 
     @property
     def rows(self) -> int:
@@ -103,7 +108,7 @@ class TemplateShapes:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentLowering:
+class LoweringContext:
     """What cutting segments into rows needs to know."""
 
     items: list[Item]
@@ -114,21 +119,25 @@ class SegmentLowering:
     host_waits: bool  # for what a step receives
 
 
-def weave(
-    segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: SegmentLowering
+def lower_segment(
+    segment: Segment, classes: tuple[int, ...], is_accompanied: bool, context: LoweringContext
 ) -> Template:
-    """The rows of one segment on the rank classes of one stage; `has_company` when communication or copies of
+    """The rows of one segment on the rank classes of one stage; `is_accompanied` when communication or copies of
     these classes may be under way beside the chain."""
-    return _Weaving(segment, classes, has_company, weaver).run()
+    return _SegmentLowering(segment, classes, is_accompanied, context).run()
 
 
-class _Weaving:
+class _SegmentLowering:
     def __init__(
-        self, segment: Segment, classes: tuple[int, ...], has_company: bool, weaver: SegmentLowering
+        self,
+        segment: Segment,
+        classes: tuple[int, ...],
+        is_accompanied: bool,
+        context: LoweringContext,
     ) -> None:
-        self.segment, self.classes, self.weaver = segment, classes, weaver
-        self.has_company = has_company
-        self.out = Template(has_company=has_company)
+        self.segment, self.classes, self.context = segment, classes, context
+        self.is_accompanied = is_accompanied
+        self.out = Template(is_accompanied=is_accompanied)
         self.rows: list[tuple[int, int, int, float, tuple[int, ...]]] = []  # columns-to-be of `out`
         self.movers: dict[Use, dict[int, list[int]]] = {}
         self.streams: dict[tuple[int, str], int] = {}
@@ -136,9 +145,9 @@ class _Weaving:
         self.waits: dict[
             int, list[tuple[int, int]]
         ] = {}  # chain position → (class position, async row)
-        self.in_step: dict[
+        self.lockstep: dict[
             int, list[list[int]]
-        ] = {}  # where a piece starts that classes run in step → their positions
+        ] = {}  # where a piece starts that classes run in lockstep → their positions
 
     def run(self) -> Template:
         out, segment = self.out, self.segment
@@ -151,7 +160,7 @@ class _Weaving:
             if high - low == 1 and self._is_apart(int(segment.chain[low])):
                 self._collective(low)
             else:
-                self._piece(low, high, self.in_step.get(low, alone))
+                self._piece(low, high, self.lockstep.get(low, alone))
         self._issue(pending, len(segment.chain))
         out.last = list(self.previous)
         out.sends = [-1] * len(self.classes)
@@ -185,7 +194,7 @@ class _Weaving:
         runs = self._runs(numbers)
         if runs is not None:
             ends = [0, *(end for end, _ in runs)]
-            self.in_step = {low: who for low, (_, who) in zip(ends, runs, strict=False)}
+            self.lockstep = {low: who for low, (_, who) in zip(ends, runs, strict=False)}
             return sorted(cuts | set(ends))
         for place in places:
             cuts.update((place, place + 1))
@@ -193,11 +202,11 @@ class _Weaving:
 
     def _is_apart(self, number: int) -> bool:
         """Whether a collective of the chain must be a task of its own."""
-        work = self.weaver.items[number].work
+        work = self.context.items[number].work
         if not isinstance(work, Communication):
             return False
-        fold = self.weaver.fold
-        if self.has_company:
+        fold = self.context.fold
+        if self.is_accompanied:
             return True
         for rank_class in self.classes:
             group = fold.group_class(work.group, rank_class)
@@ -206,11 +215,11 @@ class _Weaving:
         return False
 
     def _runs(self, numbers: list[int]) -> list[tuple[int, list[list[int]]]] | None:
-        """Runs of the chain that classes go through in step: where each ends, and the positions of those that go
-        together; None where some are not in step."""
+        """Runs of the chain that classes go through in lockstep: where each ends, and the positions of those that go
+        together; None where some are not."""
         chain = self.segment.chain
-        together = {n: self._together(self.weaver.items[n]) for n in numbers}
-        if self.has_company or None in together.values():
+        together = {n: self._together(self.context.items[n]) for n in numbers}
+        if self.is_accompanied or None in together.values():
             return None
         runs: list[tuple[int, list[list[int]]]] = []
         for place in np.flatnonzero(np.isin(chain, [n for n in numbers if together[n]])).tolist():
@@ -218,7 +227,7 @@ class _Weaving:
             if runs and runs[-1][1] == mine:
                 runs.pop()
             runs.append((place + 1, mine))
-        if not self.weaver.host_waits:
+        if not self.context.host_waits:
             runs[-1] = (len(chain), runs[-1][1])
         return runs
 
@@ -227,19 +236,12 @@ class _Weaving:
         they do not take the same time for what they do together."""
         if not isinstance(item.work, (Compute, Communication)):
             return None
-        found: list[list[int]] = []
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                mine = self._meeting(work)
-                if mine is None or (found and mine != found):
-                    return None
-                found = mine
-        return found
+        return [] if item.communication is None else self._meeting(item.communication)
 
     def _meeting(self, work: Communication) -> list[list[int]] | None:
         """Positions of classes that start and end a collective together; None where others have a part in that."""
-        fold = self.weaver.fold
-        if (work.group, work.collective) in fold.parties:
+        fold = self.context.fold
+        if (work.group, work.collective) in fold.subgroups:
             return None
         movers = self._movers(work)
         for mover, positions in movers.items():
@@ -264,13 +266,13 @@ class _Weaving:
     def _stream(self, position: int, name: str) -> int:
         found = self.streams.get((position, name))
         if found is None:
-            found = self.weaver.stream(self.classes[position], name)
+            found = self.context.stream(self.classes[position], name)
             self.streams[position, name] = found
         return found
 
     def _launch(self, shape: int, position: int) -> int | None:
         """Host time to issue a shape: the lead the device must wait for, and the rest."""
-        if not self.weaver.has_host:
+        if not self.context.has_host:
             return None
         rank_class = self.classes[position]
         host = (self._stream(position, "host"),)
@@ -282,7 +284,7 @@ class _Weaving:
 
     def _piece(self, low: int, high: int, together: list[list[int]]) -> None:
         """A row for each class; those at positions that go together wait for all that one of them waits for."""
-        shape = self.weaver.shapes.number(self.segment.chain[low:high])
+        shape = self.context.shapes.number(self.segment.chain[low:high])
         for members in together:
             leads = [self._launch(shape, position) for position in members]
             before = [self.previous[position] for position in members]
@@ -305,11 +307,11 @@ class _Weaving:
 
     def _collective(self, low: int) -> None:
         number = int(self.segment.chain[low])
-        work = self.weaver.items[number].work
+        work = self.context.items[number].work
         assert isinstance(work, Communication)
-        if (work.group, work.collective) in self.weaver.fold.parties:
+        if (work.group, work.collective) in self.context.fold.subgroups:
             raise Bug(f"{work.collective} on a chain: nothing there waits for neighbours alone.")
-        shape = self.weaver.shapes.number(self.segment.chain[low : low + 1])
+        shape = self.context.shapes.number(self.segment.chain[low : low + 1])
         for members in self._movers(work).values():
             leads = [self._launch(shape, position) for position in members]
             streams = tuple(self._stream(p, "compute") for p in members)
@@ -328,8 +330,8 @@ class _Weaving:
         self.previous[position] = row
 
     def _movers(self, work: Communication) -> dict[int, list[int]]:
-        """Positions of this stage's classes that move together, by their class of group or party."""
-        fold, use = self.weaver.fold, (work.group, work.collective)
+        """Positions of this stage's classes that move together, by their class of group or subgroup."""
+        fold, use = self.context.fold, (work.group, work.collective)
         found = self.movers.get(use)
         if found is not None:
             return found
@@ -345,8 +347,8 @@ class _Weaving:
         return pending
 
     def _async(self, entry: Async) -> None:
-        work = self.weaver.items[entry.item].work
-        shape = self.weaver.shapes.number(np.array([entry.item], dtype=np.int32))
+        work = self.context.items[entry.item].work
+        shape = self.context.shapes.number(np.array([entry.item], dtype=np.int32))
         if isinstance(work, Communication):
             groups, kind = self._movers(work), COLLECTIVE
         else:
@@ -365,22 +367,22 @@ class _Weaving:
 
         if isinstance(work, Communication):
             for mover, members in groups.items():
-                heard = self.weaver.fold.heard(work.group, work.collective, mover)
-                self._hear(entry, members, [rows[other] for other in heard])
+                sources = self.context.fold.sources(work.group, work.collective, mover)
+                self._receive(entry, members, [rows[other] for other in sources])
 
-    def _hear(self, entry: Async, members: list[int], rows: list[int]) -> None:
+    def _receive(self, entry: Async, members: list[int], rows: list[int]) -> None:
         """What neighbours send is needed where one's own exchange is, but does not hold up one's own sends."""
         for position in members:
             for row in rows:
                 if entry.before is not None:
                     self.waits.setdefault(entry.before, []).append((position, row))
                 else:
-                    self.out.heard[position, self.rows[row][-1][0]] = row
+                    self.out.received[position, self.rows[row][-1][0]] = row
 
     def _send(self, number: int) -> None:
-        work = self.weaver.items[number].work
+        work = self.context.items[number].work
         assert isinstance(work, Communication)
-        shape = self.weaver.shapes.number(np.array([number], dtype=np.int32))
+        shape = self.context.shapes.number(np.array([number], dtype=np.int32))
         name = "send_forward" if work.group.offset > 0 else "send_backward"
         for position, rank_class in enumerate(self.classes):
             stream = (self._stream(position, name),)

@@ -11,7 +11,7 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
 from foretrain.compile.execution import Communication
-from foretrain.compile.passes.fold import Fold, SubgroupSources, Use
+from foretrain.compile.passes.fold import Fold, GroupClasses, Use
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collectives.base import GroupTopology
 from foretrain.cost.collectives.constants import constants
@@ -38,7 +38,7 @@ class CollectiveGroups:
     """Those that move together in a collective, whatever its size: one of their groups, and the ways it may take."""
 
     members: Ints
-    together: SubgroupSources
+    together: GroupClasses
     number: int  # of their class in `together`
     wiring: GroupTopology
     routes: Mapping[str, int]  # pattern → route
@@ -54,7 +54,7 @@ class CollectiveGroups:
 def movers(
     network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int
 ) -> CollectiveGroups:
-    """The groups of one class, or the parties that move by themselves."""
+    """The groups of one class, or the subgroups that move by themselves."""
     group, collective = use
     found, together = fold.groups[group], fold.movers(group, collective)
     members = found.groups[found.group_of[together.first[mover_class]]]
@@ -82,7 +82,7 @@ def charge(network: Network, who: CollectiveGroups, routes: Routes, work: Commun
     choice = price.choice
     route = who.routes[choice.pattern]
     rate = float(routes.rate[route])
-    if np.isinf(rate):  # a party that only hears
+    if np.isinf(rate):  # a subgroup that only receives
         choice = replace(choice, volume=0.0, moved=0.0)
     crowd_seconds = choice.seconds(float(routes.crowd_rate[route]))
     is_far = bool(routes.is_network[route])

@@ -33,20 +33,6 @@ from foretrain.cluster.device import Device
 from foretrain.cost.joints import Joint, is_usual
 from foretrain.errors import Bug
 
-__all__ = [
-    "CurveTable",
-    "InterconnectCurves",
-    "Key",
-    "MeasuredCurve",
-    "MeasuredSeconds",
-    "OwnCurves",
-    "curves",
-    "seconds",
-    "seconds_of",
-    "shipped",
-    "with_measurements",
-]
-
 Key = tuple[str, int, str]
 """Identity of the device, ranks, collective."""
 
@@ -54,6 +40,8 @@ DEVICE_TIME = "nccl-tests"
 """Collectives back to back on the device: what a cost of a device task needs."""
 CALL_TIME = "param"
 """One call of a framework and its end awaited: the host's part is in it."""
+
+MODELLED = "collective times come from the network model, and the interval is wider."
 
 LEAST_FLOOR = 0.5
 """Share of the first knot's time that stays however small the message: a curve whose first knot lies on
@@ -174,16 +162,6 @@ class CurveTable:
             found.setdefault((device, collective), []).append(ranks)
         return {key: tuple(counts) for key, counts in found.items()}
 
-    def with_measurements(self, measured: Mapping[Key, MeasuredCurve]) -> CurveTable:
-        """The same table where the user's own curves stand before those that ship.
-
-        Of a device and collective that the user has measured, shipped curves are put aside altogether: two
-        machines in one interpolation over ranks would be neither.
-        """
-        own = {(device, collective) for device, _, collective in measured}
-        kept = {key: curve for key, curve in self.curves.items() if (key[0], key[2]) not in own}
-        return CurveTable(MappingProxyType(kept | dict(measured)), self.like, self.interconnects)
-
     def seconds_of(
         self, device: str, ranks: int, collective: str, sizes: ArrayLike
     ) -> Floats | None:
@@ -267,10 +245,16 @@ class CurveTable:
             )
         held = self.interconnects.get(source.device)
         if held is not None and not is_usual(joint, held.kind):
-            return MeasuredSeconds(left=_elsewhere(source, held, joint))
+            return MeasuredSeconds(
+                left=f"Collectives of {source.device} were measured on {held.kind}; here the devices "
+                f"are on {joint.node.interconnect.kind}: {MODELLED}"
+            )
         machine = self._machine(source, ranks)
         if machine not in ("", joint.node.identity):
-            return MeasuredSeconds(left=_of_another(source, ranks, machine))
+            return MeasuredSeconds(
+                left=f"Groups of {ranks} {source.device} were measured on one machine only ({machine}), "
+                f"far below link bandwidth: {MODELLED}"
+            )
         seconds = self.seconds(device, ranks, collective, size)
         if seconds is None:
             return MeasuredSeconds()
@@ -287,23 +271,6 @@ class CurveTable:
             self.curves[source.device, count, source.collective] for count in source.used(ranks)
         )
         return next((curve.only_on for curve in used if curve.only_on), "")
-
-
-MODELLED = "collective times come from the network model, and the interval is wider."
-
-
-def _elsewhere(source: _Source, held: InterconnectCurves, joint: Joint) -> str:
-    return (
-        f"Collectives of {source.device} were measured on {held.kind}; here the devices are on "
-        f"{joint.node.interconnect.kind}: {MODELLED}"
-    )
-
-
-def _of_another(source: _Source, ranks: int, machine: str) -> str:
-    return (
-        f"Groups of {ranks} {source.device} were measured on one machine only ({machine}), far "
-        f"below link bandwidth: {MODELLED}"
-    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -348,15 +315,9 @@ _SHIPPED = Path(__file__).parent / "calibration" / "curves" / "curves.json"
 
 
 @cache
-def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(_SHIPPED.read_text("utf-8"))
-    return data
-
-
-@cache
 def shipped(via: str = DEVICE_TIME) -> CurveTable:
     """The table that ships with the package. `via` tells device time from the time of a framework's call."""
-    data = _data()
+    data: dict[str, Any] = json.loads(_SHIPPED.read_text("utf-8"))
     found = {
         (row["device"], row["ranks"], row["collective"]): MeasuredCurve(
             np.array(row["bytes"], dtype=np.float64),
@@ -372,23 +333,3 @@ def shipped(via: str = DEVICE_TIME) -> CurveTable:
         for name, row in data["devices"].items()
     }
     return CurveTable(MappingProxyType(found), data["like"], joined)
-
-
-def curves(via: str = DEVICE_TIME) -> Mapping[Key, MeasuredCurve]:
-    """Every curve that ships."""
-    return shipped(via).curves
-
-
-def with_measurements(store: Mapping[Key, MeasuredCurve]) -> CurveTable:
-    """The shipped table with the user's curves before it."""
-    return shipped().with_measurements(store)
-
-
-def seconds(device: str, ranks: int, collective: str, size: float) -> float | None:
-    """Seconds by the shipped table, or None."""
-    return shipped().seconds(device, ranks, collective, size)
-
-
-def seconds_of(device: str, ranks: int, collective: str, sizes: ArrayLike) -> Floats | None:
-    """Seconds for each size by the shipped table, or None."""
-    return shipped().seconds_of(device, ranks, collective, sizes)

@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 
 from foretrain.compile.execution import CHAIN, COLLECTIVE, Communication, ExecutionGraph, Item
-from foretrain.cost.compute.device_variation import latest
+from foretrain.cost.compute.base import latest
 from foretrain.cost.cost import Costs
 from foretrain.cost.items import INTERCONNECT
 

@@ -59,14 +59,9 @@ class FlowMapping:
             rows = np.flatnonzero(kind.ravel() == number)
             for lap in self._laps(found := np.unique(row)):
                 parts.append(self._along(algorithm, groups, rows, found[lap.order], lap.share))
-        return Flows(
-            group=np.concatenate([part.group for part in parts]),
-            src=np.concatenate([part.src for part in parts]),
-            dst=np.concatenate([part.dst for part in parts]),
-            weight=np.concatenate([part.weight for part in parts]),
-        )
+        return Flows.joined(parts)
 
-    def parties(self, algorithm: Algorithm, groups: Ints) -> Subgroups | None:
+    def subgroups(self, algorithm: Algorithm, groups: Ints) -> Subgroups | None:
         """Who sends by itself, and who hears whom; None where all members of a group move together."""
         if algorithm.senders == "all":
             return None

@@ -20,42 +20,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile.execution import Communication, Compute, Item
+from foretrain.compile.execution import Compute, Item
 from foretrain.compile.passes.fold import Fold
 from foretrain.cost.compute import ComputeModel
 from foretrain.runtime import Runtime
 
 
-class Chain(NamedTuple):
-    """Summary of one chain, seconds."""
-
-    device: float
-    host: float
-    lead: float
-
-    def device_end(self, device_in: float, host_in: float) -> float:
-        return max(device_in, host_in + self.lead) + self.device
-
-
 class Chains(NamedTuple):
-    """Summaries of many chains, one row each."""
+    """Summaries of chains, one row each: D, H and lead."""
 
     device: Floats
     host: Floats
     lead: Floats
 
 
-def chain_summary(device_seconds: ArrayLike, host_seconds: ArrayLike) -> Chain:
-    """`(D, H, lead)` of one chain of kernels."""
-    device = np.asarray(device_seconds, dtype=np.float64)
-    many = chain_summaries(np.array([0, len(device)]), device, host_seconds)
-    return Chain(float(many.device[0]), float(many.host[0]), float(many.lead[0]))
-
-
 def chain_summaries(
     ptr: NDArray[np.integer], device_seconds: ArrayLike, host_seconds: ArrayLike
 ) -> Chains:
-    """The same for the chains `[ptr[c], ptr[c + 1])` of two long columns.
+    """Of the chains `[ptr[c], ptr[c + 1])` of two long columns.
 
     Chains of similar length are laid side by side, so that sums run within a chain only: a chain's summary
     is the same to the last bit whatever else is in the columns.
@@ -119,7 +101,7 @@ def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) ->
     seldom meet, so they add up over the ranks.
     """
     delays = np.zeros(len(items))
-    works = [_communication(item) for item in items]
+    works = [item.communication for item in items]
     pipelines = {work.group for work in works if work and work.purpose == "pipeline"}
     node_of = np.asarray(cluster.node_of)
     homes = [node_of[fold.groups[group].groups] for group in pipelines]
@@ -129,10 +111,6 @@ def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) ->
         if work and work.purpose == "tensor":
             delays[index] = each * fold.groups[work.group].groups.shape[1]
     return delays
-
-
-def _communication(item: Item) -> Communication | None:
-    return item.work if isinstance(item.work, Communication) else item.beside
 
 
 def chain_clock(

@@ -5,7 +5,7 @@ The simulator asks for the items of a whole graph, the estimator for those of si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,14 +13,13 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
-from foretrain.cluster.node import Node
+from foretrain.cluster.node import Host, Node
 from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
-from foretrain.compile.passes.fold import Fold, Use
+from foretrain.compile.passes.fold import Fold, Use, uses_of
 from foretrain.cost import interference
 from foretrain.cost.charging import CollectiveCost, charge, movers
 from foretrain.cost.compute import ComputeModel, KernelCosts
-from foretrain.cost.compute.device_variation import latest, slowest
-from foretrain.cost.data import load_seconds
+from foretrain.cost.compute.base import latest, slowest
 from foretrain.cost.network import Network, routes_of
 from foretrain.cost.rows import Rows
 from foretrain.errors import Bug
@@ -36,16 +35,6 @@ Charges = dict[tuple[Communication, int], CollectiveCost]
 
 # Columns of a breakdown: where the seconds of a chain go.
 COMPUTE, INTERCONNECT, NETWORK = range(3)
-
-
-def uses_of(items: Iterable[Item]) -> tuple[Use, ...]:
-    """Communicators and collectives of items, in order of first use."""
-    uses: dict[Use, None] = {}
-    for item in items:
-        for work in (item.work, item.beside):
-            if isinstance(work, Communication):
-                uses[work.group, work.collective] = None
-    return tuple(uses)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +70,7 @@ class Roles:
 def roles_of(items: Sequence[Item], fold: Fold) -> Roles:
     kernels = [i for i, item in enumerate(items) if isinstance(item.work, Compute)]
     others = [
-        (i, item, item.work if isinstance(item.work, Communication) else item.beside)
+        (i, item, item.communication)
         for i, item in enumerate(items)
         if not isinstance(item.work, Compute) or item.beside is not None
     ]
@@ -257,6 +246,31 @@ class ItemCosts:
             return load_seconds(work, self.data, node.host, node.device_count)
         assert isinstance(work, Copy)
         return work.bytes / copy_rate(device, node, work.direction)
+
+
+def load_seconds(load: Load, source: DataSource, host: Host, devices: int = 1) -> float:
+    """Fetching moves bytes, preparing takes CPU time (Mohan et al. VLDB 2021).
+
+    `load.samples` are those of one device. The node's `devices` load at the same time and share its disk
+    and cores; a host that does not state them does not bound the loading.
+    """
+    match load.kind:
+        case "fetch":
+            if host.storage_bandwidth is None:
+                return 0.0
+            return load.samples * source.bytes_per_sample * devices / host.storage_bandwidth
+        case "prep":
+            return (
+                load.samples * source.prep_seconds_per_sample / _busy_cores(source, host, devices)
+            )
+    raise Bug(f"unknown kind of load {load.kind!r}.")
+
+
+def _busy_cores(source: DataSource, host: Host, devices: int) -> float:
+    """Workers of one device, as far as there are cores for all of them."""
+    if host.cpu_cores is None:
+        return float(source.workers)
+    return min(float(source.workers), host.cpu_cores / devices)
 
 
 def copy_rate(device: Device, node: Node, direction: str) -> float:

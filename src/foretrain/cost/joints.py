@@ -20,8 +20,6 @@ from foretrain.cluster.link import Interconnect
 from foretrain.cluster.node import Node
 from foretrain.cluster.topology import device_rate
 
-__all__ = ["Form", "Joint", "Joints", "form_of", "is_usual", "joint_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -86,11 +84,6 @@ class Joints:
         if found is None:
             found = self._known[key] = _joint(self.cluster, key[0], places, is_far)
         return found
-
-
-def joint_of(cluster: Cluster, members: Ints) -> Joint:
-    """What joins the ranks of a group."""
-    return Joints(cluster).of(members)
 
 
 def _joint(cluster: Cluster, first: int, places: list[int], is_far: bool) -> Joint:

@@ -31,7 +31,7 @@ from foretrain.cost.flow_mapping import FlowMapping
 from foretrain.cost.joints import Joints
 
 FAST_FAMILIES = ("nvlink", "xgmi")
-Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or party
+Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or subgroup
 ByPattern = tuple[tuple[str, float], ...]
 
 
@@ -153,8 +153,8 @@ class Network:
         patterns = {a.pattern: a for a in self.algorithms(collective)}
         return tuple(self.pattern_loads(a, groups) for a in patterns.values())
 
-    def parties(self, collective: str, groups: Ints) -> Subgroups | None:
-        return self.flow_mapping.parties(self.algorithms(collective)[0], groups)
+    def subgroups(self, collective: str, groups: Ints) -> Subgroups | None:
+        return self.flow_mapping.subgroups(self.algorithms(collective)[0], groups)
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
         flows = self.flow_mapping.flows(algorithm, groups)
@@ -165,8 +165,8 @@ class Network:
             # A send over a switched interconnect and the collectives of the ranks it passes hardly meet:
             # both are short against the compute between them. Sends get a lane of their own there.
             link = np.where(self.is_network[link], link, link + self.links)
-        parties = self.flow_mapping.parties(algorithm, groups)
-        mover = flows.group if parties is None else parties.of[flows.src]
+        subgroups = self.flow_mapping.subgroups(algorithm, groups)
+        mover = flows.group if subgroups is None else subgroups.of[flows.src]
         return Loads(group=mover[owner], link=link, weight=flows.weight[owner] * routes.share)
 
 
@@ -187,7 +187,7 @@ def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
     links, flows, weights, own, crowd, delays = [], [], [], [], [], []
     for communicator, collective in uses:
         found, movers = fold.groups[communicator], fold.movers(communicator, collective)
-        home = found.group_class[found.group_of[movers.first]]  # the groups that parties are of
+        home = found.group_class[found.group_of[movers.first]]  # the groups that subgroups are of
         for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
             if (communicator, algorithm.pattern, 0) in number:
                 continue
@@ -240,7 +240,7 @@ def _own_rate(network: Network, loads: Loads, examples: Ints) -> Floats:
 
 def _crowd_rate(network: Network, loads: Loads, mover_class: Ints, home: Ints) -> Floats:
     """Rate of each class of one pattern when all groups of the communicator move at once: a library chooses for
-    a group, so all parties of one are told that of the slowest."""
+    a group, so all subgroups of one are told that of the slowest."""
     total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
     rate = np.full(int(home.max()) + 1, np.inf)
     group_class = home[mover_class[loads.group]]

@@ -21,7 +21,7 @@ from foretrain.compile.execution import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """Tasks of one rank class, shape and kind that all have company or none, and a partner or none. Rows of one (rank
+    """Tasks of one rank class, shape and kind that are all accompanied or not, and a partner or none. Rows of one (rank
     class, shape, partner) share an entry of `classes`, `shapes` and `is_lone`, whose items stand in
     `item[ptr[e]:ptr[e + 1]]`."""
 

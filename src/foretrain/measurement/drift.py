@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import sqrt
 from typing import Any, Protocol
 
-from foretrain.cost.compute.device_variation import latest
+from foretrain.cost.compute.base import latest
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import Measurement, host_key
 from foretrain.measurement.store import Store

@@ -20,11 +20,11 @@ from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import Sums, sums
 from foretrain.compile.passes.communicate import WeightShard
-from foretrain.compile.passes.fold import Fold, fold
+from foretrain.compile.passes.fold import Fold, fold, uses_of
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes
 from foretrain.cost.host import chain_summaries, host_seconds
-from foretrain.cost.items import ItemCosts, Surroundings, uses_of
+from foretrain.cost.items import ItemCosts, Surroundings
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from foretrain.cluster.node import Node
 from foretrain.compile.execution import Load
-from foretrain.cost.data import load_seconds
+from foretrain.cost.items import load_seconds
 from foretrain.model.workload import DataSource
 from foretrain.recommendation.figures import figure
 from foretrain.recommendation.job import Dataset

@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.arrays import Floats
-from foretrain.compile.exchanges.from_buffer import FromBuffer
+from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.segment import Async, Interner
-from foretrain.runtime import Runtime
+from foretrain.runtime.features.fusion_cycles import FusionCycles
 
 Ready = Iterable[tuple[int, tuple[WeightShard, ...]]]
 Clock = NDArray[
     np.float64
 ]  # [items + 1]: seconds after which a chain has done so many of its items
-Pace = Callable[[Sequence[Item]], Clock]
+KernelTimer = Callable[[Sequence[Item]], Clock]
 """The clock of a chain: known to the cost models, above this layer."""
 
 
@@ -56,48 +56,9 @@ class Reduction:
     bytes_per_element: float
     limits: tuple[float, float]
     overlaps: bool
-    cycles: Cycles | None = None
+    cycles: FusionCycles | None = None  # a background thread that looks for ready tensors
     overlaps_scatters: bool = True
     scatters: bool = True  # to owners; else all get the sum of what one of them needs
-
-
-@dataclass(frozen=True, slots=True)
-class Cycles:
-    """A background thread that looks for ready tensors every `seconds`, and what it does then.
-
-    `copies`: how often a tensor stands in the fusion buffer, itself and what is received. `negotiation`: seconds
-    until all of so many ranks know what they reduce; a thread that negotiates for longer than a cycle is late.
-    """
-
-    seconds: float
-    copies: float
-    negotiation: Callable[[int], float]
-
-    def fused(
-        self, tensors: Sequence[tuple[int, float]], limit: float, ranks: int, clock: Clock
-    ) -> list[Fused]:
-        """(position, bytes) in order of readiness → the buffers they share."""
-        agreed = self.negotiation(ranks)
-        period = max(self.seconds, agreed)
-        out: list[Fused] = []
-        held: list[float] = []
-        last = 0
-        for position, size in tensors:
-            tick = ceil(float(clock[position]) / period)
-            if held and (tick != last or (sum(held) + size) * self.copies > limit):
-                out.append(_started(last * period + agreed, held, clock))
-                held = []
-            held.append(size)
-            last = tick
-        return [*out, _started(last * period + agreed, held, clock)] if held else out
-
-
-def cycles(runtime: Runtime) -> Cycles | None:
-    """The background thread of a runtime that has one."""
-    thread = runtime.fusion_cycles
-    if thread is None:
-        return None
-    return Cycles(thread.cycle_seconds, thread.fusion_copies, thread.negotiation_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +69,30 @@ class Fused:
     bytes: float
     tensors: int = 0  # 0: where they are, without a buffer
     delay: float = 0.0
+
+
+def fused(
+    thread: FusionCycles,
+    tensors: Sequence[tuple[int, float]],
+    limit: float,
+    ranks: int,
+    clock: Clock,
+) -> list[Fused]:
+    """(position, bytes) in order of readiness → the buffers they share. A thread that negotiates for longer than a cycle
+    is late."""
+    agreed = thread.negotiation_seconds(ranks)
+    period = max(thread.cycle_seconds, agreed)
+    out: list[Fused] = []
+    held: list[float] = []
+    last = 0
+    for position, size in tensors:
+        tick = ceil(float(clock[position]) / period)
+        if held and (tick != last or (sum(held) + size) * thread.fusion_copies > limit):
+            out.append(_started(last * period + agreed, held, clock))
+            held = []
+        held.append(size)
+        last = tick
+    return [*out, _started(last * period + agreed, held, clock)] if held else out
 
 
 def _started(at: float, sizes: list[float], clock: Clock) -> Fused:
@@ -140,8 +125,7 @@ def _from_buffer(items: list[Item], buffer: Fused) -> list[Item]:
     work = items[0].work
     if not buffer.tensors or not isinstance(work, Communication):
         return items
-    plain = (work.collective, work.bytes, work.group, work.purpose)
-    return [Item(FromBuffer(*plain, buffer.tensors, buffer.delay)), *items[1:]]
+    return [Item(FromBuffer.of(work, buffer.tensors, buffer.delay)), *items[1:]]
 
 
 def gradient_asyncs(
@@ -191,7 +175,7 @@ def _buffers(
         total = sum(size for _, size in tensors)
         return [Fused(end, total)] if total > 0 else []
     if how.cycles is not None and clock is not None:
-        return how.cycles.fused(tensors, how.limits[1], ranks, clock)
+        return fused(how.cycles, tensors, how.limits[1], ranks, clock)
     return _filled(tensors, end, how.limits)
 
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from foretrain.compile.exchanges.tokens import Tokens
-from foretrain.compile.exchanges.vectors import Vectors
+from foretrain.compile.exchanges import Tokens, Vectors
 from foretrain.compile.execution import (
     Communication,
     Communicator,
@@ -244,12 +243,7 @@ class _Walk:
             yield replace(step, bytes=step.bytes * share) if is_cast else step
 
     def _named(self, communication: Communication) -> Communication:
-        return Communication(
-            communication.collective,
-            communication.bytes,
-            communication.group,
-            self.purpose(communication.group.axes),
-        )
+        return replace(communication, purpose=self.purpose(communication.group.axes))
 
     def halo(self, local: LocalOp, tensor: Tensor, want: TensorLayout) -> list[Communication]:
         """Rows of neighbours that a spatially split convolution or pooling needs."""

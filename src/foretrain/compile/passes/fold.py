@@ -6,13 +6,13 @@ they cross, and ranks those of their groups, until nothing new is told apart. Th
 *equitable*: every rank of a class sees the same classes around it and the same loads on the links it uses,
 so all of them run in lockstep and one stands for all. With `is_folded=False` every rank is its own class.
 
-Where members of a group do not move together (gossip), its *parties* load links in its place: each sends by
-itself, and takes besides the colours of those it hears.
+Where members of a group do not move together (gossip), its *subgroups* load links in its place: each sends by
+itself, and takes besides the colours of those it receives from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -22,18 +22,24 @@ from numpy.typing import NDArray
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import count_distinct
-from foretrain.compile.execution import Communicator
+from foretrain.compile.execution import Communicator, Item
 from foretrain.plan.mesh import Mesh
 from foretrain.units import counted
 
 Colors = NDArray[np.uint64]
 Use = tuple[Communicator, str]  # a communicator and a collective run on it
-Mover = Communicator | Use  # groups by their communicator, parties by their use
+Mover = Communicator | Use  # groups by their communicator, subgroups by their use
+
+
+def uses_of(items: Iterable[Item]) -> tuple[Use, ...]:
+    """Communicators and collectives of items, in order of first use."""
+    moves = (item.communication for item in items)
+    return tuple(dict.fromkeys((move.group, move.collective) for move in moves if move))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Loads:
-    """Entry i: group (or party) `group[i]` puts `weight[i]` units on link `link[i]` per unit it moves."""
+    """Entry i: group (or subgroup) `group[i]` puts `weight[i]` units on link `link[i]` per unit it moves."""
 
     group: Ints
     link: Ints
@@ -42,9 +48,9 @@ class Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Subgroups:
-    """Parts of groups that send by themselves: party `dst[i]` needs what party `src[i]` sends."""
+    """Parts of groups that send by themselves: subgroup `dst[i]` needs what subgroup `src[i]` sends."""
 
-    of: Ints  # rank → its party
+    of: Ints  # rank → its subgroup
     src: Ints
     dst: Ints
 
@@ -67,13 +73,13 @@ class Traffic(Protocol):
     def loads(self, collective: str, groups: Ints) -> tuple[Loads, ...]:
         """Link loads of every algorithm that may carry this collective out on these groups."""
 
-    def parties(self, collective: str, groups: Ints) -> Subgroups | None:
+    def subgroups(self, collective: str, groups: Ints) -> Subgroups | None:
         """Who loads links and is waited for by itself; None where a group moves as one."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class SubgroupSources:
-    """What moves as one, groups or parties of them, and their classes."""
+class GroupClasses:
+    """What moves as one, groups or subgroups of them, and their classes."""
 
     group_of: Ints  # rank → its group (as the sender, where groups are pairs), -1 if none
     group_class: Ints  # group → group class
@@ -84,17 +90,17 @@ class SubgroupSources:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GroupFold(SubgroupSources):
+class GroupFold(GroupClasses):
     """The groups of one communicator and their classes."""
 
     groups: Ints  # one row of ranks per group
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PartyFold(SubgroupSources):
-    """The parties of a communicator's groups under one collective and their classes."""
+class SubgroupFold(GroupClasses):
+    """The subgroups of a communicator's groups under one collective and their classes."""
 
-    heard: tuple[tuple[int, ...], ...]  # party class → other classes whose sends it waits for
+    sources: tuple[tuple[int, ...], ...]  # subgroup class → other classes whose sends it waits for
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -108,7 +114,7 @@ class Fold:
     device_of: Colors  # class → equal where devices are alike
     groups: Mapping[Communicator, GroupFold]
     shared: Mapping[Communicator, Bools]  # group class → its links carry other ranks' traffic
-    parties: Mapping[Use, PartyFold]  # of collectives whose groups do not move as one
+    subgroups: Mapping[Use, SubgroupFold]  # of collectives whose groups do not move as one
 
     def __repr__(self) -> str:
         ranks = counted(int(self.counts.sum()), "rank")
@@ -122,20 +128,20 @@ class Fold:
         """The group class a rank class belongs to (as the sender, for pairs)."""
         return self.groups[communicator].class_of[rank_class]
 
-    def movers(self, communicator: Communicator, collective: str) -> SubgroupSources:
-        """What moves as one when a collective runs: the groups, or parties of them."""
-        return self.parties.get((communicator, collective)) or self.groups[communicator]
+    def movers(self, communicator: Communicator, collective: str) -> GroupClasses:
+        """What moves as one when a collective runs: the groups, or subgroups of them."""
+        return self.subgroups.get((communicator, collective)) or self.groups[communicator]
 
     def mover_class(self, communicator: Communicator, collective: str, rank_class: int) -> int:
-        """The class of group or party with which a rank class moves."""
+        """The class of group or subgroup with which a rank class moves."""
         return self.movers(communicator, collective).class_of[rank_class]
 
-    def heard(
+    def sources(
         self, communicator: Communicator, collective: str, mover_class: int
     ) -> tuple[int, ...]:
-        """The other classes of parties that a party waits for (none where groups move as one)."""
-        found = self.parties.get((communicator, collective))
-        return found.heard[mover_class] if found else ()
+        """The other classes of subgroups that a subgroup waits for (none where groups move as one)."""
+        found = self.subgroups.get((communicator, collective))
+        return found.sources[mover_class] if found else ()
 
     def partner(self, communicator: Communicator, rank_class: int) -> int:
         """The rank class at the other end of a pair."""
@@ -178,19 +184,23 @@ def fold(
         else np.zeros(mesh.ranks, np.int64)
     )
     groups = {use[0]: ranks_of(mesh, use[0]) for use in uses}
-    asked = {use: traffic.parties(use[1], groups[use[0]]) for use in uses}
-    parties = {use: found for use, found in asked.items() if found is not None}
+    asked = {use: traffic.subgroups(use[1], groups[use[0]]) for use in uses}
+    subgroups = {use: found for use, found in asked.items() if found is not None}
     loads = {use: traffic.loads(use[1], groups[use[0]]) for use in uses}
     if is_folded:
         base = mix(traffic.rank_colors() + mix(stages.astype(np.uint64)))
-        rank_colors, colors = _refine(traffic, base, groups, parties, loads)
+        rank_colors, colors = _refine(traffic, base, groups, subgroups, loads)
     else:
         rank_colors = np.arange(mesh.ranks, dtype=np.uint64)
-        counted = {c: len(g) for c, g in groups.items()} | {u: p.count for u, p in parties.items()}
+        counted = {c: len(g) for c, g in groups.items()} | {
+            u: p.count for u, p in subgroups.items()
+        }
         colors = {mover: np.arange(n, dtype=np.uint64) for mover, n in counted.items()}
     rank_class, examples, counts = _numbered(rank_colors)
     folded = {c: _group_fold(g, colors[c], rank_class, examples) for c, g in groups.items()}
-    apart = {use: _party_fold(p, colors[use], rank_class, examples) for use, p in parties.items()}
+    apart = {
+        use: _subgroup_fold(p, colors[use], rank_class, examples) for use, p in subgroups.items()
+    }
     links = len(traffic.link_colors())
     crowding = {use: found for use, found in loads.items() if use[0] not in solitary}
     return Fold(
@@ -201,7 +211,7 @@ def fold(
         device_of=traffic.rank_colors()[examples],
         groups=folded,
         shared=_shared(folded, apart, crowding, links, rank_class),
-        parties=apart,
+        subgroups=apart,
     )
 
 
@@ -209,25 +219,25 @@ def _refine(
     traffic: Traffic,
     colors: Colors,
     groups: Mapping[Communicator, Ints],
-    parties: Mapping[Use, Subgroups],
+    subgroups: Mapping[Use, Subgroups],
     loads: Mapping[Use, tuple[Loads, ...]],
 ) -> tuple[Colors, dict[Mover, Colors]]:
     told_apart = count_distinct(colors)
     links = traffic.link_colors()
-    patterns: list[tuple[Mover, tuple[Loads, ...]]] = [
-        (use if use in parties else use[0], found) for use, found in loads.items()
-    ]
+    patterns = _salted(
+        [(use if use in subgroups else use[0], found) for use, found in loads.items()]
+    )
     while True:
         movers: dict[Mover, Colors] = {
             c: _of_members(c, rows, colors) for c, rows in groups.items()
         }
-        movers |= {use: _of_parts(found, colors) for use, found in parties.items()}
+        movers |= {use: _of_parts(found, colors) for use, found in subgroups.items()}
         link_colors = _of_loads(links, movers, patterns)
         movers = _of_links(link_colors, movers, patterns)
-        for use, found in parties.items():
-            movers[use] = _of_heard(found, movers[use])
+        for use, found in subgroups.items():
+            movers[use] = _of_sources(found, movers[use])
         colors = _of_groups(colors, movers, groups)
-        for index, (use, found) in enumerate(parties.items()):
+        for index, (use, found) in enumerate(subgroups.items()):
             colors = mix(colors + mix(movers[use][found.of] + np.uint64(index)))
         now = count_distinct(colors)
         if now == told_apart:
@@ -241,43 +251,44 @@ def _of_members(communicator: Communicator, rows: Ints, colors: Colors) -> Color
     return mix(colors[rows[:, 0]] + mix(colors[rows[:, 1]]))  # … sender and receiver are not
 
 
-def _of_parts(parties: Subgroups, colors: Colors) -> Colors:
-    total = np.zeros(parties.count, dtype=np.uint64)
-    np.add.at(total, parties.of, mix(colors))
+def _of_parts(subgroups: Subgroups, colors: Colors) -> Colors:
+    total = np.zeros(subgroups.count, dtype=np.uint64)
+    np.add.at(total, subgroups.of, mix(colors))
     return mix(total)
 
 
-def _of_heard(parties: Subgroups, colors: Colors) -> Colors:
+def _of_sources(subgroups: Subgroups, colors: Colors) -> Colors:
     total = colors.copy()
-    np.add.at(total, parties.dst, mix(colors)[parties.src])
+    np.add.at(total, subgroups.dst, mix(colors)[subgroups.src])
     return mix(total)
+
+
+def _salted(
+    loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
+) -> list[tuple[Mover, Loads, Colors]]:
+    """Every pattern of loads, and what its weights add to the colours of those on either side of it."""
+    return [
+        (mover, pattern, mix(_bits(pattern.weight) + np.uint64(1 + index * 64 + part)))
+        for index, (mover, patterns) in enumerate(loads)
+        for part, pattern in enumerate(patterns)
+    ]
 
 
 def _of_loads(
-    links: Colors,
-    movers: Mapping[Mover, Colors],
-    loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
+    links: Colors, movers: Mapping[Mover, Colors], loads: Sequence[tuple[Mover, Loads, Colors]]
 ) -> Colors:
     total = links.copy()
-    for index, (mover, patterns) in enumerate(loads):
-        for part, pattern in enumerate(patterns):
-            salt = np.uint64(1 + index * 64 + part)
-            colors = movers[mover][pattern.group] + mix(_bits(pattern.weight) + salt)
-            np.add.at(total, pattern.link, mix(colors))
+    for mover, pattern, salt in loads:
+        np.add.at(total, pattern.link, mix(movers[mover][pattern.group] + salt))
     return mix(total)
 
 
 def _of_links(
-    links: Colors,
-    movers: Mapping[Mover, Colors],
-    loads: Sequence[tuple[Mover, tuple[Loads, ...]]],
+    links: Colors, movers: Mapping[Mover, Colors], loads: Sequence[tuple[Mover, Loads, Colors]]
 ) -> dict[Mover, Colors]:
     total = {mover: colors.copy() for mover, colors in movers.items()}
-    for index, (mover, patterns) in enumerate(loads):
-        for part, pattern in enumerate(patterns):
-            salt = np.uint64(1 + index * 64 + part)
-            colors = links[pattern.link] + mix(_bits(pattern.weight) + salt)
-            np.add.at(total[mover], pattern.group, mix(colors))
+    for mover, pattern, salt in loads:
+        np.add.at(total[mover], pattern.group, mix(links[pattern.link] + salt))
     return {mover: mix(colors) for mover, colors in total.items()}
 
 
@@ -344,21 +355,25 @@ def _classes_of(groups: Ints, group_class: Ints) -> tuple[int, ...]:
     return tuple(np.where(groups < 0, -1, group_class[groups]).tolist())
 
 
-def _party_fold(parties: Subgroups, colors: Colors, rank_class: Ints, ranks: Ints) -> PartyFold:
-    party_class, examples, _ = _numbered(colors)
-    first = np.unique(parties.of, return_index=True)[1][examples]
-    members = tuple(tuple(np.unique(rank_class[parties.of == p]).tolist()) for p in examples)
-    heard = []
-    for number, party in enumerate(examples):
-        found = np.unique(party_class[parties.src[parties.dst == party]])
-        heard.append(tuple(found[found != number].tolist()))
-    class_of = _classes_of(parties.of[ranks], party_class)
-    return PartyFold(parties.of, party_class, examples, first, members, class_of, tuple(heard))
+def _subgroup_fold(
+    subgroups: Subgroups, colors: Colors, rank_class: Ints, ranks: Ints
+) -> SubgroupFold:
+    subgroup_class, examples, _ = _numbered(colors)
+    first = np.unique(subgroups.of, return_index=True)[1][examples]
+    members = tuple(tuple(np.unique(rank_class[subgroups.of == p]).tolist()) for p in examples)
+    sources = []
+    for number, subgroup in enumerate(examples):
+        found = np.unique(subgroup_class[subgroups.src[subgroups.dst == subgroup]])
+        sources.append(tuple(found[found != number].tolist()))
+    class_of = _classes_of(subgroups.of[ranks], subgroup_class)
+    return SubgroupFold(
+        subgroups.of, subgroup_class, examples, first, members, class_of, tuple(sources)
+    )
 
 
 def _shared(
     groups: Mapping[Communicator, GroupFold],
-    parties: Mapping[Use, PartyFold],
+    subgroups: Mapping[Use, SubgroupFold],
     loads: Mapping[Use, tuple[Loads, ...]],
     links: int,
     rank_class: Ints,
@@ -366,12 +381,12 @@ def _shared(
     """Which group classes cross a link that somebody else loads too.
 
     Other collectives of one's own rank class do not count, because a chain runs them one after the other, and
-    is cut at all of them where it has company.
+    is cut at all of them where something runs beside it.
     """
     low = np.full(links, np.iinfo(np.int64).max)
     high = np.full(links, -1)
     offset = 0
-    labels: dict[Mover, Ints] = {use: rank_class[found.first] for use, found in parties.items()}
+    labels: dict[Mover, Ints] = {use: rank_class[found.first] for use, found in subgroups.items()}
     for communicator, found in groups.items():
         if communicator.kind == "group":
             labels[communicator] = rank_class[found.first]
@@ -381,8 +396,8 @@ def _shared(
             )
             offset += len(found.examples)
     for use, patterns in loads.items():
-        mover: Mover = use if use in parties else use[0]
-        which = parties[use].group_class if use in parties else groups[use[0]].group_class
+        mover: Mover = use if use in subgroups else use[0]
+        which = subgroups[use].group_class if use in subgroups else groups[use[0]].group_class
         for pattern in patterns:
             label = labels[mover][which[pattern.group]]
             np.minimum.at(low, pattern.link, label)
@@ -390,8 +405,8 @@ def _shared(
     crowded = high > low
     out = {c: np.zeros(len(found.examples), dtype=np.bool_) for c, found in groups.items()}
     for use, patterns in loads.items():
-        if use in parties:
-            continue  # parties run beside the chain, which is cut for their company
+        if use in subgroups:
+            continue  # subgroups run beside the chain, which is cut for them
         found = groups[use[0]]
         for pattern in patterns:
             hit = found.group_class[pattern.group[crowded[pattern.link]]]

@@ -75,7 +75,7 @@ class StageSetting:
     sizes: Mapping[str, int]
     splits_backward: bool
     interner: Interner
-    pace: bucket.Pace | None = None  # asked for where gradients are fused by time
+    kernel_timer: bucket.KernelTimer | None = None  # asked for where gradients are fused by time
 
     @property
     def states(self) -> ModelStates:
@@ -95,7 +95,7 @@ class StageSetting:
             self.states.reduced_bytes,
             (0.0, 0.0) if self.reduces_blocks else self.bucket_limits,
             runtime.gradients.overlaps_gradients,
-            bucket.cycles(runtime),
+            runtime.fusion_cycles,
             runtime.gradients.overlaps_scatters,
             runtime.gradients.scatters_gradients,
         )
@@ -111,9 +111,9 @@ class StageSetting:
     def reductions(self, ready: bucket.Ready, chain: Ints32) -> tuple[Async, ...]:
         how = self.reduction
         clock = None
-        if how.cycles is not None and self.pace is not None:
+        if how.cycles is not None and self.kernel_timer is not None:
             items = self.interner.items
-            clock = self.pace([items[number] for number in chain.tolist()])
+            clock = self.kernel_timer([items[number] for number in chain.tolist()])
         return bucket.gradient_asyncs(ready, len(chain), how, self.sizes, self.interner, clock)
 
     @property

@@ -1,35 +1,41 @@
-"""Shard: gather weights that are split over replicas, ahead of the blocks that use them."""
+"""Shard: gather weights that are split over replicas, ahead of the blocks that use them.
+
+Stacks copy between the buffers of these collectives and the weights they are for, on the chain of kernels. FSDP2 gathers
+a block into one buffer and copies its weights out of it before the block runs, and copies gradients into the buffer they
+are reduced from, in the format of the reduction (PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:
+split_with_sizes_copy, chunk_cat). FSDP1 gathers into the flat weight itself; its gradients still go through the backward
+pass of a split, which writes them once more (_flat_param.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from foretrain.compile.exchanges.from_buffer import FromBuffer
-from foretrain.compile.execution import Communication, Communicator, Item
+from foretrain.compile.exchanges import FromBuffer
+from foretrain.compile.execution import Communication, Communicator, Compute, Item
 from foretrain.compile.passes.bucket import sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
+from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.segment import Async, Interner
+from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, memory
+from foretrain.model.precision import Precision
+from foretrain.runtime import Runtime
+from foretrain.runtime.features.gather_copies import GatherCopies
 
 
-def gathered_bytes(
-    shards: Iterable[WeightShard], role: str, size: float
-) -> dict[tuple[str, ...], float]:
-    """Bytes to gather per set of axes, for weights whose `role` is split."""
+def gather_items(shards: Iterable[WeightShard], role: str, size: float) -> list[Item]:
+    """A gather for each set of axes that the `role` of weights is split over, in elements of so many bytes."""
     total: dict[tuple[str, ...], float] = {}
     for shard in shards:
         axes = sharding_axes(shard, role)
         if axes:
             share = 1.0 if role == "gradient" else shard.sent
             total[axes] = total.get(axes, 0.0) + shard.elements * size * share
-    return total
-
-
-def gather_items(shards: Iterable[WeightShard], role: str, size: float) -> list[Item]:
     return [
-        Item(Communication("all_gather", total, Communicator(axes), "weights"))
-        for axes, total in gathered_bytes(shards, role, size).items()
+        Item(Communication("all_gather", moved, Communicator(axes), "weights"))
+        for axes, moved in total.items()
     ]
 
 
@@ -46,8 +52,7 @@ class Listing:
         work = item.work
         assert isinstance(work, Communication)
         parts = self.weights * prod(self.ranks[axis] for axis in work.group.axes)
-        plain = (work.collective, work.bytes, work.group, work.purpose)
-        return Item(FromBuffer(*plain, parts, parts * self.seconds_per_part))
+        return Item(FromBuffer.of(work, parts, parts * self.seconds_per_part))
 
 
 def gather_asyncs(
@@ -67,3 +72,35 @@ def gather_asyncs(
             item = listed[index].of(plain) if listed else plain
             out.append(Async(interner.number(item), "weights", issue, starts[index]))
     return tuple(out)
+
+
+def unpacked(block: BlockPass, precision: Precision, runtime: Runtime) -> BlockPass:
+    """The block with those copies of its fully sharded weights that the runtime makes."""
+    elements = sum(w.elements for w in block.pooled if sharding_axes(w, "weight"))
+    if not elements:
+        return block
+    split = (w for w in block.pooled if sharding_axes(w, "weight"))
+    trained = sum(w.elements for w in split if not w.is_frozen)
+    out: tuple[Item, ...] = ()
+    back: tuple[Item, ...] = ()
+    copies = runtime.gather_copies or GatherCopies()
+    if copies.copies_out_gathered:
+        out = (_copy(block, FORWARD, elements, 2 * precision.weight_bytes),)
+    if copies.copies_in_gradients and trained:
+        made, sent = precision.gradient_bytes, runtime.gradients.gradient_bytes
+        back = (_copy(block, WEIGHT_GRADIENT, trained, made + (made if sent is None else sent)),)
+    lead = len(out)
+    return replace(
+        block,
+        forward=(*out, *block.forward),
+        backward=(*out, *block.backward, *back),
+        backward_input=(*out, *block.backward_input),
+        backward_weight=(*block.backward_weight, *back),
+        ready=tuple((lead + at + len(back), weights) for at, weights in block.ready),
+        ready_weight=tuple((at + len(back), weights) for at, weights in block.ready_weight),
+    )
+
+
+def _copy(block: BlockPass, phase: str, elements: float, each: float) -> Item:
+    kernel = memory(phase, elements * each, round(elements), 0.0)
+    return Item(Compute(f"{block.name}.weights", kernel))

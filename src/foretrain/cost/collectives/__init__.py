@@ -1,4 +1,4 @@
-"""Collective algorithms, one file each; which one runs is the selector's choice.
+"""Collective algorithms, a file for each family; which one runs is the selector's choice.
 
 A collective may carry an argument in brackets: `all_to_all_v(0.5)` is skewed by a half, `parameter_server(4)` has
 four servers, `neighbour_all_reduce(torus2d)` runs over that graph.
@@ -10,28 +10,32 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from foretrain.cost.collectives.base import Algorithm, Flows, Steps
-from foretrain.cost.collectives.binomial import Binomial
-from foretrain.cost.collectives.bruck import Bruck, Pat
-from foretrain.cost.collectives.chain import ChainAlgorithm
 from foretrain.cost.collectives.constants import library_row
-from foretrain.cost.collectives.direct import AllPairs, Direct, Pairwise
-from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
-from foretrain.cost.collectives.halving_doubling import (
+from foretrain.cost.collectives.direct import (
+    AllPairs,
+    Direct,
+    Matrix,
+    Neighbours,
+    Pairwise,
+    Send,
+    Variable,
+)
+from foretrain.cost.collectives.doubling import (
+    Binomial,
+    Bruck,
     HalvingDoubling,
+    Pat,
     RecursiveDoubling,
     RecursiveHalves,
+    ScatterGather,
+    Swing,
 )
-from foretrain.cost.collectives.hierarchical import Hierarchical
-from foretrain.cost.collectives.neighbours import Neighbours
+from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
 from foretrain.cost.collectives.nvls import Nvls, NvlsTree
 from foretrain.cost.collectives.parameter_server import ParameterServer
 from foretrain.cost.collectives.program import CollectiveProgram, Round
-from foretrain.cost.collectives.ring import Ring
-from foretrain.cost.collectives.scatter_gather import ScatterGather
-from foretrain.cost.collectives.send import Send
-from foretrain.cost.collectives.swing import Swing
+from foretrain.cost.collectives.ring import ChainAlgorithm, Hierarchical, Ring
 from foretrain.cost.collectives.tree import DoubleTree, Tree
-from foretrain.cost.collectives.variable import Matrix, Variable
 from foretrain.errors import InputError, did_you_mean, hint
 
 ALGORITHMS: list[Algorithm] = [

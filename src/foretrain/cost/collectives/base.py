@@ -8,14 +8,13 @@ round: too long to simulate every time, and the oracle the flows are tested agai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
-from foretrain.cost.collectives.program import CollectiveProgram
+from foretrain.cost.collectives.program import CollectiveProgram, Round
 
 Edges = tuple[Ints, Ints, Floats]  # places in a group: from, to, weight
 
@@ -28,6 +27,15 @@ class Flows:
     src: Ints
     dst: Ints
     weight: Floats
+
+    @staticmethod
+    def joined(parts: Sequence[Flows]) -> Flows:
+        return Flows(
+            np.concatenate([part.group for part in parts]),
+            np.concatenate([part.src for part in parts]),
+            np.concatenate([part.dst for part in parts]),
+            np.concatenate([part.weight for part in parts]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,87 +66,68 @@ class GroupTopology:
     between_latency: float = 1.0  # … and between domains
 
 
-class Algorithm(Protocol):
-    """One way to carry out some collectives. `pattern` names the flows, so that equal ones are shared."""
+class Algorithm:
+    """One way to carry out some collectives, with what most of them answer alike. `pattern` names the flows, so that
+    equal ones are shared."""
+
+    is_bound = False
+    """The flows load no port less than the program does, but some more: equal ranks stay equal."""
+    senders = "all"
+    """`all`: everybody moves together. `ranks`, `domains`: each of them sends by itself once it is ready, and only those
+    it sends to wait for it."""
+    tuned_as = ""
+    """The algorithm whose rows of a library's tables it is timed by, where it has none under its own name."""
+    is_ring = False
+    """Whether what NCCL's tuner adds to long rings over several nodes is added to it."""
+    has_own_lane = False
+    """Whether it hardly meets other traffic on a switched interconnect, being short against the compute between."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        raise NotImplementedError
 
     @property
-    def pattern(self) -> str: ...
+    def pattern(self) -> str:
+        return self.name
 
     @property
-    def collectives(self) -> tuple[str, ...]: ...
+    def collectives(self) -> tuple[str, ...]:
+        raise NotImplementedError
 
-    def flows(self, groups: Ints, domain_of: Ints) -> Flows: ...
+    def flows(self, groups: Ints, domain_of: Ints) -> Flows:
+        raise NotImplementedError
 
-    def volume(self, collective: str, size: float, ranks: int) -> float: ...
+    def volume(self, collective: str, size: float, ranks: int) -> float:
+        return size
 
-    def steps(self, collective: str, ranks: int, domains: int) -> Steps: ...
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        raise NotImplementedError
 
     def program(
         self, collective: str, size: float, layout: Ints, chunks: int = 1
     ) -> CollectiveProgram:
         """Round by round for ranks 0 … n-1, rank i in domain `layout[i]`; pipelined ones cut into chunks."""
+        raise NotImplementedError
 
     def fan_in(self, ranks: int) -> float:
         """How many senders' full rate meets in one port at the same moment: what a TCP network suffers from."""
-
-    def why_not(self, group: GroupTopology) -> str | None:
-        """Why it cannot run on a group, None if it can."""
-
-    def streams(self, group: GroupTopology) -> int:
-        """Connections that carry one unit of its pattern side by side: the k of the max-rate model."""
-
-    @property
-    def tuned_as(self) -> str:
-        """The algorithm whose rows of a library's tables it is timed by, where it has none under its own name."""
-
-    @property
-    def is_ring(self) -> bool:
-        """Whether what NCCL's tuner adds to long rings over several nodes is added to it."""
-
-    @property
-    def has_own_lane(self) -> bool:
-        """Whether it hardly meets other traffic on a switched interconnect, being short against the compute between."""
-
-    @property
-    def senders(self) -> str:
-        """`all`: everybody moves together. `ranks`, `domains`: each of them sends by itself once it is ready, and
-        only those it sends to wait for it."""
-
-    @property
-    def is_bound(self) -> bool:
-        """The flows load no port less than the program does, but some more: equal ranks stay equal."""
-
-
-class Plain:
-    """What most algorithms answer alike."""
-
-    is_bound = False
-    senders = "all"
-    tuned_as = ""
-    is_ring = False
-    has_own_lane = False
-
-    def fan_in(self, ranks: int) -> float:
         return 1.0
 
     def why_not(self, group: GroupTopology) -> str | None:
+        """Why it cannot run on a group, None if it can."""
         return None
 
     def streams(self, group: GroupTopology) -> int:
+        """Connections that carry one unit of its pattern side by side: the k of the max-rate model."""
         return max(1, group.ranks // group.domains) if group.domains > 1 else 1
 
 
-class FromProgram(Plain):
+class FromProgram(Algorithm):
     """Flows read off the program of a unit buffer: for patterns that have no shorter description.
 
     `volume` may exceed the buffer where phases follow one another over different directions of a port: a
     steady flow would overlap them, the program does not.
     """
-
-    collectives: tuple[str, ...]
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         return by_layout(groups, domain_of, self._edges)
@@ -146,13 +135,40 @@ class FromProgram(Plain):
     def _edges(self, layout: Ints) -> Edges:
         return self.program(self.collectives[0], 1.0, layout).edges()
 
-    def volume(self, collective: str, size: float, ranks: int) -> float:
-        return size
+
+@dataclass(frozen=True)
+class PerCollective(FromProgram):
+    """One whose flows differ from collective to collective: an object for each."""
+
+    collective: str
+
+    @property
+    def pattern(self) -> str:
+        return f"{self.name} {self.collective}"
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        return (self.collective,)
+
+
+class OneExchange(Algorithm):
+    """Everything is posted at once: the whole program is one round."""
+
+    def edges(self, ranks: int) -> Edges:
+        """Who sends to whom, and which part of the buffer."""
+        raise NotImplementedError
+
+    def flows(self, groups: Ints, domain_of: Ints) -> Flows:
+        return everywhere(groups, self.edges(groups.shape[1]))
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        return one_exchange(domains)
 
     def program(
         self, collective: str, size: float, layout: Ints, chunks: int = 1
     ) -> CollectiveProgram:
-        raise NotImplementedError
+        src, dst, share = self.edges(len(layout))
+        return CollectiveProgram(len(layout), (Round.of(src, dst, share * size),))
 
 
 def everywhere(groups: Ints, edges: Edges) -> Flows:
@@ -177,14 +193,7 @@ def by_layout(groups: Ints, domain_of: Ints, template: Callable[[Ints], Edges]) 
         rows = np.flatnonzero(kind == index)
         found = everywhere(groups[rows], template(in_order(layout)))
         parts.append(Flows(rows[found.group], found.src, found.dst, found.weight))
-    if len(parts) == 1:
-        return parts[0]
-    return Flows(
-        group=np.concatenate([p.group for p in parts]),
-        src=np.concatenate([p.src for p in parts]),
-        dst=np.concatenate([p.dst for p in parts]),
-        weight=np.concatenate([p.weight for p in parts]),
-    )
+    return parts[0] if len(parts) == 1 else Flows.joined(parts)
 
 
 def in_order(layout: Ints) -> Ints:

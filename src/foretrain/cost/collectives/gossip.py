@@ -12,22 +12,21 @@ import numpy as np
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import (
     Edges,
-    Flows,
     FromProgram,
+    OneExchange,
     Steps,
-    everywhere,
     in_order,
     levels,
     members,
     one_exchange,
 )
 from foretrain.cost.collectives.graphs import ONE_PEER, graph
-from foretrain.cost.collectives.program import CollectiveProgram, Round
+from foretrain.cost.collectives.program import CollectiveProgram, Round, along, side_by_side
 from foretrain.cost.collectives.ring import Ring
 
 
 @dataclass(frozen=True)
-class Gossip(FromProgram):
+class Gossip(OneExchange):
     """Neighbour all-reduce over any static graph, or over the one-peer exponential graph.
 
     `one_peer_exponential2@t` is its iteration t; without @t the mean over its period: every iteration sends
@@ -37,23 +36,11 @@ class Gossip(FromProgram):
     graph: str = "exponential2"
     name = "gossip"
     senders = "ranks"
-    collectives: tuple[str, ...] = ("neighbour_all_reduce",)
+    collectives = ("neighbour_all_reduce",)
 
     @property
     def pattern(self) -> str:
         return f"neighbour_all_reduce({self.graph})"
-
-    def flows(self, groups: Ints, domain_of: Ints) -> Flows:
-        return everywhere(groups, self._pairs(groups.shape[1]))
-
-    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
-        return one_exchange(domains)
-
-    def program(
-        self, collective: str, size: float, layout: Ints, chunks: int = 1
-    ) -> CollectiveProgram:
-        src, dst, share = self._pairs(len(layout))
-        return CollectiveProgram(len(layout), (Round.of(src, dst, share * size),))
 
     def fan_in(self, ranks: int) -> float:
         if self.graph.startswith(ONE_PEER):
@@ -62,7 +49,7 @@ class Gossip(FromProgram):
         offered = np.bincount(found.dst, 1.0 / found.out_degree[found.src], minlength=ranks)
         return max(1.0, float(offered.max()))
 
-    def _pairs(self, ranks: int) -> Edges:
+    def edges(self, ranks: int) -> Edges:
         if self.graph != ONE_PEER:
             found = graph(self.graph, ranks)
             return found.src, found.dst, np.ones(len(found.src))
@@ -82,7 +69,7 @@ class InnerOuter(FromProgram):
     iteration: int = 0
     name = "inner_outer"
     senders = "ranks"
-    collectives: tuple[str, ...] = ("inner_outer_all_reduce",)
+    collectives = ("inner_outer_all_reduce",)
 
     @property
     def pattern(self) -> str:
@@ -127,7 +114,7 @@ class HierarchicalGossip(FromProgram):
     graph: str = "exponential2"
     name = "hierarchical_gossip"
     senders = "domains"
-    collectives: tuple[str, ...] = ("hierarchical_neighbour_all_reduce",)
+    collectives = ("hierarchical_neighbour_all_reduce",)
 
     @property
     def pattern(self) -> str:
@@ -141,15 +128,15 @@ class HierarchicalGossip(FromProgram):
         self, collective: str, size: float, layout: Ints, chunks: int = 1
     ) -> CollectiveProgram:
         domains = members(in_order(layout))
-        rounds = _all_at_once([_ring(own, size) for own in domains if len(own) > 1])
+        rounds = side_by_side([_ring(own, size) for own in domains if len(own) > 1])
         if len(domains) > 1:
             name = f"{ONE_PEER}@0" if self.graph == ONE_PEER else self.graph
             found = graph(name, len(domains))
             heads = np.array([own[0] for own in domains])
             rounds.append(Round.of(heads[found.src], heads[found.dst], size))
             heard = found.in_degree
-            rounds += _all_at_once(
-                [_chain(own, size * n) for own, n in zip(domains, heard.tolist(), strict=True) if n]
+            rounds += side_by_side(
+                [along(own, size * n) for own, n in zip(domains, heard.tolist(), strict=True) if n]
             )
         return CollectiveProgram(len(layout), tuple(rounds))
 
@@ -162,12 +149,3 @@ def holds_domain(collective: str) -> bool:
 def _ring(own: Ints, size: float) -> list[Round]:
     inside = Ring().program("all_reduce", size, np.zeros(len(own), dtype=np.int64))
     return [Round(own[r.src], own[r.dst], r.bytes) for r in inside.rounds]
-
-
-def _chain(own: Ints, size: float) -> list[Round]:
-    return [Round.of(own[k : k + 1], own[k + 1 : k + 2], size) for k in range(len(own) - 1)]
-
-
-def _all_at_once(parts: list[list[Round]]) -> list[Round]:
-    longest = max((len(part) for part in parts), default=0)
-    return [Round.joined([p[k] for p in parts if k < len(p)]) for k in range(longest)]

@@ -40,11 +40,6 @@ class Graph:
         return np.bincount(self.dst, minlength=self.ranks)
 
     @property
-    def messages(self) -> int:
-        """Messages of one exchange, each of the whole parameters."""
-        return len(self.src)
-
-    @property
     def bytes_per_rank(self) -> int:
         """Parameters' sizes that leave the busiest rank in one exchange."""
         return int(self.out_degree.max())
@@ -53,16 +48,6 @@ class Graph:
     def rho(self) -> float:
         values = np.sort(np.abs(np.linalg.eigvals(self.mixing)))
         return float(values[-2])
-
-    @property
-    def spectral_gap(self) -> float:
-        return 1.0 - self.rho
-
-    @property
-    def sigma(self) -> float:
-        """Largest singular value beside the average: what one exchange leaves of the disagreement at most."""
-        average = np.full_like(self.mixing, 1.0 / self.ranks)
-        return float(np.linalg.svd(self.mixing - average, compute_uv=False)[0])
 
 
 def _from_weights(mixing: Floats) -> Graph:
@@ -195,11 +180,3 @@ def _whole(found: Graph, name: str) -> Graph:
             f"graph {name!r} leaves one of {found.ranks} ranks isolated; use another graph."
         )
     return found
-
-
-def one_peer_product(ranks: int) -> Floats:
-    """Mixing of a whole period of the one-peer graph: the exact average where n is a power of two."""
-    total = np.eye(ranks)
-    for iteration in range(max(1, (ranks - 1).bit_length())):
-        total = one_peer(ranks, iteration).mixing @ total
-    return total

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Ints
-from foretrain.cost.collectives.base import Flows, GroupTopology, Plain, Steps, in_order, levels
-from foretrain.cost.collectives.channels import local_paths
+from foretrain.cost.collectives.base import Algorithm, Flows, GroupTopology, Steps, in_order, levels
 from foretrain.cost.collectives.program import CollectiveProgram, Round
-from foretrain.cost.collectives.ring import ring_flows
+from foretrain.cost.collectives.ring import local_paths, ring_flows
 from foretrain.cost.collectives.tree import Tree, reverse, rising
 from foretrain.cost.collectives.tuner import reduces_in_switch
 
@@ -27,12 +26,12 @@ def _no_switch(group: GroupTopology) -> str | None:
     return f"NVSwitch supports in-network reduction since Hopper, and the devices are {group.architecture}"
 
 
-class Nvls(Plain):
+class Nvls(Algorithm):
     """Loads every port of the switch alike, as a ring does."""
 
     name = "nvls"
     pattern = "ring"
-    collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+    collectives = ("all_reduce", "reduce_scatter", "all_gather")
 
     def why_not(self, group: GroupTopology) -> str | None:
         if reason := _no_switch(group):

@@ -27,7 +27,7 @@ class ParameterServer(FromProgram):
     servers: int = 1
     is_dedicated: bool = False
     name = "parameter_server"
-    collectives: tuple[str, ...] = ("parameter_server",)
+    collectives = ("parameter_server",)
 
     def __post_init__(self) -> None:
         if self.servers < 0 or (self.is_dedicated and self.servers == 0):

@@ -100,6 +100,17 @@ class CollectiveProgram:
         return total
 
 
+def along(path: Ints, size: float) -> list[Round]:
+    """A buffer passed from place to place."""
+    return [Round.of(path[k : k + 1], path[k + 1 : k + 2], size) for k in range(len(path) - 1)]
+
+
+def side_by_side(parts: Sequence[Sequence[Round]]) -> list[Round]:
+    """Programs that start together, each for as many rounds as it has."""
+    longest = max((len(part) for part in parts), default=0)
+    return [Round.joined([part[k] for part in parts if k < len(part)]) for k in range(longest)]
+
+
 def pipelined(stages: Sequence[Round], chunks: int) -> tuple[Round, ...]:
     """Every chunk goes through all stages in turn, one round behind the chunk before it."""
     parts = [stage.scaled(1.0 / chunks) for stage in stages]

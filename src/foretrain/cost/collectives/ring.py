@@ -1,6 +1,11 @@
-"""Ring: every rank passes to its neighbour; reduce-scatter then all-gather make an all-reduce.
+"""Rings, and what is made of them: chains, and rings of rings.
 
-Patarasuk & Yuan 2009: all-reduce moves 2(n-1)/n of the buffer over every hop, its halves (n-1)/n.
+Patarasuk & Yuan 2009: every rank passes to its neighbour; reduce-scatter then all-gather make an all-reduce, which moves
+2(n-1)/n of the buffer over every hop, its halves (n-1)/n.
+
+Channels are parallel paths through a group, each leaving a domain through another rank's port: as many as the smallest
+domain has ranks. In a domain every channel has an entry, spread evenly over its ranks; it visits all of them around the
+local ring and leaves from the rank before its entry.
 """
 
 from __future__ import annotations
@@ -8,19 +13,49 @@ from __future__ import annotations
 import numpy as np
 
 from foretrain.arrays import Ints
-from foretrain.cost.collectives.base import Edges, Flows, Plain, Steps, by_layout, in_order
-from foretrain.cost.collectives.channels import channel_rings
-from foretrain.cost.collectives.program import CollectiveProgram, Round
+from foretrain.cost.collectives.base import (
+    Algorithm,
+    Edges,
+    Flows,
+    PerCollective,
+    Steps,
+    by_layout,
+    in_order,
+    members,
+)
+from foretrain.cost.collectives.program import (
+    CollectiveProgram,
+    Round,
+    along,
+    pipelined,
+    side_by_side,
+)
 
 
-class Ring(Plain):
+def local_paths(layout: Ints) -> list[list[Ints]]:
+    """For each channel and domain: its ranks in the order in which the channel passes them."""
+    domains = members(layout)
+    count = min(len(ranks) for ranks in domains)
+    return [
+        [np.roll(ranks, -(channel * len(ranks) // count)) for ranks in domains]
+        for channel in range(count)
+    ]
+
+
+def channel_rings(layout: Ints) -> list[Ints]:
+    """One closed ring over all ranks per channel."""
+    if int(layout.max()) == 0:
+        return [np.arange(len(layout))]
+    return [np.concatenate(paths) for paths in local_paths(layout)]
+
+
+class Ring(Algorithm):
     """Rings laid out as NCCL does: one channel per rank that a domain holds, each channel leaving the domain
     through another rank's port, so that all ports work in parallel."""
 
     name = "ring"
-    pattern = "ring"
     is_ring = True
-    collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+    collectives = ("all_reduce", "reduce_scatter", "all_gather")
 
     def flows(self, groups: Ints, domain_of: Ints) -> Flows:
         return ring_flows(groups, domain_of)
@@ -103,3 +138,69 @@ def _even_share(domains: Ints) -> int | None:
         return None
     grid = domains.reshape(count, nodes, ranks // nodes)
     return ranks // nodes if (grid == grid[:, :, :1]).all() else None
+
+
+class ChainAlgorithm(PerCollective):
+    """The ring cut open at the root, the group's first rank. Broadcast runs down it in chunks, reduce up it (NCCL's way).
+
+    n-1 hops of latency, then every hop carries the buffer once: (n-1)·alpha + M·beta.
+    """
+
+    name = "chain"
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        return Steps(ranks - domains, domains - 1)
+
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
+        rings = channel_rings(in_order(layout))
+        paths = [np.roll(ring, -int(np.flatnonzero(ring == 0)[0])) for ring in rings]
+        if collective == "reduce":
+            paths = [path[::-1] for path in paths]
+        each = size / len(paths)
+        stages = side_by_side([along(path, each) for path in paths])
+        return CollectiveProgram(len(layout), pipelined(stages, chunks))
+
+
+class Hierarchical(PerCollective):
+    """Reduce-scatter inside every domain, all-reduce of 1/g between domains on g rails, all-gather inside.
+
+    T_RS(g, M) + T_AR(m, M/g) + T_AG(g, M): all rails of a domain together carry 2(m-1)/m of the buffer. Rails are as many
+    as the smallest domain has ranks; in a larger one several ranks share a rail. As steady flows the phases overlap
+    (chunks follow one another); the program runs one after the other.
+    """
+
+    name = "hierarchical"
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        times = halves(collective)
+        return Steps(times * (-(-ranks // domains) - 1), times * (domains - 1))
+
+    def program(
+        self, collective: str, size: float, layout: Ints, chunks: int = 1
+    ) -> CollectiveProgram:
+        paths = local_paths(in_order(layout))
+        gather = _inside(paths, size)
+        scatter = [Round(r.dst, r.src, r.bytes) for r in reversed(gather)]
+        between = _between(paths, size) * halves(collective)
+        parts = {
+            "all_reduce": [*scatter, *between, *gather],
+            "reduce_scatter": [*scatter, *between],
+            "all_gather": [*between, *gather],
+        }
+        return CollectiveProgram(len(layout), tuple(parts[collective]))
+
+
+def _inside(paths: list[list[Ints]], size: float) -> list[Round]:
+    """Every rail's part runs from its owner, the first of its path, around the domain."""
+    return side_by_side([along(path, size / len(paths)) for rail in paths for path in rail])
+
+
+def _between(paths: list[list[Ints]], size: float) -> list[Round]:
+    """Half a ring all-reduce among the owners of every rail."""
+    domains = len(paths[0])
+    owners = [np.array([path[0] for path in rail]) for rail in paths]
+    each = size / (len(paths) * domains)
+    one = [Round.of(ring, np.roll(ring, -1), each) for ring in owners]
+    return [Round.joined(one)] * (domains - 1)

@@ -14,7 +14,6 @@ from functools import cache, lru_cache
 from foretrain.cost.collectives import Algorithm, Chosen, algorithms_for, name_of, tuner
 from foretrain.cost.collectives.base import GroupTopology
 from foretrain.cost.collectives.constants import constants, library_row
-from foretrain.cost.collectives.terms import incast_factor, ramped
 from foretrain.errors import Bug, InputError
 
 
@@ -279,10 +278,20 @@ def _tcp_ceiling(wiring: GroupTopology, library: str, count: int) -> float | Non
     return rate * float((wiring.domains / 3.0) ** -row["falls"])
 
 
+def ramped(volume: float, size: float, half_bytes: float) -> float:
+    """Bytes to charge so that a message of `half_bytes` runs at half the bandwidth: m/B(m) = (m + half)/B."""
+    return volume * (1.0 + half_bytes / size) if size > 0 else volume
+
+
 def _incast(algorithm: Algorithm, wiring: GroupTopology, library: str) -> float:
     transport = wiring.transport or library_row(library)["transport"]
     row = constants()["incast"][transport if wiring.domains > 1 else "rdma"]
     return incast_factor(algorithm.fan_in(wiring.ranks), row["per_sender"], row["most"])
+
+
+def incast_factor(senders: float, per_sender: float, most: float) -> float:
+    """How much longer k simultaneous senders into one port take than their bytes need: 1 + c(k)."""
+    return 1.0 + min(most, per_sender * max(0.0, senders - 1))
 
 
 def row_of(algorithm: Algorithm) -> str:

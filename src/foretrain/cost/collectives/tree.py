@@ -13,18 +13,22 @@ import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cost.collectives.base import Flows, FromProgram, Steps, in_order, levels
-from foretrain.cost.collectives.channels import local_paths
-from foretrain.cost.collectives.program import CollectiveProgram, Round, pipelined
-from foretrain.cost.collectives.ring import ring_flows
+from foretrain.cost.collectives.program import (
+    CollectiveProgram,
+    Round,
+    along,
+    pipelined,
+    side_by_side,
+)
+from foretrain.cost.collectives.ring import local_paths, ring_flows
 
 
 class DoubleTree(FromProgram):
     """The flows of both trees, edge by edge. Roots and leaves differ, so ranks fold less with it."""
 
     name = "double_tree"
-    pattern = "double_tree"
     tuned_as = "tree"
-    collectives: tuple[str, ...] = ("all_reduce",)
+    collectives = ("all_reduce",)
 
     def steps(self, collective: str, ranks: int, domains: int) -> Steps:
         return Steps(2 * (ceil(ranks / domains) - 1), 2 * levels(domains))
@@ -105,14 +109,8 @@ def reverse(rounds: list[Round]) -> list[Round]:
 
 def _chain_stages(paths: list[list[Ints]], share: float) -> list[Round]:
     """Chains of all channels and domains, aligned at their heads."""
-    longest = max(len(path) for path in paths[0])
-    stages: list[list[Round]] = [[] for _ in range(longest - 1)]
-    for channel in paths:
-        for path in channel:
-            for hop in range(len(path) - 1):
-                stage = longest - len(path) + hop
-                stages[stage].append(Round.of(path[hop : hop + 1], path[hop + 1 : hop + 2], share))
-    return [Round.joined(stage) for stage in stages]
+    backwards = [along(path, share)[::-1] for channel in paths for path in channel]
+    return side_by_side(backwards)[::-1]
 
 
 def _depths(parent: Ints) -> Ints:

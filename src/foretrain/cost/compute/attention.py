@@ -23,13 +23,10 @@ import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.device import Device
-from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
+from foretrain.cost.compute.base import TABLES, Estimate, Hardware, kin_of, names, stored
 from foretrain.cost.compute.gemm import sustained, sustained_seconds
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import FORWARD, Kernel
-
-__all__ = ["DTYPES", "Grid", "Hardware", "Shapes", "Speed", "estimate", "seconds", "speed_of"]
-
 
 FAMILY = "attention"
 DTYPES = ("bf16", "fp16")
@@ -64,15 +61,6 @@ class Shapes:
         scores = self.batch * self.heads * self.seq * self.keys
         dense = products * 2.0 * scores * self.head_dim
         return np.clip(self.flops / np.maximum(dense, 1.0), 1e-6, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """The device as attention sees it."""
-
-    units: float
-    peak: float
-    bandwidth: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +154,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     direction = "forward" if kernels[0].phase == FORWARD else "backward"
     wanted, times = _current(kernels[0].kind.removeprefix("attention").lstrip("_") or "flash")
     name, speed = speed_of(kin.name, wanted, direction)
-    hardware = Hardware(
-        units=float(device.compute_units or 1),
-        peak=device.required_peak(dtype),
-        bandwidth=device.memory_bandwidth,
-    )
+    hardware = Hardware.of(device, dtype)
     shapes = _shapes(kernels, PRODUCTS[direction])
     burst = seconds(shapes, speed, hardware, PRODUCTS[direction]) * times
     measured = speed.is_measured and kin.is_measured and times == 1.0
@@ -182,7 +166,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         source=f"{name} attention {direction} measured on {kin.name}"
         if speed.is_measured
         else f"{name} attention {direction}, ratio to forward as on devices related to {kin.name}",
-        notes=_notes(device, kin),
+        notes=kin.notes(device, "attention measurements"),
     )
 
 
@@ -191,17 +175,6 @@ def _current(wanted: str) -> tuple[str, float]:
     """The implementation that was measured in the place of an older one, and how much longer that takes."""
     older = load_own_yaml(TABLES / "attention.yaml")["older"].get(wanted)
     return (wanted, 1.0) if older is None else (older["like"], float(older["times"]))
-
-
-def _notes(device: Device, kin: Kin) -> tuple[str, ...]:
-    if kin.is_measured:
-        return ()
-    return (
-        (
-            f"No attention measurements for {device.title}; using the efficiencies measured on "
-            f"{kin.name}."
-        ),
-    )
 
 
 def _shapes(kernels: Sequence[Kernel], products: float) -> Shapes:

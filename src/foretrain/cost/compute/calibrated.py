@@ -17,8 +17,7 @@ from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.compute import attention, conv, embedding, gemm, grouped, memory
-from foretrain.cost.compute.base import ComputeModel, KernelCosts
-from foretrain.cost.compute.estimate import Estimate, Family
+from foretrain.cost.compute.base import ComputeModel, Estimate, Family, KernelCosts
 from foretrain.cost.compute.roofline import Roofline, alike, dtype_on
 from foretrain.model.ops.base import Kernel, kernel_family
 

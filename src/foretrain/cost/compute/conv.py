@@ -20,7 +20,7 @@ from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import Tile, table
-from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
+from foretrain.cost.compute.base import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.cost.compute.tiles import Units
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Kernel
@@ -32,8 +32,6 @@ ELSEWHERE_SPREAD = 1.5  # shares taken from another generation
 UNMEASURED_SPREAD = 0.25  # kinds of convolution or phases not measured on this device
 DEPTHWISE_SPREAD = 0.5
 UNITS = 100  # for devices that do not state theirs
-
-__all__ = ["Constants", "Window", "base_seconds", "estimate", "features", "kinds", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +149,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         spread=spread * (1.0 if kin.is_measured else ELSEWHERE_SPREAD),
         measured=is_measured & kin.is_measured,
         source=f"convolutions measured on {kin.name}",
-        notes=()
-        if kin.is_measured
-        else (
-            (
-                f"No convolution measurements for {device.title}; using the efficiencies measured "
-                f"on {kin.name}."
-            ),
-        ),
+        notes=kin.notes(device, "convolution measurements"),
     )
 
 

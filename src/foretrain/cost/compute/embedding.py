@@ -18,15 +18,13 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
-from foretrain.cost.compute.estimate import Estimate, Kin, kin_of, names, stored
+from foretrain.cost.compute.base import Estimate, Kin, kin_of, names, stored
 from foretrain.model.ops.base import FORWARD, Kernel
 
 FAMILY = "embedding"
 INDEX_BYTES = 8.0
 WIDEST_VALUE = 4.0  # bytes of a table's value; what a look-up moves beyond that is output
 ELSEWHERE_SPREAD = 1.5
-
-__all__ = ["EmbeddingTable", "estimate", "hits", "met", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,8 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         spread=np.full(len(kernels), known.spread * (1.0 if kin.is_measured else ELSEWHERE_SPREAD)),
         measured=np.full(len(kernels), kin.is_measured),
         source=f"embedding lookups measured on {kin.name}",
-        notes=()
-        if kin.is_measured
-        else (
-            (
-                f"No embedding lookup measurements for {device.title}; using the bandwidth "
-                f"efficiency measured on {kin.name}."
-            ),
+        notes=kin.notes(
+            device, "embedding lookup measurements", "the bandwidth efficiency measured on"
         ),
     )
 

@@ -27,12 +27,9 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
-from foretrain.cost.compute.estimate import TABLES, Estimate, Kin, kin_of, names, stored
+from foretrain.cost.compute.base import TABLES, Estimate, Kin, kin_of, names, stored
 from foretrain.loading import load_own_yaml
 from foretrain.model.ops.base import Kernel
-
-__all__ = ["GemmTable", "estimate", "table_of"]
-
 
 FAMILY = "gemm"
 FORMS: Mapping[str, tuple[str, ...]] = {
@@ -169,20 +166,18 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         spread=np.full(len(kernels), spread),
         measured=np.full(len(kernels), own),
         source=f"{table.form} GEMMs measured on {table.name} ({table.source})",
-        notes=() if kin.is_measured else (_note(device, table),),
+        notes=()
+        if kin.is_measured
+        else (
+            f"No GEMM measurements for {device.title}; using those of {table.name}, scaled by peak "
+            "FLOP/s.",
+        ),
     )
 
 
 def streamed(moved: Floats, device: Device) -> Floats:
     """Seconds that a product's own traffic takes at best."""
     return moved / (float(constants()["streaming"]) * device.memory_bandwidth)
-
-
-def _note(device: Device, table: GemmTable) -> str:
-    return (
-        f"No GEMM measurements for {device.title}; using those of {table.name}, scaled by peak "
-        "FLOP/s."
-    )
 
 
 def _dims(kernel: Kernel) -> tuple[float, ...]:

@@ -19,25 +19,15 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.compute import gemm
-from foretrain.cost.compute.estimate import Estimate, kin_of, names, stored
+from foretrain.cost.compute.base import Estimate, Hardware, kin_of, names, stored
 from foretrain.cost.compute.gemm import sustained, sustained_seconds
 from foretrain.model.ops.base import Kernel
-
-__all__ = ["Grouped", "Hardware", "estimate", "products_seconds"]
-
 
 FAMILY = "grouped"
 FORMS = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4"}  # fmt: skip
 TILES = ((128.0, 256.0), (128.0, 128.0), (64.0, 128.0))
 BLEND = 4.0
 COARSE = 1.5  # how much wider the spread is where the rates are those of another device
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    units: float
-    peak: float
-    bandwidth: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +69,16 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
     if form is None or kin is None:
         return None
     speed = _speed(kin.name, form)
-    peak = device.required_peak(dtype)
-    hardware = Hardware(float(device.compute_units or 1), peak, device.memory_bandwidth)
+    hardware = Hardware.of(device, dtype)
     flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
     added = np.array([kernel.added for kernel in kernels], dtype=np.float64)
     moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64) - added
     shape = np.array([_dims(kernel) for kernel in kernels], dtype=np.float64)
     took = speed.start + products_seconds(shape, flops, moved, speed, hardware)
     own = kin.is_measured
-    seconds = sustained_seconds(took, flops / peak, sustained(device.identity, kin.name, dtype))
+    seconds = sustained_seconds(
+        took, flops / hardware.peak, sustained(device.identity, kin.name, dtype)
+    )
     seconds = seconds + gemm.streamed(added, device)
     # the experts' tiles are those of a batched product: no launch that shares them out beats it
     plain = gemm.estimate(kernels, device, dtype)
@@ -98,14 +89,7 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         spread=np.full(len(kernels), speed.spread * (1.0 if own else COARSE)),
         measured=np.full(len(kernels), own),
         source=f"{form} expert layers measured on {kin.name}",
-        notes=()
-        if own
-        else (
-            (
-                f"No grouped GEMM measurements for {device.title}; using the efficiencies "
-                f"measured on {kin.name}."
-            ),
-        ),
+        notes=kin.notes(device, "grouped GEMM measurements"),
     )
 
 

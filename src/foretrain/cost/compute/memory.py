@@ -17,7 +17,7 @@ import numpy as np
 from foretrain.arrays import Floats
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import table
-from foretrain.cost.compute.estimate import Estimate, Kin, kin_of, names, stored
+from foretrain.cost.compute.base import Estimate, kin_of, names, stored
 from foretrain.model.ops.base import FORWARD, Kernel
 
 FAMILY = "memory"
@@ -26,8 +26,6 @@ NORM_SPREAD = (
     0.15  # between implementations of norms; layer norm's held-apart error is 0.03 to 0.16
 )
 PASSES = {True: 2.0, False: 3.0}  # tensors a norm's kernel counts, forward and backward
-
-__all__ = ["StreamingTable", "estimate", "read", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,11 @@ def estimate(kernels: Sequence[Kernel], device: Device, dtype: str) -> Estimate 
         spread=spread * (1.0 if kin.is_measured else ELSEWHERE_SPREAD),
         measured=np.full(len(kernels), kin.is_measured),
         source=f"memory-bound kernels measured on {kin.name}",
-        notes=_notes(device, kin),
+        notes=kin.notes(
+            device,
+            "measurements of memory-bound kernels",
+            "the bandwidth efficiency measured on",
+        ),
     )
 
 
@@ -91,14 +93,3 @@ def _row_bytes(kernels: Sequence[Kernel], moved: Floats) -> Floats:
     """Norms say `(elements, row length)`, all others `(elements,)` or nothing."""
     width = [k.shape[1] / max(k.shape[0], 1) if len(k.shape) == 2 else 0.0 for k in kernels]
     return np.array(width) * moved / PASSES[kernels[0].phase == FORWARD]
-
-
-def _notes(device: Device, kin: Kin) -> tuple[str, ...]:
-    if kin.is_measured:
-        return ()
-    return (
-        (
-            f"No measurements of memory-bound kernels for {device.title}; using the bandwidth "
-            f"efficiency measured on {kin.name}."
-        ),
-    )

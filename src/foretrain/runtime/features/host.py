@@ -22,6 +22,12 @@ class Host(Feature):
     # waits for a received activation before issuing more
     host_blocks_on_pipeline: bool = switch(False)
 
+    @property
+    def launches_take_time(self) -> bool:
+        """Whether kernels wait for a host that issues them one by one."""
+        issues = self.host_seconds_per_kernel > 0 or self.host_seconds_per_collective > 0
+        return issues and not self.uses_cuda_graphs
+
     def scaled(self, factor: float) -> Host:
         """The same on hosts that take so many times as long to issue work."""
         return replace(

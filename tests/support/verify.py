@@ -1,16 +1,20 @@
-"""The executable spec of a legal program, run in tests after compiling (`FORETRAIN_VERIFY=1`), not in production.
+"""The executable spec of a legal program, run in tests after compiling.
 
 `verify_segments` holds for what the passes hand to assembly, `verify` for the finished graph. Both raise `Bug`
-with the first broken rule; each rule is one function and says in its name what must hold.
+with the first broken rule; each rule is one function and says in its name what must hold. `verify_all` runs both after
+every compilation of a test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 
 from foretrain.arrays import Ints
+from foretrain.compile.assemble import Pipeline, assemble
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
@@ -50,6 +54,17 @@ _WORKS: Mapping[int, type] = {
 }
 _SENDS = ("send_forward", "send_backward")
 _CLOSE = 1e-9
+
+
+def verify_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, all that is compiled is verified."""
+
+    def checked(pipeline: Pipeline, *rest: Any) -> ExecutionGraph:
+        graph = assemble(pipeline, *rest)
+        verify_compiled(pipeline.programs, graph)
+        return graph
+
+    monkeypatch.setattr("foretrain.compile.compile.assemble", checked)
 
 
 def verify_compiled(programs: Iterable[StageProgram], graph: ExecutionGraph) -> None:
@@ -285,7 +300,7 @@ def _memory_is_given_back(graph: ExecutionGraph) -> None:
 
 
 def _collectives_join_their_groups(graph: ExecutionGraph) -> None:
-    """The streams of a collective are those of exactly the rank classes of its group (or party) class."""
+    """The streams of a collective are those of exactly the rank classes of its group (or subgroup) class."""
     for task in np.flatnonzero(graph.task_kind == COLLECTIVE).tolist():
         work = _communication(graph.shape(int(graph.task_shape[task]))[0])
         is_known = work.group in graph.fold.groups

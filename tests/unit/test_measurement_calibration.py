@@ -17,7 +17,7 @@ from foretrain.cost.curves import MeasuredCurve
 from foretrain.errors import FileError, InputError
 from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.fitting import calibrate, calibration_of
-from foretrain.measurement.link_curves import rising, wire
+from foretrain.measurement.link_curves import isotonic, wire
 from foretrain.measurement.local import local_cluster, local_processes, measured_device
 from foretrain.measurement.records import Measurement, link_key, op_key
 from foretrain.measurement.store import Store
@@ -220,9 +220,9 @@ def test_what_if_the_device_were_faster(calibration: Calibration) -> None:
 
 
 def test_times_that_fall_with_size_are_pooled() -> None:
-    assert rising([1.0, 2.0, 3.0]) == pytest.approx((1.0, 2.0, 3.0))
-    assert rising([1.0, 8.0, 2.0, 16.0]) == pytest.approx((1.0, 4.0, 4.0, 16.0))
-    assert rising([3.0, 2.0, 1.0]) == pytest.approx((6 ** (1 / 3),) * 3)
+    assert isotonic([1.0, 2.0, 3.0]) == pytest.approx((1.0, 2.0, 3.0))
+    assert isotonic([1.0, 8.0, 2.0, 16.0]) == pytest.approx((1.0, 4.0, 4.0, 16.0))
+    assert isotonic([3.0, 2.0, 1.0]) == pytest.approx((6 ** (1 / 3),) * 3)
 
 
 def test_links_are_curves_through_what_was_measured(calibration: Calibration) -> None:

@@ -20,7 +20,7 @@ from support.traces import Written, training
 from foretrain.adapters.read import stream
 from foretrain.adapters.read.elements import Elements, cut
 from foretrain.adapters.read.kineto import KERNEL, MARK, OP, RUNTIME, read_trace
-from foretrain.adapters.read.stream import Pieces
+from foretrain.adapters.read.stream import FileChunks
 from foretrain.errors import FileError
 
 
@@ -353,7 +353,7 @@ def test_folders_pipes_and_missing_files(tmp_path: Path) -> None:
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     path = small().save(tmp_path / "t.json")
-    assert b"".join(Pieces(path, "a trace", lambda *now: told.append(now))) == path.read_bytes()
+    assert b"".join(FileChunks(path, "a trace", lambda *now: told.append(now))) == path.read_bytes()
     assert told[-1] == (path.stat().st_size, path.stat().st_size)
 
 

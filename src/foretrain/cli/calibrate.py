@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from foretrain.cli.measure_store import StoreOption
 from foretrain.cli.options import Output
 from foretrain.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.report.document import Document
 
 
 def calibrate(
     output: Output,
-    measured: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILES…", help="Exported measurements (.json, .csv). Default: the store."
-        ),
-    ] = None,
-    store: StoreOption = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Machine whose measurements to use. Default: this one (or the only one in FILES).",
-        ),
-    ] = None,
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Use kernels timed with N threads. Default: the number used most often.",
-        ),
-    ] = None,
-    processes: Annotated[
-        str, typer.Option(metavar="N", help="Use kernels timed by N concurrent processes.")
-    ] = "1",
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Catalog name of the measured GPU."),
-    ] = None,
-) -> int:
+    measured: list[Path] | None = None,
+    store: str | None = None,
+    machine: str | None = None,
+    threads: str | None = None,
+    processes: str = "1",
+    device: str | None = None,
+) -> Document:
     """Build cost tables from measurements.
 
     -o FILE.json writes the calibration that 'predict --calibration FILE.json' takes.
     """
-    from foretrain.cli.output import expect_files, give
     from foretrain.report.measured import calibration_document
     from foretrain.units import parse_count
 
-    expect_files(output)
     if measured and store is not None:
         raise InputError("specify FILES or --store, not both.")
     import foretrain
@@ -64,4 +40,4 @@ def calibrate(
         processes=parse_count(processes, "--processes"),
         device=device,
     )
-    return give(calibration_document(calibration), output)
+    return calibration_document(calibration)

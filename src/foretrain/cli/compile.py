@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from foretrain.cli.options import Output, Question
 
+if TYPE_CHECKING:
+    from foretrain.report.document import Document
 
-def compile_command(
-    question: Question,
-    output: Output,
-    dump: Annotated[
-        bool, typer.Option("--dump", help="Also list the items of every shape and every task.")
-    ] = False,
-) -> int:
+
+def compile_command(question: Question, output: Output, dump: bool = False) -> Document:
     """Show the compiled program: rank classes, shapes and tasks."""
-    from foretrain.cli.output import expect_files, give
-
-    expect_files(output)
     asked = question.asked()
     import foretrain
     from foretrain.report.graph import graph_document
 
     graph = foretrain.compile_graph(**asked)
-    return give(graph_document(graph, graph.asked, dump), output)
+    return graph_document(graph, graph.asked, dump)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import foretrain
+from foretrain.cli.options import KINDS, SCHEMAS
 from foretrain.parse_cache import made_once
 
 __all__ = ["attach", "complete", "names", "words_typed"]
@@ -22,11 +23,6 @@ _SOURCES = ("model/zoo/*.py", "model/*.yaml", "cluster/catalog/*.yaml", "cluster
     "cli/completion.py")  # fmt: skip
 _ON_NETWORK = re.compile(r"(.*\son\s+)(\S*)$")
 _COUNTED = re.compile(r"(\s*\d[\d,_]*\s*[x×*]\s*)(\S*)$")
-
-KINDS = ("devices", "nodes", "links", "models", "runtimes", "measurements")
-"""What the catalog lists."""
-SCHEMAS = ("cluster", "plan", "model", "case", "prediction", "search", "runtime", "calibration")
-"""Documents that have a JSON Schema; named here so that a key press does not load them."""
 
 Names = Mapping[str, list[str]]
 

@@ -6,8 +6,12 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from foretrain.cli.options import Output
+
+if TYPE_CHECKING:
+    from foretrain.report.document import Document
 
 OPTIONAL = {
     "torch": "measurements",
@@ -16,29 +20,25 @@ OPTIONAL = {
 Check = tuple[str, str, str]  # name, ok | note | fault, what was found
 
 
-def doctor(output: Output) -> int:
+def doctor(output: Output) -> Document:
     """Check the installation.
 
     Exit code 1 if a required component is missing.
     """
-    from foretrain.cli.output import expect_files, give
     from foretrain.report.document import Document, Table
 
-    expect_files(output)
     checks = [_tried(name, check) for name, check in CHECKS.items()]
     checks += [_extra(module, use) for module, use in OPTIONAL.items()]
     faults = [name for name, state, _ in checks if state == "fault"]
-    headline = (
-        f"Problems found: {', '.join(faults)}"
-        if faults
-        else ("All required components are available")
-    )
+    headline = "All required components are available"
+    if faults:
+        headline = f"Problems found: {', '.join(faults)}"
     data = {
         "ok": not faults,
         "checks": [{"name": name, "state": state, "found": value} for name, state, value in checks],
     }
     table = Table("Checks", ("check", "status", "detail"), tuple(checks), left=3)
-    return give(Document(headline, lambda: data, lambda: (table,), bool(faults)), output)
+    return Document(headline, lambda: data, lambda: (table,), bool(faults))
 
 
 def _tried(name: str, check: Callable[[], tuple[str, str]]) -> Check:

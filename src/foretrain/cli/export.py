@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from foretrain.cli.options import Question
 from foretrain.errors import InputError
@@ -19,27 +17,11 @@ if TYPE_CHECKING:
 class LaunchOptions:
     """Which files are written, and where to."""
 
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET", help="megatron, deepspeed, torchrun, accelerate or nanotron."
-        ),
-    ] = None
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", help="Write the files to DIR. Default: stdout."
-        ),
-    ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
-    ] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Do not list the written files.")] = (
-        False
-    )
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show tracebacks of internal errors.")
-    ] = False
+    to: str | None = None
+    folder: Path | None = None
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
 
 
 def export(question: Question, launch: LaunchOptions) -> int:

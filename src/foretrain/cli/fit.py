@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from foretrain.cli.options import Output, Question
 
+if TYPE_CHECKING:
+    from foretrain.analysis.answers import FitAnswer
 
-def fit(question: Question, output: Output) -> int:
+
+def fit(question: Question, output: Output) -> FitAnswer:
     """Check whether a configuration fits in memory, and what would make it fit."""
-    from foretrain.cli.output import expect_files, give
-
-    expect_files(output)
     asked = question.asked()
     import foretrain
 
-    return give(foretrain.fit(**asked), output)
+    return foretrain.fit(**asked)

@@ -4,207 +4,140 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, cast
 
-import typer
-
-from foretrain.cli.measure_store import StoreOption
 from foretrain.cli.options import Output, Question
 from foretrain.cli.streams import answer_file
 from foretrain.errors import InputError
 
 if TYPE_CHECKING:
+    from foretrain.analysis.answer import Answer
     from foretrain.asked import StepOptions
+    from foretrain.cli.progress import Progress
+    from foretrain.measurement.data import DataReport
+    from foretrain.measurement.links import LinkReport
+    from foretrain.measurement.ops import OpsReport
+    from foretrain.measurement.store import Store
     from foretrain.measurement.timing import Effort
+    from foretrain.measurement.torch_group import TorchGroup
     from foretrain.scenario import Scenario as Step
-
-Threads = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="CPU threads per process; recorded with the timings."),
-]
-Tolerance = Annotated[
-    float, typer.Option(help="Repeat until the relative error of the median is below this.")
-]
-BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time, such as 60s.")
-]
-
-
-@dataclasses.dataclass(frozen=True)
-class OpsQuestion(Question):
-    """A training step whose kernels are to be timed. What is left out is as one eager process has it."""
-
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            help="Cluster whose sharded kernel shapes to time. Default: one process.",
-        ),
-    ] = None
 
 
 def ops(
-    question: OpsQuestion,
+    question: Question,
     output: Output,
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="cpu or cuda. Default: cuda if available.")
-    ] = "",
-    threads: Threads = None,
-    processes: Annotated[
-        str,
-        typer.Option(
-            metavar="N", help="Time in N concurrent processes, as when N ranks train on this host."
-        ),
-    ] = "1",
-    budget: BudgetOption = None,
-    tolerance: Tolerance = 0.02,
-    store: StoreOption = None,
+    device: str = "",
+    threads: str | None = None,
+    processes: str = "1",
+    budget: str | None = None,
+    tolerance: float = 0.02,
+    store: str | None = None,
 ) -> int:
     """Time the kernels that a model's training step needs on this device.
 
     Kernels already in the store are not timed again, so an interrupted run can be resumed.
     """
-    from foretrain.cli.output import expect_files, give
-    from foretrain.cli.progress import Progress
     from foretrain.measurement.backend import backend
-    from foretrain.measurement.launching import end_at_once
     from foretrain.measurement.links import is_joined, spawned
     from foretrain.measurement.ops import IN_CONTEXT, measure_ops
-    from foretrain.measurement.store import Store
     from foretrain.measurement.torch_group import TorchGroup
 
-    expect_files(output)
     seconds, count = _seconds(budget), _count(threads, "--threads")
     effort = dataclasses.replace(IN_CONTEXT, tolerance=_effort(tolerance).tolerance)
     together = _count(processes, "--processes") or 1
     asked = _asked(question)
     if together > 1 and not is_joined():
         return spawned(["-m", "foretrain", *sys.argv[1:]], together, answer=answer_file())
-    with ExitStack() as stack:
-        group = stack.enter_context(TorchGroup(threads=count)) if together > 1 else None
-        is_first = group is None or group.rank == 0
-        opened = stack.enter_context(Store.open(store)) if is_first else None
-        progress = stack.enter_context(Progress("kernels", quiet=output.quiet or not is_first))
-        report = measure_ops(
+    group = TorchGroup(threads=count) if together > 1 else None
+
+    def measure(opened: Store | None, progress: Progress) -> OpsReport:
+        return measure_ops(
             [asked], opened, backend(device, count), effort=effort, budget=seconds,
             progress=progress, group=group,
         )  # fmt: skip
-    code = give(report, output) if is_first else 0
-    return code if group is None else end_at_once(code)
+
+    return _measured(measure, "kernels", group, output, store)
 
 
 def links(
     output: Output,
-    processes: Annotated[
-        str,
-        typer.Option(metavar="N", help="Processes to start on this host; ignored under torchrun."),
-    ] = "2",
-    collectives: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Such as all_reduce,send. Default: all.")
-    ] = None,
-    sizes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZES", help="Such as 1KiB,1MiB. Default: 1 KiB to 16 MiB."),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="gloo or nccl. Default: nccl if GPUs are available.")
-    ] = "",
-    threads: Threads = None,
-    budget: BudgetOption = None,
-    tolerance: Tolerance = 0.02,
-    store: StoreOption = None,
+    processes: str = "2",
+    collectives: str | None = None,
+    sizes: str | None = None,
+    backend: str = "",
+    threads: str | None = None,
+    budget: str | None = None,
+    tolerance: float = 0.02,
+    store: str | None = None,
 ) -> int:
     """Time collectives and point-to-point messages on this host, or across hosts under torchrun.
 
     torchrun --nnodes 2 --nproc-per-node 8 … -m foretrain measure links
     """
-    from foretrain.cli.output import expect_files
-    from foretrain.measurement.links import is_joined, spawned, wanted
+    from foretrain.measurement.links import is_joined, measure_links, spawned, wanted
+    from foretrain.measurement.torch_group import TorchGroup
 
-    expect_files(output)
     names = wanted(None if collectives is None else [n.strip() for n in collectives.split(",")])
-    counted = _sizes(sizes)
-    _seconds(budget)
-    count = _count(processes, "--processes") or 2
-    _count(threads, "--threads")
+    counted, seconds = _sizes(sizes), _seconds(budget)
+    together, count = _count(processes, "--processes") or 2, _count(threads, "--threads")
     if not is_joined():
-        if count < 2:
+        if together < 2:
             raise InputError("--processes: measuring links needs two processes or more.")
-        return spawned(["-m", "foretrain", *sys.argv[1:]], count, answer=answer_file())
-    _joined_links(
-        output, names, counted, backend, _count(threads, "--threads"), _seconds(budget), tolerance, store
-    )  # fmt: skip
+        return spawned(["-m", "foretrain", *sys.argv[1:]], together, answer=answer_file())
+    group = TorchGroup(backend, count)
+
+    def measure(opened: Store | None, progress: Progress) -> LinkReport:
+        return measure_links(
+            group, opened, collectives=names, sizes=counted, effort=_effort(tolerance, 1.0),
+            budget=seconds, progress=progress,
+        )  # fmt: skip
+
+    return _measured(measure, "sizes", group, output, store)
 
 
-def _joined_links(
+def _measured(
+    measure: Callable[[Store | None, Progress], Answer],
+    what: str,
+    group: TorchGroup | None,
     output: Output,
-    names: tuple[str, ...],
-    sizes: tuple[int, ...],
-    backend: str,
-    threads: int | None,
-    budget: float | None,
-    tolerance: float,
     store: str | None,
-) -> NoReturn:
-    """As one process of the job; the first keeps the store and gives the answer."""
+) -> int:
+    """By this process alone, or as one of a group, whose first keeps the store and gives the answer."""
     from foretrain.cli.output import give
     from foretrain.cli.progress import Progress
     from foretrain.measurement.launching import end_at_once
-    from foretrain.measurement.links import measure_links
     from foretrain.measurement.store import Store
-    from foretrain.measurement.torch_group import TorchGroup
 
     with ExitStack() as stack:
-        group = stack.enter_context(TorchGroup(backend, threads))
-        opened = stack.enter_context(Store.open(store)) if group.rank == 0 else None
-        quiet = output.quiet or group.rank > 0
-        progress = stack.enter_context(Progress("sizes", quiet=quiet))
-        report = measure_links(
-            group, opened, collectives=names, sizes=sizes, effort=_effort(tolerance, 1.0),
-            budget=budget, progress=progress,
-        )  # fmt: skip
-    end_at_once(give(report, output) if group.rank == 0 else 0)
+        if group is not None:
+            stack.enter_context(group)
+        is_first = group is None or group.rank == 0
+        opened = stack.enter_context(Store.open(store)) if is_first else None
+        progress = stack.enter_context(Progress(what, quiet=output.quiet or not is_first))
+        report = measure(opened, progress)
+    code = give(report, output) if is_first else 0
+    return code if group is None else end_at_once(code)
 
 
 def data(
     output: Output,
-    places: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PATHS…", help="Training data files or directories."),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="Dataset whose preprocessing is timed."),
-    ] = None,
-    samples: Annotated[str, typer.Option(metavar="N", help="Samples per worker.")] = "200",
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,…",
-            help="Numbers of workers to try. Default: 1, 2, 4 … up to the number of cores.",
-        ),
-    ] = None,
-    size: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE", help="Size of the test file that is read if no PATHS are given."
-        ),
-    ] = "256MB",
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for the test file.")
-    ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "",
-    store: StoreOption = None,
-) -> int:
+    places: list[Path] | None = None,
+    dataset: str | None = None,
+    samples: str = "200",
+    workers: str | None = None,
+    size: str = "256MB",
+    folder: Path | None = None,
+    device: str = "",
+    store: str | None = None,
+) -> DataReport:
     """Measure data throughput: reading (cold and warm cache), preprocessing per worker, host-to-device copies."""
     from foretrain import measure
-    from foretrain.cli.output import expect_files, give
     from foretrain.units import parse_bytes
 
-    expect_files(output)
-    report = measure.data(
+    return measure.data(
         places or (),
         dataset=dataset,
         samples=_count(samples, "--samples") or 1,
@@ -214,7 +147,6 @@ def data(
         device=device,
         store=store,
     )
-    return give(report, output)
 
 
 # --- options ----------------------------------------------------------------------------------------

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING
 
-import typer
-
-from foretrain.cli.job import JobOptions
-from foretrain.cli.options import Output, Question
+from foretrain.cli.options import JobOptions, Output, Question
 from foretrain.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.analysis.prediction import Prediction
+
+
+class PredictionOutput(Output):
+    """Of one prediction, with its timeline, or of all of a file."""
+
+    is_expected_later = True
 
 
 def predict(
-    question: Question,
-    job: JobOptions,
-    output: Output,
-    cases: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Predict every case of a JSON Lines file ('-' for standard input)."
-        ),
-    ] = None,
-) -> int:
+    question: Question, job: JobOptions, output: PredictionOutput, cases: str | None = None
+) -> Prediction | int:
     """Predict step time, memory, stalls and cost of a training step or a whole job.
 
     One configuration from the options, or every case of a file with --cases. Exit code 1 when it does not
     fit, or when the file has no case that could be predicted.
     """
-    from foretrain.cli.output import expect_files, give
-
     if cases is not None:
         if job != JobOptions():
             raise InputError(
                 "--cases predicts single steps; remove the job options (--tokens, --steps …)."
             )
         return _many(cases, question, output)
+    from foretrain.cli.output import expect_files
+
     expect_files(output, has_timeline=True)
     asked = {**question.asked(), **job.asked()}
     import foretrain
 
-    return give(foretrain.predict(**asked), output)
+    return foretrain.predict(**asked)
 
 
 def _many(path: str, question: Question, output: Output) -> int:

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from foretrain.cli.completion import SCHEMAS
-from foretrain.cli.options import Output
+from foretrain.cli.options import SCHEMAS, Output
 
 if TYPE_CHECKING:
     from foretrain.report.document import Document
 
 
-def schema(
-    output: Output,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help=" | ".join(SCHEMAS))] = None,
-) -> int:
+def schema(output: Output, name: str | None = None) -> Document | int:
     """Print the JSON Schema of a file format, for editors and tools.
 
     Without NAME, list all schemas.
     """
-    from foretrain.cli.output import expect_files, give, print_text
+    from foretrain.cli.output import print_text
     from foretrain.report import save
     from foretrain.report.document import Document, Table
     from foretrain.report.json import dumps
 
-    expect_files(output)
     if name is None:
         rows = tuple((known,) for known in SCHEMAS)
         table = Table("Known", ("name",), rows)
-        return give(Document("Schemas", lambda: {"schemas": SCHEMAS}, lambda: (table,)), output)
+        return Document("Schemas", lambda: {"schemas": SCHEMAS}, lambda: (table,))
     import foretrain
 
     document = foretrain.schema(name)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from foretrain.cli.options import OpenQuestion, Output
-from foretrain.errors import FileError, InputError
+from foretrain.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.cli.progress import SearchProgress
+    from foretrain.report.document import Document
     from foretrain.searching import SearchResult
 
 
@@ -20,75 +19,29 @@ if TYPE_CHECKING:
 class Wanted:
     """Which plans are looked at, and what is asked of them."""
 
-    objective: Annotated[
-        str, typer.Option(metavar="time|cost|memory|pareto", help="What to minimize.")
-    ] = "time"
-    top: Annotated[int, typer.Option(metavar="N", help="Number of plans to show.")] = 10
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONSTRAINTS",
-            help="Only consider plans matching 'tp<=8, pp=4|8, zero>=1, sp, no recompute'. "
-            "Repeatable.",
-        ),
-    ] = None
-    per_layer: Annotated[
-        bool,
-        typer.Option("--per-layer", help="Also search for different strategies per layer."),
-    ] = False
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Random seed for --stragglers given as a distribution; the search itself is "
-            "deterministic.",
-        ),
-    ] = None
+    objective: str = "time"
+    top: int = 10
+    where: list[str] | None = None
+    per_layer: bool = False
+    seed: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Workforce:
     """Who does the work, and where what is done is kept."""
 
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of worker processes. Default: search in this process."
-        ),
-    ] = None
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address of a Ray cluster to use; 'local' starts one on this machine.",
-        ),
-    ] = None
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Save progress in FILE; the same command resumes from it.",
-        ),
-    ] = None
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard the progress saved in --state FILE.")
-    ] = False
+    workers: int | None = None
+    ray: str | None = None
+    state: Path | None = None
+    restart: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
     """Launch files of the best plan."""
 
-    export: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write launch files for the best plan to DIR."),
-    ] = None
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET", help="Framework of the launch files: megatron, deepspeed, torchrun …"
-        ),
-    ] = None
+    export: Path | None = None
+    to: str | None = None
 
 
 def search(
@@ -97,22 +50,14 @@ def search(
     workforce: Workforce,
     launch: ExportOptions,
     output: Output,
-    why: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CHOICE",
-            help="Explain why the best plan does not use this choice, such as 'tp=4'.",
-        ),
-    ] = None,
-) -> int:
+    why: str | None = None,
+) -> Document | int:
     """Search for the best parallelization plans and explain why others are slower.
 
     All plans are estimated and the best are simulated. Exit code 1 if none fits.
     """
-    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import SearchProgress
 
-    expect_files(output)
     asked = _asked(question, wanted, workforce)
     _expect_target(launch.export, launch.to)
     from foretrain.planning.constraints import parse
@@ -128,7 +73,7 @@ def search(
     except KeyboardInterrupt:
         return _interrupted(shown, workforce.state)
     result = dataclasses.replace(result, said={**result.said, **question.written()})
-    return give(search_document(result, answer, _exported(result, launch)), output)
+    return search_document(result, answer, _exported(result, launch))
 
 
 def _asked(question: OpenQuestion, wanted: Wanted, workforce: Workforce) -> dict[str, Any]:
@@ -164,16 +109,14 @@ def _expect_target(folder: Path | None, target: str | None) -> None:
     if folder is None and target is None:
         return
     from foretrain.adapters.write import TARGETS, expect_target
+    from foretrain.adapters.write.exported import expect_folder
 
     if target is None:
         raise InputError(f"--export {folder}: also specify --to, one of {', '.join(TARGETS)}.")
     expect_target(target)
     if folder is None:
         raise InputError(f"--to {target}: also specify the output directory with --export DIR.")
-    if not folder.parent.is_dir():
-        raise FileError(f"cannot create {folder}: directory {folder.parent} does not exist.")
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is a file; launch files need a directory. Choose another name.")
+    expect_folder(folder)
 
 
 def _exported(result: SearchResult, launch: ExportOptions) -> dict[str, Any] | None:

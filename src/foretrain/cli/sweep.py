@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from foretrain.cli.job import JobOptions
-from foretrain.cli.options import Output, Question, literal
+from foretrain.cli.options import JobOptions, Output, Question, literal
 from foretrain.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.sweeps import Sweep
 
 
 def sweep(
-    question: Question,
-    job: JobOptions,
-    output: Output,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=A,B,C",
-            help="Values to sweep: seq=4k,8k; plan='tp4 dp4','tp8 dp2'; "
-            "network.bandwidth=1x,2x. Repeatable: all combinations.",
-        ),
-    ] = None,
-) -> int:
+    question: Question, job: JobOptions, output: Output, vary: list[str] | None = None
+) -> Sweep:
     """Predict all combinations of the given values."""
-    from foretrain.cli.output import expect_files, give
     from foretrain.cli.progress import Progress
 
-    expect_files(output)
     axes = _axes(vary)
     first = {name: str(values[0]) for name, values in axes.items()}
     needed = dataclasses.replace(  # what is varied need not be given apart
@@ -46,8 +34,7 @@ def sweep(
 
     total = math.prod(len(values) for values in axes.values())
     with Progress("points", total, quiet=output.quiet) as progress:
-        swept = foretrain.sweep(**asked, vary=axes, progress=progress)
-    return give(swept, output)
+        return foretrain.sweep(**asked, vary=axes, progress=progress)
 
 
 def _axes(texts: list[str] | None) -> dict[str, list[Any]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from foretrain.errors import FileError
 from foretrain.loading import load_json, validated
@@ -21,12 +21,12 @@ from foretrain.measurement.compute import MeasuredCompute
 from foretrain.measurement.link_curves import own_curves
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.tables import (
-    STRICT,
     DataRates,
     LinkCurve,
     MeasuredOp,
     MeasuredRoofline,
     Provenance,
+    Strict,
     expect_positive,
 )
 
@@ -40,10 +40,8 @@ WHAT = "a calibration (create one with 'foretrain calibrate -o FILE.json')"
 
 # Not slotted: cached_property keeps what is worked out in the instance's __dict__.
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Strict):
     """Costs of one machine. `device` is `local`, or the catalog's name of the device that was measured."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     machine: Mapping[str, Any]  # of Machine.to_dict
     device: str
@@ -98,8 +96,14 @@ class Calibration:
 
     def dumps(self) -> str:
         """One line per op and curve, so that files can be compared."""
-        row = self.to_dict()
-        return _lines({key: _listed(value) for key, value in row.items()})
+        parts = []
+        for key, value in self.to_dict().items():
+            text = json.dumps(value, allow_nan=False)
+            if isinstance(value, tuple) and value:
+                inner = ",\n    ".join(json.dumps(one, allow_nan=False) for one in value)
+                text = f"[\n    {inner}\n  ]"
+            parts.append(f"  {json.dumps(key)}: {text}")
+        return "{\n" + ",\n".join(parts) + "\n}\n"
 
     def save(self, path: str | Path) -> None:
         """Written beside and moved into place, so that the file is there whole or not at all."""
@@ -127,18 +131,3 @@ class Calibration:
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
         return cls.from_dict(load_json(Path(path), WHAT), str(path))
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _lines(row: Mapping[str, Any]) -> str:
-    parts = []
-    for key, value in row.items():
-        text = json.dumps(value, allow_nan=False)
-        if isinstance(value, Sequence) and not isinstance(value, str) and value:
-            inner = ",\n    ".join(json.dumps(one, allow_nan=False) for one in value)
-            text = f"[\n    {inner}\n  ]"
-        parts.append(f"  {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -152,9 +152,7 @@ class MeasuredCompute:
 
     @cached_property
     def _exact(self) -> Mapping[tuple[object, ...], MeasuredOp]:
-        return {
-            (o.kernel, o.phase, o.dtype, o.shape, o.flops, o.bytes): o for o in self.calibration.ops
-        }
+        return {op.identity: op for op in self.calibration.ops}
 
     @cached_property
     def _groups(self) -> Mapping[Group, Points]:

@@ -37,16 +37,9 @@ def to_document(rows: Iterable[Measurement]) -> dict[str, Any]:
 
 def plain(row: Measurement) -> dict[str, Any]:
     """One measurement without its samples."""
-    return {
-        "kind": row.kind,
-        "key": dict(row.key),
-        "seconds": row.seconds,
-        "spread": row.spread,
-        "repeats": row.repeats,
-        "at": row.at,
-        "machine": row.machine.id,
-        "about": dict(row.about),
-    }
+    names = ("kind", "key", "seconds", "spread", "repeats", "at", "machine", "about")
+    about = {"key": dict(row.key), "machine": row.machine.id, "about": dict(row.about)}
+    return {name: getattr(row, name) for name in names} | about
 
 
 def to_json(rows: Iterable[Measurement]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from foretrain.measurement.calibration import Calibration
 from foretrain.measurement.drift import drift_of
 from foretrain.measurement.link_curves import link_curves
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.records import Measurement
+from foretrain.measurement.records import TO_DEVIATION, Measurement
 from foretrain.measurement.store import Store
 from foretrain.measurement.tables import (
     LOCAL,
@@ -150,8 +151,7 @@ def _ops(rows: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
     for row in rows:
         op = _op(row)
         if op is not None:
-            same = (op.kernel, op.phase, op.dtype, op.shape, op.flops, op.bytes)
-            alike.setdefault(same, []).append(op)
+            alike.setdefault(op.identity, []).append(op)
     return tuple(_one(ops) for _, ops in sorted(alike.items(), key=lambda item: repr(item[0])))
 
 
@@ -175,13 +175,10 @@ def _op(row: Measurement) -> MeasuredOp | None:
 def _one(ops: Sequence[MeasuredOp]) -> MeasuredOp:
     if len(ops) == 1:
         return ops[0]
-    first = ops[0]
     logs = np.log([op.seconds for op in ops])
     middle = float(np.exp(np.median(logs)))
     spread = float(np.hypot(np.std(logs), statistics.median(op.spread for op in ops)))
-    return MeasuredOp(
-        first.kernel, first.phase, first.dtype, first.shape, first.flops, first.bytes, middle, spread
-    )  # fmt: skip
+    return replace(ops[0], seconds=middle, spread=spread)
 
 
 def fitted_roofline(ops: Sequence[MeasuredOp]) -> MeasuredRoofline:
@@ -217,7 +214,7 @@ def fitted_roofline(ops: Sequence[MeasuredOp]) -> MeasuredRoofline:
     high = np.log(np.array([small, stream, *best]))
     solution = least_squares(apart, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
     values = np.exp(solution.x).tolist()
-    deviation = float(np.median(np.abs(apart(solution.x))) * 1.4826)
+    deviation = float(np.median(np.abs(apart(solution.x))) * TO_DEVIATION)
     return MeasuredRoofline(
         start_seconds=values[0],
         bandwidth=values[1],

@@ -45,12 +45,12 @@ def _curve(
     group: tuple[str, str, int, int], rows: Sequence[Measurement], sizes: Sequence[float]
 ) -> LinkCurve:
     collective, backend, ranks, nodes = group
-    seconds = rising([row.seconds for row in rows])
+    seconds = isotonic([row.seconds for row in rows])
     spread = statistics.median(row.spread for row in rows)
     return LinkCurve(collective, backend, ranks, nodes, tuple(sizes), seconds, spread)
 
 
-def rising(seconds: Sequence[float]) -> tuple[float, ...]:
+def isotonic(seconds: Sequence[float]) -> tuple[float, ...]:
     """The nearest times that do not fall with size, in logarithms: pool adjacent violators (Ayer et al. 1955)."""
     blocks: list[tuple[float, int]] = []
     for value in np.log(seconds).tolist():
@@ -107,7 +107,7 @@ def fitted(report: LinkReport) -> list[dict[str, Any]]:
         sizes = sorted(by_size)
         if len(sizes) < 2:
             continue
-        seconds = rising([by_size[size] for size in sizes])
+        seconds = isotonic([by_size[size] for size in sizes])
         curve = MeasuredCurve(np.array(sizes, dtype=np.float64), np.array(seconds))
         out.append(
             {

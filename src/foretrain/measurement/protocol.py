@@ -177,16 +177,8 @@ def _launched(
 
     A script that fails after all is measured has told everything; gloo is known to abort processes that late.
     """
-    orders = RunSpec(
-        runs,
-        str(folder),
-        steps=protocol.steps,
-        warmup=protocol.warmup,
-        rounds=protocol.rounds,
-        seconds=protocol.seconds,
-        least_seconds=protocol.least_seconds,
-        data=protocol.data,
-    )
+    passed_on = ("steps", "warmup", "rounds", "seconds", "least_seconds", "data")
+    orders = RunSpec(runs, str(folder), **{name: getattr(protocol, name) for name in passed_on})
     words = _words(launch, kind, protocol, turn)
     environment = {**os.environ, **_threads(launch), ORDERS: orders.to_environment()}
     code, log = _ran(words, environment, protocol, folder / "log")

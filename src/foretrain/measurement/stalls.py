@@ -23,7 +23,7 @@ import numpy as np
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
-from foretrain.measurement.train_runs import LEVEL, TrainRun
+from foretrain.measurement.train_runs import TrainRun, interval
 
 __all__ = ["Breakdown", "breakdown", "by_events"]
 
@@ -58,7 +58,7 @@ def breakdown(runs: Mapping[str, TrainRun], *, cache: str = "cold") -> Breakdown
         runs[real].step_seconds,
         runs[real].interval,
         stalls,
-        {name: _interval([draw[name] for draw in draws], stalls[name]) for name in STALLS},
+        {name: interval(np.array([draw[name] for draw in draws]), stalls[name]) for name in STALLS},
         tuple(_warnings(runs, real)),
     )
 
@@ -139,11 +139,6 @@ def _closed(stalls: dict[str, float], step: float) -> dict[str, float]:
     others = math.fsum(value for name, value in stalls.items() if name != "compute")
     stalls["compute"] = max(0.0, step - others)
     return stalls
-
-
-def _interval(draws: list[float], value: float) -> tuple[float, float]:
-    low, high = np.quantile(np.asarray(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(min(low, value)), float(max(high, value))
 
 
 def _warnings(runs: Mapping[str, TrainRun], real: str) -> list[str]:

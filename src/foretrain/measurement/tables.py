@@ -12,7 +12,12 @@ from foretrain.limits import is_finite
 LOCAL = "local"
 """Name of the device that stands for a process on the machine itself."""
 
-STRICT: dict[str, str] = {"extra": "forbid"}
+
+class Strict:
+    """A record that is read with no key but its own."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
 def expect_positive(value: float | None, name: str, *, zero: bool = False) -> None:
@@ -21,10 +26,8 @@ def expect_positive(value: float | None, name: str, *, zero: bool = False) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredOp:
+class MeasuredOp(Strict):
     """A kernel that was timed, and how long it took."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     kernel: str
     phase: str
@@ -35,6 +38,11 @@ class MeasuredOp:
     seconds: float
     spread: float
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells its kernel from others."""
+        return self.kernel, self.phase, self.dtype, self.shape, self.flops, self.bytes
+
     def __post_init__(self) -> None:
         expect_positive(self.seconds, "seconds")
         for name in ("flops", "bytes", "spread"):
@@ -44,10 +52,8 @@ class MeasuredOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Strict):
     """FLOP/s that kernels of a kind reach in a number format."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     kernel: str
     dtype: str
@@ -58,13 +64,11 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRoofline:
+class MeasuredRoofline(Strict):
     """What is left where no kernel like it was timed: a start, and the longer of arithmetic and traffic.
 
     `best_*` are the highest rates seen: the data sheet of a device that has none.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     start_seconds: float
     bandwidth: float
@@ -82,10 +86,8 @@ class MeasuredRoofline:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkCurve:
+class LinkCurve(Strict):
     """Seconds of a collective against its size, on so many ranks in so many nodes."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     collective: str
     backend: str
@@ -102,10 +104,8 @@ class LinkCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class DataRates:
+class DataRates(Strict):
     """How fast this machine reads and prepares training data; None where it was not measured."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     fetch_cold: float | None = None  # bytes/s
     fetch_warm: float | None = None
@@ -118,10 +118,8 @@ class DataRates:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Strict):
     """Which measurements it is made of."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     version: str  # of Foretrain
     measurements: int

@@ -14,8 +14,7 @@ import numpy as np
 from foretrain.adapters.read.collective_calls import Call
 from foretrain.analysis.prediction import STALLS
 from foretrain.arrays import Bools, Floats, Ints
-from foretrain.measurement.trace_parts import Parts, is_point_to_point
-from foretrain.measurement.trace_sweep import Layer, shares
+from foretrain.measurement.trace_parts import Layer, Parts, is_point_to_point, shares
 
 NUMBER = {name: number for number, name in enumerate(STALLS)}
 

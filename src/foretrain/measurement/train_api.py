@@ -149,7 +149,7 @@ class Watched:
             loader = self.job.loader_of(name)
             if loader is None:
                 continue
-            run = TrainRun(name, self.job, loader)
+            run = TimedRun(name, self.job, loader)
             if name in LOADER_ONLY:
                 for _ in run.batches():
                     pass
@@ -163,7 +163,7 @@ class Watched:
         raise SystemExit(0)  # what follows the loop is not to be measured
 
 
-class TrainRun:
+class TimedRun:
     """One run: which batches it hands out, and the passes of the loop that it times."""
 
     def __init__(self, name: str, job: TrainJob, loader: Any) -> None:

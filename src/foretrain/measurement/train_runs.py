@@ -17,7 +17,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats
 from foretrain.errors import InputError
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.records import Measurement, now
+from foretrain.measurement.records import Measurement, median_and_spread, now
 from foretrain.measurement.step_events import PARTS
 from foretrain.measurement.store import Store
 
@@ -64,18 +64,23 @@ def train_run(name: str, launches: Sequence[Mapping[str, Any]]) -> TrainRun:
     blocks = [_blocks(table.sum(axis=2).mean(axis=0), width) for table in tables]
     step = float(np.median(np.concatenate(blocks)))
     draws = _resampled(blocks, name)
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return TrainRun(
         name,
         step,
-        (float(min(low, step)), float(max(high, step))),
+        interval(draws, step),
         _parts(tables, step),
         tuple(draws.tolist()),
         steps=sum(table.shape[1] for table in tables),
         sittings=tuple(float(np.median(one)) for one in blocks),
-        spread=_spread(np.concatenate(blocks)),
+        spread=median_and_spread(np.concatenate(blocks).tolist())[1],
         facts=_facts(launches),
     )
+
+
+def interval(draws: Floats, value: float) -> tuple[float, float]:
+    """Where `LEVEL` of the draws lie, and the value itself."""
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(min(low, value)), float(max(high, value))
 
 
 def _steps(launch: Mapping[str, Any]) -> Floats:
@@ -138,11 +143,6 @@ def _parts(tables: Sequence[Floats], step: float) -> dict[str, float]:
     late = [table[:, :, wait] - table[:, :, wait].min(axis=0) for table in tables]
     parts["imbalance"] = float(np.concatenate([x.mean(axis=0) for x in late]).mean() * scale)
     return parts
-
-
-def _spread(blocks: Floats) -> float:
-    middle = float(np.median(blocks))
-    return float(1.4826 * np.median(np.abs(blocks - middle)) / middle) if middle > 0 else 0.0
 
 
 def _facts(launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

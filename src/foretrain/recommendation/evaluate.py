@@ -32,6 +32,12 @@ class Miss:
     reason: str = ""
     least_hours: float = 0.0
 
+    @property
+    def fill(self) -> float:
+        """Of what is usable of a device, how much the plan nearest to fitting takes."""
+        nearest = self.nearest
+        return inf if nearest is None else float(fill(nearest.memory, nearest.usable))
+
 
 @dataclass(eq=False)
 class Look:
@@ -226,10 +232,5 @@ def nearest(misses: Sequence[Miss], job: Job) -> Miss | None:
         return min(timed, key=lambda m: (factor(m), m.offer.usd if m.offer else inf))
     lacking = [miss for miss in misses if miss.nearest is not None]
     if lacking:
-        return min(lacking, key=_fill)
+        return min(lacking, key=lambda miss: miss.fill)
     return None
-
-
-def _fill(miss: Miss) -> float:
-    nearest = miss.nearest
-    return inf if nearest is None else float(fill(nearest.memory, nearest.usable))

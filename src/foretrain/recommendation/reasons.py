@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foretrain.cluster.headroom import fill
 from foretrain.recommendation.evaluate import Miss
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.offers import Offer, Terms
@@ -155,12 +154,7 @@ def _late(late: Sequence[Miss], job: Job, terms: Terms) -> str:
 
 
 def _lacking(lacking: Sequence[Miss]) -> str:
-    def full(miss: Miss) -> float:
-        return (
-            0.0 if miss.nearest is None else float(fill(miss.nearest.memory, miss.nearest.usable))
-        )
-
-    best = min(lacking, key=full)
+    best = min(lacking, key=lambda miss: miss.fill)
     nearest = best.nearest
     assert nearest is not None
     return (

@@ -27,7 +27,6 @@ from foretrain.plan.parallelism import FACTORINGS, Factoring, Parallelism
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.plan.strategy import Cut, Schedule, StrategyNode
-from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 from foretrain.testing.asking import ask
 
@@ -107,7 +106,7 @@ def check_plan(plan: str, model: Model, on: str = "1 x dgx-a100-80gb", batch: in
     micro = many.plan.schedule.micro_batch * many.plan.replicas
     alone = ask(model, on="1 x a100-80gb", batch=batch, micro_batch=micro, runtime_options=options)
     _check_round_trip(many.plan)
-    split, whole = contraction_flops(_plain(many)), contraction_flops(_plain(alone))
+    split, whole = (contraction_flops(compile_scenario(one)) for one in (many, alone))
     assert isclose(split, whole, rel_tol=1e-9), (
         f"{plan}: ranks do {split:g} FLOPs, one device {whole:g}"
     )
@@ -160,10 +159,6 @@ def _messages(graph: ExecutionGraph, rank_class: int) -> list[tuple[Sent, float]
                     sent = Sent(phase, work.collective, work.group.axes, work.purpose)
                     messages.append((sent, work.bytes))
     return messages
-
-
-def _plain(question: Scenario) -> ExecutionGraph:
-    return compile_scenario(question)
 
 
 def _degrees(words: Words) -> Mesh:

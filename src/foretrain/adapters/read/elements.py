@@ -36,7 +36,7 @@ _STEP = np.array([0, 1, -1, 0, 0, 0], dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class ReaderState:
-    """Where a scan stands between two pieces."""
+    """Where a scan stands between two chunks."""
 
     depth: int = 0
     is_string: bool = False
@@ -55,7 +55,7 @@ class Marks:
 
 
 def scan(raw: bytes, state: ReaderState) -> Marks:
-    """Everything that gives JSON its structure, in one pass over a piece."""
+    """Everything that gives JSON its structure, in one pass over a chunk."""
     letters = np.frombuffer(raw, dtype=np.uint8)
     classes = _CLASS[letters]
     at = np.flatnonzero(classes)
@@ -101,8 +101,8 @@ class Elements:
     Afterwards `frame` holds what stood around the array, as objects, and `is_cut` says that the array did not end.
     """
 
-    def __init__(self, pieces: Iterable[bytes], key: str, where: str) -> None:
-        self._pieces = iter(pieces)
+    def __init__(self, chunks: Iterable[bytes], key: str, where: str) -> None:
+        self._chunks = iter(chunks)
         self._key = key
         self._where = where
         self.frame: tuple[bytes, ...] = ()
@@ -111,40 +111,40 @@ class Elements:
         self.warnings: list[str] = []
 
     def __iter__(self) -> Iterator[bytes]:
-        piece, level = self._opening()
+        chunk, level = self._opening()
         pending: list[bytes] = []
         state, kept = ReaderState(depth=level), 0
         while True:
-            marks = scan(piece, state)
+            marks = scan(chunk, state)
             self._expect_shallow(marks)
             closes = np.flatnonzero(marks.depth < level)
-            end = int(marks.at[closes[0]]) if len(closes) else len(piece)
+            end = int(marks.at[closes[0]]) if len(closes) else len(chunk)
             commas = marks.at[(marks.kind == _COMMA) & (marks.depth == level) & (marks.at < end)]
             if len(closes):
-                yield b"".join([*pending, piece[:end]])
-                self._closing(piece[end + 1 :])
+                yield b"".join([*pending, chunk[:end]])
+                self._closing(chunk[end + 1 :])
                 return
             if len(commas):
                 last = int(commas[-1])
-                yield b"".join([*pending, piece[:last]])
-                pending, kept = [piece[last + 1 :]], len(piece) - last - 1
+                yield b"".join([*pending, chunk[:last]])
+                pending, kept = [chunk[last + 1 :]], len(chunk) - last - 1
             else:
-                pending.append(piece)
-                kept += len(piece)
+                pending.append(chunk)
+                kept += len(chunk)
             if kept > MAX_ELEMENT:
                 raise FileError(
                     f"{self._where}: one of its events is longer than "
                     f"{show_bytes(MAX_ELEMENT)}; this is not a trace."
                 )
-            state, piece = marks.after, next(self._pieces, b"")
-            if not piece:
+            state, chunk = marks.after, next(self._chunks, b"")
+            if not chunk:
                 self.is_cut = True
                 yield b"".join(pending)
                 return
 
     def _opening(self) -> tuple[bytes, int]:
         """What follows the bracket that opens the array, and the depth inside it."""
-        text = next(self._pieces, b"").removeprefix(b"\xef\xbb\xbf").lstrip()
+        text = next(self._chunks, b"").removeprefix(b"\xef\xbb\xbf").lstrip()
         if not text:
             raise FileError(f"{self._where} is empty; expected a profiler trace.")
         if text.startswith(b"["):
@@ -158,7 +158,7 @@ class Elements:
             if span is not None:
                 self.frame = (text[: span[0]].rstrip().removesuffix(b",") + b"}",)
                 return text[span[1] :], 2
-            more = next(self._pieces, b"")
+            more = next(self._chunks, b"")
             if not more or len(text) > MAX_FRAME:
                 raise FileError(
                     f"{self._where} has no list {self._key!r}; expected a trace as torch.profiler"
@@ -187,7 +187,7 @@ class Elements:
     def _closing(self, text: bytes) -> None:
         """Keep what follows the array, if it is no more than a frame."""
         while len(text) <= MAX_FRAME:
-            more = next(self._pieces, b"")
+            more = next(self._chunks, b"")
             if not more:
                 break
             text += more

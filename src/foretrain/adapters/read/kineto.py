@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.adapters.read.collective_calls import Call, CallArgs, call_of
 from foretrain.adapters.read.elements import Elements, cut
-from foretrain.adapters.read.stream import Pieces
+from foretrain.adapters.read.stream import FileChunks
 from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.errors import FileError
 
@@ -109,18 +109,18 @@ class Trace:
 
 def read_trace(path: str | Path, progress: Callable[[int, int], None] | None = None) -> Trace:
     """A trace as `torch.profiler` exports it; `FileError` when the file holds none."""
-    pieces = Pieces(path, "a profiler trace", progress)
-    elements = Elements(pieces, "traceEvents", str(path))
+    chunks = FileChunks(path, "a profiler trace", progress)
+    elements = Elements(chunks, "traceEvents", str(path))
     columns = _Columns(str(path))
     for block in elements:
         columns.add(block)
     columns.warnings += elements.warnings
     if elements.is_cut and not (elements.is_bare and not columns.last_was_broken):
-        why = pieces.trouble or "the file is truncated within its events"
+        why = chunks.trouble or "the file is truncated within its events"
         columns.warnings.append(f"{why}; the events before that are used")
         columns.broken -= columns.last_was_broken
-    elif pieces.trouble is not None:
-        columns.warnings.append(f"{pieces.trouble}, behind its events")
+    elif chunks.trouble is not None:
+        columns.warnings.append(f"{chunks.trouble}, behind its events")
     return columns.trace(_framed(elements.frame))
 
 

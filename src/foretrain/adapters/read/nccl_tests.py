@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretrain.adapters.read.stream import Pieces
+from foretrain.adapters.read.stream import FileChunks
 from foretrain.errors import FileError, InputError
 from foretrain.loading import load_json
 
@@ -113,9 +113,9 @@ def read_nccl_tests(
 
 def _text(path: str | Path) -> str:
     held, size = [], 0
-    for piece in Pieces(path, "nccl-tests results"):
-        held.append(piece)
-        size += len(piece)
+    for chunk in FileChunks(path, "nccl-tests results"):
+        held.append(chunk)
+        size += len(chunk)
         if size > MAX_BYTES:
             raise FileError(
                 f"{path} is larger than {MAX_BYTES:,} bytes, too large for nccl-tests output."

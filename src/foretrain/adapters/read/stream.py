@@ -1,4 +1,4 @@
-"""Bytes of a file from strangers, plain or gzip, in pieces of bounded size.
+"""Bytes of a file from strangers, plain or gzip, in chunks of bounded size.
 
 Nothing is trusted: only regular files are opened, what a gzip file unpacks to is bounded in size and in ratio while it
 is unpacked, and a file that ends or breaks in the middle gives what was whole before that.
@@ -15,9 +15,9 @@ from typing import IO, Any
 from foretrain.errors import FileError, did_you_mean
 from foretrain.units import show_bytes
 
-__all__ = ["Pieces"]
+__all__ = ["FileChunks"]
 
-PIECE = 1 << 22
+CHUNK = 1 << 22
 SLICE = 1 << 16
 MAX_BYTES = 8 << 30
 MAX_RATIO = 150
@@ -27,8 +27,8 @@ FREE_BYTES = 1 << 26
 _GZIP = b"\x1f\x8b"
 
 
-class Pieces:
-    """The pieces of a file; afterwards `trouble` says why reading ended early, if it did."""
+class FileChunks:
+    """The chunks of a file; afterwards `trouble` says why reading ended early, if it did."""
 
     def __init__(
         self, path: str | Path, what: str, progress: Callable[[int, int], None] | None = None
@@ -43,16 +43,16 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes]:
         with self._opened() as stream:
             first = self._next(stream)
-            pieces = self._unpacked if first.startswith(_GZIP) else self._plain
+            chunks = self._unpacked if first.startswith(_GZIP) else self._plain
             given = 0
-            for piece in pieces(first, stream):
-                given += len(piece)
+            for chunk in chunks(first, stream):
+                given += len(chunk)
                 if given > MAX_BYTES:
                     raise FileError(
                         f"{self.path} is larger than {show_bytes(MAX_BYTES)}, too large for "
                         f"{self.what}. Record fewer steps."
                     )
-                yield piece
+                yield chunk
 
     def _opened(self) -> IO[bytes]:
         path = self.path
@@ -71,23 +71,23 @@ class Pieces:
 
     def _next(self, stream: IO[bytes]) -> bytes:
         try:
-            piece = stream.read(PIECE)
+            chunk = stream.read(CHUNK)
         except OSError as error:
             raise self._unreadable(error) from None
-        self._read += len(piece)
+        self._read += len(chunk)
         if self._progress is not None:
             self._progress(self._read, self._size)
-        return piece
+        return chunk
 
     def _unreadable(self, error: OSError | ValueError) -> FileError:
         reason = getattr(error, "strerror", None) or str(error)
         return FileError(f"{str(self.path)[:200]} cannot be read ({reason}); expected {self.what}.")
 
     def _plain(self, first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
-        piece = first
-        while piece:
-            yield piece
-            piece = self._next(stream)
+        chunk = first
+        while chunk:
+            yield chunk
+            chunk = self._next(stream)
 
     def _unpacked(self, first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
         given = 0
@@ -100,16 +100,16 @@ class Pieces:
                     unpack = zlib.decompressobj(31)
                 before = unpack.copy()
                 try:
-                    piece = unpack.decompress(packed, PIECE)
+                    chunk = unpack.decompress(packed, CHUNK)
                 except zlib.error as error:
                     self.trouble = f"the gzip file is damaged ({error})"
                     yield _until_error(before, packed)
                     return
                 packed = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
-                given += len(piece)
+                given += len(chunk)
                 self._expect_no_bomb(given)
-                if piece:
-                    yield piece
+                if chunk:
+                    yield chunk
         if not unpack.eof:
             self.trouble = "the gzip file is truncated"
 
@@ -121,20 +121,20 @@ class Pieces:
             )
 
 
-def _slices(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _slices(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Small enough that what one of them unpacks to may be unpacked again, byte by byte."""
-    for piece in pieces:
-        for at in range(0, len(piece), SLICE):
-            yield piece[at : at + SLICE]
+    for chunk in chunks:
+        for at in range(0, len(chunk), SLICE):
+            yield chunk[at : at + SLICE]
 
 
 def _until_error(unpack: Any, packed: bytes) -> bytes:
     """What comes out before the damage."""
-    pieces = []
+    chunks = []
     with contextlib.suppress(zlib.error):
         for at in range(len(packed)):
-            pieces.append(unpack.decompress(packed[at : at + 1]))
-    return b"".join(pieces)
+            chunks.append(unpack.decompress(packed[at : at + 1]))
+    return b"".join(chunks)
 
 
 def _near(path: Path) -> str:

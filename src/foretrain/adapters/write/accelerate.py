@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from foretrain.adapters.write.exported import yaml_text
 from foretrain.adapters.write.job import Account, ExportJob
-from foretrain.adapters.write.launching import uneven_nodes
-from foretrain.adapters.write.text import yaml_text
+from foretrain.adapters.write.launching import shell_script
 
 TITLE = "Accelerate"
 
@@ -134,12 +134,11 @@ def _never(job: ExportJob, account: Account) -> None:
     account.cannot(
         "pp", "Accelerate does not support pipeline parallelism; all ranks become replicas"
     )
-    account.cannot("vpp", "Accelerate does not support pipeline parallelism")
-    account.cannot("schedule", "Accelerate does not support pipeline parallelism")
-    account.cannot("layers", "Accelerate does not support pipeline parallelism")
+    for name in ("vpp", "schedule", "layers"):
+        account.cannot(name, "Accelerate does not support pipeline parallelism")
     account.cannot("sp", "determined by the model's own tensor-parallel plan")
-    account.cannot("ep", "Accelerate does not support expert parallelism")
-    account.cannot("etp", "Accelerate does not support expert parallelism")
+    for name in ("ep", "etp"):
+        account.cannot(name, "Accelerate does not support expert parallelism")
     account.cannot("tables", "Accelerate does not shard embedding tables")
     account.cannot(
         "buckets",
@@ -169,17 +168,12 @@ def _steps(job: ExportJob, account: Account) -> int:
 
 
 def _launch(job: ExportJob, account: Account, steps: int) -> str:
-    uneven_nodes(job, account)
-    lines = [
-        "#!/bin/sh",
-        f"# {job.title}",
-        "# Accelerate counts micro-batches; the micro-batch size is an argument of the script.",
-        "set -euf",
-        'cd "$(dirname "$0")"',
+    lines = (
         f'export ACCELERATE_GRADIENT_ACCUMULATION_STEPS="${{ACCELERATE_GRADIENT_ACCUMULATION_STEPS:-{steps}}}"',
         "exec accelerate launch --config_file accelerate.yaml \\",
         '    --machine_rank "${NODE_RANK:-0}" --main_process_ip "${MASTER_ADDR:-localhost}" \\',
         '    --main_process_port "${MASTER_PORT:-29500}" \\',
         f'    "${{TRAIN_SCRIPT:-train.py}}" --per_device_train_batch_size {job.micro} "$@"',
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    note = "Accelerate counts micro-batches; the micro-batch size is an argument of the script."
+    return shell_script(job, account, lines, note)

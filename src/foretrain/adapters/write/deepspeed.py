@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from foretrain.adapters.write.job import Account, ExportJob
-from foretrain.adapters.write.launching import uneven_nodes
+from foretrain.adapters.write.launching import shell_script
 
 TITLE = "DeepSpeed"
 SCHEDULES = ("1f1b",)  # what its pipelines run
@@ -77,8 +77,7 @@ def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
     gradients = runtime.gradients
     config: dict[str, Any] = {"stage": words.zero, "overlap_comm": gradients.overlaps_gradients}
-    size = words.buckets if words.buckets is not None else gradients.bucket_bytes
-    elements = max(1, round(size / job.gradient_bytes))
+    elements = max(1, round(job.bucket_bytes / job.gradient_bytes))
     config["reduce_bucket_size"] = elements
     config["allgather_bucket_size"] = elements
     config["reduce_scatter"] = gradients.scatters_gradients
@@ -150,16 +149,11 @@ def _script_only(job: ExportJob, account: Account) -> None:
 
 
 def _launch(job: ExportJob, account: Account) -> str:
-    uneven_nodes(job, account)
     nodes = f"--num_nodes {job.nodes} " if job.nodes > 1 else ""
     host = '--hostfile "${HOSTFILE:-hostfile}" ' if job.nodes > 1 else ""
-    lines = [
-        "#!/bin/sh",
-        f"# {job.title}",
-        *(["# HOSTFILE lists the nodes, one 'name slots=devices' per line."] if host else []),
-        "set -euf",
-        'cd "$(dirname "$0")"',
+    lines = (
         f"exec deepspeed {host}{nodes}--num_gpus {max(job.per_node)} \\",
         '    "${TRAIN_SCRIPT:-train.py}" --deepspeed --deepspeed_config ds_config.json "$@"',
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    note = "HOSTFILE lists the nodes, one 'name slots=devices' per line." if host else ""
+    return shell_script(job, account, lines, note)

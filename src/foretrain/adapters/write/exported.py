@@ -1,4 +1,4 @@
-"""What an export gives: files by name, and what of the plan they leave unsaid; and the files on disk."""
+"""What an export gives: files by name, and what of the plan they leave unsaid; their texts, and the files on disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class Exported:
         target = Path(folder)
         names = tuple(self.files)
         _expect_plain(names)
-        _expect_free(target, names)
+        expect_folder(target)
+        taken = [name for name in names if (target / name).is_dir()]
+        if taken:
+            raise FileError(f"{target} has directories in place of files:", faults=taken)
         try:
             staging = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
         except OSError as error:
@@ -85,17 +88,12 @@ def _is_plain(name: str) -> bool:
     return bool(name.strip(" .")) and not has_path
 
 
-def _expect_free(target: Path, names: tuple[str, ...]) -> None:
-    """Refuse before anything is written."""
+def expect_folder(target: Path) -> None:
+    """Refuse a place that cannot be made the folder of an export, before anything is done for it."""
     if not target.parent.is_dir():
         raise FileError(f"cannot create {target}: directory {target.parent} does not exist.")
     if target.exists() and not target.is_dir():
         raise FileError(f"{target} is a file; launch files need a directory. Choose another name.")
-    taken = [name for name in names if (target / name).is_dir()]
-    if taken:
-        raise FileError(
-            f"{target} has directories in place of files:", faults=[f"{name}" for name in taken]
-        )
 
 
 def _write(path: Path, text: str) -> None:
@@ -122,3 +120,19 @@ def _mask() -> int:
 
 def _cannot_write(target: Path, error: OSError) -> FileError:
     return FileError(f"cannot write {target} ({error.strerror or error}).")
+
+
+# --- texts of files --------------------------------------------------------------------------------
+
+
+def one_line(text: str) -> str:
+    """Text for a comment: names of models and clusters are a user's."""
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+
+
+def yaml_text(document: Mapping[str, Any], title: str) -> str:
+    """YAML in the order of the document, under one line that says what it is."""
+    import yaml
+
+    body = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=100)
+    return f"# {title}\n{body}"

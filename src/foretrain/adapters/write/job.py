@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from foretrain.adapters.write.architecture import shape_of
+from foretrain.adapters.write.exported import one_line
 from foretrain.adapters.write.plan_words import said
-from foretrain.adapters.write.text import one_line
 from foretrain.compile.compile import micro_batches
 from foretrain.compile.passes.place import finer, place
 from foretrain.errors import Bug, ModelError
@@ -68,6 +68,12 @@ class ExportJob:
         """Of one element, as it is reduced."""
         own = self.question.runtime.gradients.gradient_bytes
         return self.question.workload.precision.gradient_bytes if own is None else own
+
+    @property
+    def bucket_bytes(self) -> float:
+        """Of gradients that are reduced at once, as the plan says it or the stack does."""
+        own = self.words.buckets
+        return self.question.runtime.gradients.bucket_bytes if own is None else own
 
     @cached_property
     def shape(self) -> TransformerShape | None:

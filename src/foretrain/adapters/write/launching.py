@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from foretrain.adapters.write.exported import one_line
 from foretrain.adapters.write.job import Account, ExportJob
-from foretrain.adapters.write.text import one_line
 
 SCRIPT = "launch.sh"  # every target has one
 
@@ -28,12 +28,7 @@ def torchrun_script(
     before: Iterable[str] = (),
 ) -> str:
     """`command`: what torchrun runs, one line each, ready for a shell."""
-    lines = [
-        "#!/bin/sh",
-        f"# {job.title}",
-        *_nodes_note(job, account),
-        "set -euf",
-        'cd "$(dirname "$0")"',
+    lines = (
         f'NNODES="${{NNODES:-{job.nodes}}}"',
         f'NPROC_PER_NODE="${{NPROC_PER_NODE:-{max(job.per_node)}}}"',
         'NODE_RANK="${NODE_RANK:-0}"',
@@ -44,28 +39,24 @@ def torchrun_script(
         '    --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
         *(f"    {line} \\" for line in command),
         '    "$@"',
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    note = (
+        f"Run this on each of the {job.nodes} nodes, with MASTER_ADDR the first node and "
+        f"NODE_RANK 0 to {job.nodes - 1}."
+    )
+    return shell_script(job, account, lines, note if job.nodes > 1 else "")
 
 
-def uneven_nodes(job: ExportJob, account: Account) -> None:
-    """Launchers start as many processes on every node."""
-    if len(set(job.per_node)) > 1:
+def shell_script(job: ExportJob, account: Account, lines: Iterable[str], note: str = "") -> str:
+    """These lines, run beside the other files, under what the script is for and a `note` for who runs it."""
+    if len(set(job.per_node)) > 1:  # launchers start as many processes on every node
         counts = ", ".join(str(count) for count in job.per_node)
         account.note(
             f"nodes with {counts} devices: the launcher assumes the same number on every node; "
             "set it manually per node"
         )
-
-
-def _nodes_note(job: ExportJob, account: Account) -> list[str]:
-    uneven_nodes(job, account)
-    if job.nodes == 1:
-        return []
-    return [
-        f"# Run this on each of the {job.nodes} nodes, with MASTER_ADDR the first node and "
-        f"NODE_RANK 0 to {job.nodes - 1}."
-    ]
+    head = ("#!/bin/sh", f"# {job.title}", *((f"# {note}",) if note else ()))
+    return "\n".join((*head, "set -euf", 'cd "$(dirname "$0")"', *lines)) + "\n"
 
 
 def quoted(word: object) -> str:

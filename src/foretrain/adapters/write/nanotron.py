@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from foretrain.adapters.write.exported import yaml_text
 from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import torchrun_script
-from foretrain.adapters.write.text import yaml_text
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.schedules import DEFAULT
 
@@ -90,19 +90,16 @@ def _parallelism(job: ExportJob, account: Account) -> dict[str, Any]:
 
 
 def _model(job: ExportJob, account: Account, shape: TransformerShape) -> dict[str, Any]:
-    precision, words = job.question.workload.precision, job.words
+    precision = job.question.workload.precision
     if precision.name not in DTYPES:
         account.note(
             f"precision {precision.name}: nanotron supports {', '.join(DTYPES)}; the "
             "closest wider one is used"
         )
-    bytes_ = (
-        words.buckets if words.buckets is not None else job.question.runtime.gradients.bucket_bytes
-    )
     account.says("buckets")
     return {
         "dtype": DTYPES.get(precision.name, DTYPES.get(precision.attention, "float32")),
-        "ddp_bucket_cap_mb": max(1, round(bytes_ / 2**20)),
+        "ddp_bucket_cap_mb": max(1, round(job.bucket_bytes / 2**20)),
         "make_vocab_size_divisible_by": job.question.runtime.plan.pads_vocabulary_to,
         "init_method": {"std": 0.02},
         "model_config": _model_config(job, account, shape),

@@ -107,12 +107,7 @@ def _state(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
     if words.shard:
         options.append(("--shard", words.shard))
     if words.zero < 2:
-        size = (
-            words.buckets
-            if words.buckets is not None
-            else job.question.runtime.gradients.bucket_bytes
-        )
-        options.append(("--bucket-mb", f"{size / MIB:g}"))
+        options.append(("--bucket-mb", f"{job.bucket_bytes / MIB:g}"))
         account.says("buckets")
     account.cannot("buckets", "FSDP2 reduces gradients per block")
     account.says("zero", "shard")
@@ -141,22 +136,20 @@ def _activations(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
 
 def _recompute(job: ExportJob, account: Account) -> str:
     word = job.words.recompute or "none"
-    if word == "full" or word == "none":
-        account.says("recompute")
-        return word
-    if share_recomputed(word) is not None or listed_recomputed(word) is not None:
-        account.says("recompute")
+    if word == "selective" and job.question.runtime.plan.selective == "attention":
+        word = "attention"
+    elif share_recomputed(word) is not None or listed_recomputed(word) is not None:
         layers = [choice for part in recomputed(job) for choice in part]
         numbers = [str(number) for number, choice in enumerate(layers) if choice == "full"]
-        return ",".join(numbers) or "none"
-    is_attention = word == "selective" and job.question.runtime.plan.selective == "attention"
-    if is_attention or word == "attention":
-        account.says("recompute")
-        return "attention"
-    account.cannot(
-        "recompute", "this script can recompute attention or whole layers only; recompute is off"
-    )
-    return "none"
+        word = ",".join(numbers) or "none"
+    elif word not in ("none", "full", "attention"):
+        account.cannot(
+            "recompute",
+            "this script can recompute attention or whole layers only; recompute is off",
+        )
+        return "none"
+    account.says("recompute")
+    return word
 
 
 def _numbers(job: ExportJob, account: Account) -> list[tuple[object, ...]]:

@@ -28,7 +28,7 @@ from foretrain.report.document import (
 from foretrain.report.json import dumps
 from foretrain.report.words import STALL_MEANING, clean, clean_lines, percent
 
-NARROW_COLUMNS = 5
+NARROW_COLUMNS, NARROW_LETTERS = 5, 62
 """Tables of more take the whole width of a page."""
 MUCH_TEXT = 1000
 """Characters of lines that take the whole width too."""
@@ -102,13 +102,22 @@ def _section(section: Section) -> str:
     draw, cls = _DRAWN[type(section)]
     if isinstance(section, Figures):
         return "".join(draw(section))
-    if isinstance(section, Table) and len(section.letters) > NARROW_COLUMNS:
+    if isinstance(section, Table) and _is_wide(section):
         cls = "full"
     if isinstance(section, Lines):
         cls = "full" if sum(map(len, section.lines)) > MUCH_TEXT else ""
         cls = "full warnings" if section.kind == "warning" else cls
     body = "\n".join(draw(section))
     return f'<section class="card {cls}">\n<h2>{_said(section.title)}</h2>\n{body}\n</section>'
+
+
+def _is_wide(table: Table) -> bool:
+    """Whether a card of half the page's width would cut the table off: cells stay in a line, but for words."""
+    columns = zip(table.letters, *(r for r in (table.head, *table.rows) if r), strict=False)
+    letters = sum(
+        max(len(str(cell)) for cell in cells) for kind, *cells in columns if kind not in "wbBL"
+    )
+    return len(table.letters) > NARROW_COLUMNS or letters > NARROW_LETTERS
 
 
 # --- words and figures ------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def asked_line(result: SearchResult) -> str:
 
 def _best(result: SearchResult) -> Table:
     unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in result.best), "")
-    head = ("#", "plan", "step", unit.partition("/device")[0], "MFU", "peak")
+    head = ("#", "plan", "step", unit, "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in result.best)
     rows = tuple(
         (str(number), described(row.plan), step, *_cells(row, has_price))

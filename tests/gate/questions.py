@@ -56,10 +56,16 @@ SEARCHES = (
 Question = dict[str, Any]
 
 
+TIES = frozenset({"drawn/1554"})
+"""Left out: two waits end together but for the last bit, which numpy's `exp` rounds otherwise on CPUs with AVX-512, and
+so does which of the two stalls is named."""
+
+
 def questions() -> Iterator[tuple[str, Question]]:
     """(group, keywords) of every question; `find` among the keywords asks for a search."""
     for number, (group, question) in enumerate(_all()):
-        yield f"{group}/{number}", question
+        if (name := f"{group}/{number}") not in TIES:
+            yield name, question
 
 
 def _all() -> Iterator[tuple[str, Question]]:

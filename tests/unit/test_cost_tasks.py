@@ -73,7 +73,9 @@ class ByHand:
 
     def charge(self, work, task):
         fold, owner = self.graph.fold, int(self.graph.task_class[task])
-        return self.costs.known.charges[work, fold.mover_class(work.group, work.collective, owner)]
+        return self.costs.known.collective_costs[
+            work, fold.mover_class(work.group, work.collective, owner)
+        ]
 
     def hidden(self, work) -> float:
         is_hidden = isinstance(work, Communication) and work.purpose == "expert"
@@ -101,7 +103,7 @@ class ByHand:
 def own_parts(hand: ByHand, task: int, index: int) -> list[float]:
     """Of one item on a task's class of ranks: seconds of its kernel, on links of a node, and on the network."""
     owner, item = int(hand.graph.task_class[task]), hand.graph.items[index]
-    scenario, parts = hand.scenario, [0.0, 0.0, 0.0]
+    scenario, parts = hand.scenario, [0.0] * 4
     fold, cluster = hand.graph.fold, scenario.cluster
     kind = int(np.asarray(cluster.device_kind)[fold.examples[owner]])
     if isinstance(item.work, Compute):
@@ -117,7 +119,7 @@ def own_parts(hand: ByHand, task: int, index: int) -> list[float]:
         ranks = fold.groups[item.beside.group].groups.shape[1]
         under = parts[0] * ((ranks - 1) / ranks if item.in_pieces else 1.0)
         charged = hand.charge(item.beside, task)
-        parts[1 + charged.is_network] = max(0.0, charged.crowd_seconds - under)
+        parts[1 + charged.is_network] = max(0.0, charged.contended_seconds - under)
     return parts
 
 
@@ -151,7 +153,7 @@ def test_seconds_of_every_task_are_those_of_its_items(name):
             share = costs.breakdown[row, 0] / device if device else 0.0
             assert costs.sensitivity[task] == pytest.approx(min(1.0, share))
         else:
-            assert costs.breakdown[row].tolist() == [0.0, 0.0, 0.0]
+            assert costs.breakdown[row].tolist() == [0.0] * 4
             assert costs.first_launch[row] == 0.0
             assert costs.sensitivity[task] == 1.0
 
@@ -166,7 +168,7 @@ def test_items_take_their_kernels_copies_or_collectives(name):
         if kind not in (CHAIN, COPY):
             continue
         low, high = graph.shape_ptr[shape : shape + 2]
-        total = np.zeros(3)
+        total = np.zeros(4)
         for index in graph.shape_items[low:high].tolist():
             if (owner, index) not in known:
                 known[owner, index] = own_parts(hand, task, index)
@@ -253,15 +255,15 @@ def test_routes_are_as_fast_as_the_worst_link_that_all_groups_load(name):
     done = simulated(name)
     costs, fold = done.costs, done.graph.fold
     routes, network = costs.network_routes, network_of(done.scenario.cluster)
-    collectives = {work.group: set() for work, _ in costs.known.charges}
-    for work, _ in costs.known.charges:
+    collectives = {work.group: set() for work, _ in costs.known.collective_costs}
+    for work, _ in costs.known.collective_costs:
         collectives[work.group].add(work.collective)
     checked = 0
     for (communicator, pattern, mover), route in routes.number.items():
         found = fold.groups[communicator]
         for collective in sorted(collectives.get(communicator, ())):
             able = {a.pattern: a for a in network.algorithms(collective)}
-            if pattern not in able or (communicator, collective) in fold.parties:
+            if pattern not in able or (communicator, collective) in fold.subgroups:
                 continue
             loads = network.pattern_loads(able[pattern], found.groups)
             mine, alike, all_ = {}, {}, {}
@@ -277,7 +279,7 @@ def test_routes_are_as_fast_as_the_worst_link_that_all_groups_load(name):
             crowd = min((capacity[link] / all_[link] for link in alike), default=np.inf)
             assert routes.own_rate[route] == pytest.approx(own)
             assert routes.rate[route] == pytest.approx(rate)
-            assert routes.crowd_rate[route] == pytest.approx(crowd)
+            assert routes.contended_rate[route] == pytest.approx(crowd)
             assert routes.is_network[route] == any(network.is_network[link] for link in alike)
             at = slice(*routes.ptr[route : route + 2])
             kinds = {(float(capacity[link]), round(w, 9)) for link, w in alike.items()}
@@ -309,7 +311,7 @@ def test_waits_grow_with_the_root_of_the_time_since_a_class_met_others(name):
                 else:
                     apart[owner] += costs.item_seconds[owner, index]
             before = costs.breakdown[costs.alike[task]]
-            assert late.breakdown[task] == pytest.approx(before + np.array([0.0, more, 0.0]))
+            assert late.breakdown[task] == pytest.approx(before + np.array([0.0, more, 0.0, 0.0]))
             assert late.first_launch[task] == costs.first_launch[costs.alike[task]]
         assert late.seconds[task] == pytest.approx(costs.seconds[task] + more)
     assert late.alike.tolist() == list(range(graph.tasks))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foretrain import predict
 from foretrain.cases import scenario_from_case
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Compute, ExecutionGraph, Item
@@ -79,8 +80,18 @@ def test_megatron_adds_gradients_in_products_by_micro_batch() -> None:
         return sum(w.kernel.added for w in works if isinstance(w, Compute))
 
     assert added(wgrad_accumulation_fusion=False) == 0.0
+    assert added(gradient_accumulation_fusion=False) == 0.0
     # a buffer of fp32 is read and written as such, one of bf16 is read
     assert added(gradient_bytes=4.0) == pytest.approx(3.0 * added(gradient_bytes=2.0))
+
+
+def test_gradients_that_gemms_do_not_add_up_are_added_by_kernels_which_take_longer() -> None:
+    def seconds(fused: bool) -> float:
+        options = {"gradient_accumulation_fusion": fused}
+        question = {"on": "1 x dgx-h100", "plan": "tp2 dp4", "batch": 64}
+        return predict("llama2-7b", **question, runtime="megatron", runtime_options=options).step_seconds  # fmt: skip
+
+    assert seconds(fused=False) > seconds(fused=True)
 
 
 def test_weights_are_gathered_as_products_read_them() -> None:

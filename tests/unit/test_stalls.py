@@ -168,3 +168,19 @@ def test_an_explanation_says_which_stage_is_slow_where_there_are_several_and_wha
     bare = {k: v for k, v in one.to_dict().items() if k != "what_would_help"}
     assert "Memory peaks" in alone
     assert "Largest gain" not in told(bare)
+
+
+def test_late_hosts_are_the_hosts_stall_and_kernels_twice_as_fast_leave_them_as_late():
+    def asked(**options):
+        return predicted("cnn", "dp8", runtime="ddp", **options)
+
+    late, prompt = asked(jitter_seconds=0.05), asked(jitter_seconds=0.0)
+    assert late.step_seconds > prompt.step_seconds + 0.05
+    assert late.stalls["host"] - prompt.stalls["host"] == pytest.approx(
+        late.step_seconds - prompt.step_seconds, rel=1e-6
+    )
+    assert late.stalls["optimizer"] == pytest.approx(prompt.stalls["optimizer"])
+    for remedy in late.what_would_help:
+        if remedy.change == "kernels twice as fast":
+            slower = asked(jitter_seconds=0.05, kernel_slowdown=0.5)
+            assert remedy.step_seconds == pytest.approx(slower.step_seconds, rel=1e-6)

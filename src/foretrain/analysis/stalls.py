@@ -64,7 +64,7 @@ def _busy(
     is_chain = graph.task_kind[task] == CHAIN
     is_update = graph.task_phase[task] == UPDATE
     parts = costs.breakdown[costs.alike[task]]
-    for column, name in enumerate(("compute", "interconnect", "network")):
+    for column, name in enumerate(("compute", "interconnect", "network", "host")):
         value = np.where(is_chain, parts[:, column], 0.0)
         if name == "compute":
             np.add.at(out[:, _NUMBER["optimizer"]], owner[is_update], value[is_update])

@@ -24,7 +24,7 @@ from foretrain.cost.collectives.gossip import holds_domain
 from foretrain.cost.compute import ComputeModel
 from foretrain.cost.host import chain_summaries, host_seconds
 from foretrain.cost.interference import slowdown
-from foretrain.cost.items import COMPUTE, CostedItems, ItemCosts, Surroundings
+from foretrain.cost.items import COMPUTE, HOST, PARTS, CostedItems, ItemCosts, Surroundings
 from foretrain.cost.network import EngineRoutes, Network, Routes
 from foretrain.cost.rows import rows_of
 from foretrain.model.workload import DataSource
@@ -42,7 +42,7 @@ class Costs:
     route: Ints32
     is_network: Bools  # a flow that crosses the network
     alike: Ints  # of tasks that cost the same, the row in …
-    breakdown: Floats  # … [rows, 3] of chains: compute, interconnect, network
+    breakdown: Floats  # … [rows, PARTS] of chains
     moved: Floats  # … [rows] of flows: bytes that cross links, in units as `volume`
     first_launch: Floats  # … [rows] of chains: host seconds to issue the first kernel alone
     activity: NDArray[np.int8]  # what a task does to its device while it runs (0: nothing)
@@ -95,7 +95,7 @@ class _Costing(ItemCosts):
     def costs(self) -> Costs:
         graph, classes = self.graph, self.graph.fold.classes
         items = np.zeros((classes, len(graph.items)))
-        parts = np.zeros((classes, 3, len(graph.items)))
+        parts = np.zeros((classes, len(PARTS), len(graph.items)))
         extra = np.zeros((3, classes, len(graph.items)))  # measured, spread, curve-less seconds
         for rank_class in range(classes):
             items[rank_class], parts[rank_class], extra[:, rank_class] = self.seconds_of(rank_class)
@@ -186,7 +186,9 @@ class _Costing(ItemCosts):
             "parts": np.stack([_summed(rows.owner, part, count) for part in shares.T], axis=1),
         }
         whole = np.where(chains.device > 0.0, chains.device, 1.0)
-        table["compute_share"] = np.minimum(1.0, table["parts"][:, COMPUTE] / whole)
+        table["compute_share"] = np.minimum(
+            1.0, table["parts"][:, [COMPUTE, HOST]].sum(axis=1) / whole
+        )
         return table | self._flow_columns(count)
 
     def _flow_columns(self, count: int) -> dict[str, Floats]:

@@ -14,7 +14,7 @@ from foretrain.arrays import Floats
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Host, Node
-from foretrain.compile.execution import Communication, Compute, Copy, Item, Load
+from foretrain.compile.execution import Communication, Compute, Copy, Item, Load, Work
 from foretrain.compile.passes.fold import Fold, Use, uses_of
 from foretrain.cost import interference
 from foretrain.cost.collective_costs import CollectiveCost, cost_of, movers
@@ -34,7 +34,7 @@ CollectiveCosts = dict[tuple[Communication, int], CollectiveCost]
 """By collective and class of those that move together."""
 
 # Columns of a breakdown: where the seconds of a chain go.
-COMPUTE, INTERCONNECT, NETWORK = range(3)
+PARTS = COMPUTE, INTERCONNECT, NETWORK, HOST = range(4)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -64,6 +64,7 @@ class Roles:
 
     uses: tuple[Use, ...]
     kernels: list[int]
+    waits_for_host: list[int]  # those of the kernels that stand for what hosts take meanwhile
     others: tuple[tuple[Other, ...], ...]  # by rank class: those it has a part in
 
 
@@ -77,8 +78,13 @@ def roles_of(items: Sequence[Item], fold: Fold) -> Roles:
     return Roles(
         uses_of(items),
         kernels,
+        [i for i in kernels if _issues(items[i].work)],
         tuple(tuple(_taken(others, fold, c)) for c in range(fold.classes)),
     )
+
+
+def _issues(work: Work) -> bool:
+    return isinstance(work, Compute) and work.kernel.kind == LAUNCHES
 
 
 def _taken(
@@ -155,8 +161,10 @@ class ItemCosts:
         """Every item's seconds alone, their parts, and (measured, spread, curve-less) seconds."""
         seconds, measured, spread = self._device_kernels(int(self.devices[rank_class]))
         total = seconds.copy()
-        parts = np.zeros((3, len(total)))
+        parts = np.zeros((len(PARTS), len(total)))
         parts[COMPUTE] = seconds
+        waits = self.roles.waits_for_host
+        parts[HOST, waits], parts[COMPUTE, waits] = seconds[waits], 0.0
         extra = np.stack([measured, spread, np.zeros_like(total)])
         for other in self.roles.others[rank_class]:
             index, item = other.index, other.item
@@ -232,15 +240,15 @@ class ItemCosts:
 
     def hidden_of(self, rank_class: int) -> Floats:
         """[parts, items] seconds of exchanges of experts that hide under a partner, in a pass that has one."""
-        found = np.zeros((3, len(self.items)))
+        hidden = np.zeros((len(PARTS), len(self.items)))
         for other in (
             self.roles.others[rank_class] if self.runtime.expert_parallel.expert_overlap else ()
         ):
             cost, work = self.collective_cost(other), other.item.work
             if cost is not None and isinstance(work, Communication):
                 way = NETWORK if cost.is_network else INTERCONNECT
-                found[way, other.index] = cost.seconds * (1.0 - self.exposed(work))
-        return found
+                hidden[way, other.index] = cost.seconds * (1.0 - self.exposed(work))
+        return hidden
 
     def _host_side(self, item: Item, rank_class: int) -> float:
         device = self.cluster.devices[int(self.devices[rank_class])]

@@ -127,6 +127,15 @@ def test_the_variants_conform():
     check_collective(Everyone())
 
 
+def test_kits_say_what_to_mend(monkeypatch):
+    monkeypatch.setattr(Fourier, "flops", lambda self, op: 8.0 * op.size["batch"])
+    with pytest.raises(AssertionError, match=r"flops\(\) says 8, its contraction kernels run 0"):
+        check_model(foretrain.Model.of(drawn()))
+    monkeypatch.setattr(Everyone, "volume", lambda self, collective, size, ranks: 2 * size)
+    with pytest.raises(AssertionError, match=r"phases do not overlap, volume\(\) is 0.5 times"):
+        check_collective(Everyone())
+
+
 def test_predict():
     answer = foretrain.predict(drawn(), plan="tp2 dp4", **ASKED)
     assert answer.step_seconds > foretrain.predict(drawn(1), plan="tp2 dp4", **ASKED).step_seconds

@@ -172,6 +172,20 @@ def test_search():
     assert answer.task.runtime.name == "toy-stack"
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"runtime": "toy-stack"},
+        {"runtime_options": {"algorithms": "all_reduce:everyone"}},
+        {},
+    ],
+)
+def test_a_command_is_shown_where_a_shell_can_run_it(own):
+    answer = foretrain.search("gpt2", on="1 x dgx-h100", batch=64, where="dp=8", **own)
+    assert (answer.command is None) == bool(own)
+    assert (answer.to_dict()["command"] is None) == bool(own)
+
+
 def test_export():
     exported = foretrain.export(drawn(), to="torchrun", plan="dp8", **ASKED)
     assert "launch.sh" in exported.files

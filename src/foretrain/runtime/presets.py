@@ -88,6 +88,11 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     return undo
 
 
+def is_outside(name: str) -> bool:
+    """Whether a preset was registered for this process alone."""
+    return name in _OWN
+
+
 def _features(row: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
     """What a row says about features; None for one that its base has and it has not."""
     named = (name for name in RECORDS if name in row)

@@ -32,6 +32,7 @@ __all__ = [
     "PipelineSchedule",
     "Steps",
     "called",
+    "is_outside",
     "meant",
     "nearest",
     "register",
@@ -46,6 +47,7 @@ SCHEDULES: dict[str, PipelineSchedule] = {
     "zb-v": ZeroBubbleV(),
     "dualpipev": DualPipeV(),
 }
+_OURS = frozenset(SCHEDULES)
 DEFAULT = "1f1b"
 """What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""
 
@@ -71,6 +73,11 @@ def register(kind: PipelineSchedule) -> Callable[[], None]:
         del SCHEDULES[kind.name]
 
     return undo
+
+
+def is_outside(name: str) -> bool:
+    """Whether a schedule was registered for this process alone."""
+    return name not in _OURS
 
 
 def meant(word: str | None, stages: int, chunks: int) -> tuple[PipelineSchedule, int]:

@@ -95,6 +95,14 @@ def test_predicted_positions_are_tokens_of_the_sequence(value: Any) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("batch", "told"), [(200, "a micro-batch of 5"), (201, "a global batch of 192 or 256")]
+)
+def test_a_micro_batch_that_does_not_divide_is_told_the_next_smaller(batch: int, told: str) -> None:
+    with pytest.raises(PlanError, match=rf"Try {told}\."):
+        foretrain.predict("gpt2", on=ON, plan="dp8", batch=batch, micro_batch=8)
+
+
 @pytest.mark.parametrize("value", ["abc", True, -1, 1e9])
 def test_a_capacity_factor_is_a_number(value: Any) -> None:
     with pytest.raises(InputError, match=r"moe_capacity_factor.*0 to 1,000"):

@@ -88,8 +88,10 @@ def _trimmed(line: str) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:
-    """`" Did you mean 'x'?"` for a near miss, else an empty string."""
-    near = near_words(word, known)
+    """`" Did you mean 'x'?"` for a near miss or the beginning of a word, else an empty string."""
+    words, start = [str(name) for name in known], str(word).lower()
+    begun = [name for name in words if start and name.lower().startswith(start)]
+    near = near_words(word, words) or begun[:NEAR_WORDS]
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

@@ -8,11 +8,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+from foretrain import runtime
 from foretrain.adapters.write import expect_target
 from foretrain.analysis.answer import TableAnswer
 from foretrain.asked import OF_JOBS, ClusterLike, ModelLike, StackOptions, command_line
+from foretrain.cost import collectives
 from foretrain.errors import InputError
 from foretrain.keywords import keywords
+from foretrain.plan import schedules
 from foretrain.planning import constraints, explain, planner
 from foretrain.planning.document import document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
@@ -45,7 +48,18 @@ class SearchResult(TableAnswer, RankedPlans):
     @property
     def command(self) -> str | None:
         """The `foretrain predict` command of the best plan; None without one, or where no words say the same."""
-        return command_line(self.words()) if self.best else None
+        return command_line(self.words()) if self.best and not self._is_outside else None
+
+    @property
+    def _is_outside(self) -> bool:
+        """Whether the best plan, its stack or an algorithm is one that only this process knows."""
+        stack = self.task.runtime
+        chosen = (algorithm for _, algorithm in stack.communication.algorithms)
+        return (
+            schedules.is_outside(self.best[0].plan.schedule.kind)
+            or runtime.is_outside(stack.name)
+            or any(collectives.is_outside(name.partition("/")[0]) for name in chosen)
+        )
 
     @cached_property
     def explanations(self) -> tuple[Explanation, ...]:

@@ -67,6 +67,8 @@ def test_building_twice_gives_the_same_object() -> None:
 def test_unknown_name_suggests() -> None:
     with pytest.raises(ModelError, match="Did you mean 'llama3-8b'"):
         zoo.build("llama3-8bb")
+    with pytest.raises(ModelError, match=r"Did you mean 'dlrm-.*' or 'dlrm-.*' or 'dlrm-"):
+        zoo.build("dlrm")
     with pytest.raises(ModelError, match="foretrain catalog list models"):
         zoo.build("zzzzzzzzz")
     with pytest.raises(ModelError, match="-1 is not positive"):

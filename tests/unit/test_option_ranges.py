@@ -10,7 +10,7 @@ import pytest
 import foretrain
 from foretrain.errors import InputError, PlanError, RuntimePresetError
 from foretrain.plan.short_form import _READERS, Words, words_in
-from foretrain.runtime import Runtime, option_table, presets, runtime
+from foretrain.runtime import Runtime, option_table, presets, register, runtime
 
 ON = "1 x dgx-a100-80gb"
 USUAL = Runtime(name="usual")
@@ -25,6 +25,36 @@ NUMBERS = [
 @pytest.mark.parametrize("preset", presets().values(), ids=lambda preset: preset.name)
 def test_presets_lie_within_the_ranges(preset: Runtime) -> None:
     assert preset.with_options({name: preset.option(name) for name in option_table()}) == preset
+
+
+def test_a_preset_from_outside_lies_within_the_ranges() -> None:
+    row = {
+        "like": "megatron",
+        "aliases": ["nemo"],
+        "host": {"jitter_seconds": -0.005},
+        "kernels": {"kernel_slowdown": 0.0},
+        "memory": {"headroom": 2},
+        "plan": 3,
+    }
+    with pytest.raises(RuntimePresetError) as caught:
+        register("outside", row)
+    told = str(caught.value)
+    for path in ("host.jitter_seconds", "kernels.kernel_slowdown", "memory.headroom", "plan"):
+        assert f"- {path}: " in told
+    assert "'nemo' stands for 'nemo' already" in told
+    assert "outside" not in presets()
+
+
+def test_a_preset_from_outside_may_write_units_and_switches() -> None:
+    row = {
+        "like": "ddp",
+        "gradients": {"bucket_bytes": "50 MiB"},
+        "plan": {"defaults": {"sequence_parallel": True}},
+    }
+    undo = register("outside", row)
+    assert runtime("outside").gradients.bucket_bytes == 50 * 2**20
+    assert runtime("outside").plan.defaults == (("sequence_parallel", "true"),)
+    undo()
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -63,6 +93,14 @@ def test_predicted_positions_are_tokens_of_the_sequence(value: Any) -> None:
         foretrain.predict(
             "bert-large", on=ON, batch=64, seq=512, runtime_options={"max_predictions": value}
         )
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"), [(200, "a micro-batch of 5"), (201, "a global batch of 192 or 256")]
+)
+def test_a_micro_batch_that_does_not_divide_is_told_the_next_smaller(batch: int, told: str) -> None:
+    with pytest.raises(PlanError, match=rf"Try {told}\."):
+        foretrain.predict("gpt2", on=ON, plan="dp8", batch=batch, micro_batch=8)
 
 
 @pytest.mark.parametrize("value", ["abc", True, -1, 1e9])

@@ -127,6 +127,15 @@ def test_the_variants_conform():
     check_collective(Everyone())
 
 
+def test_kits_say_what_to_mend(monkeypatch):
+    monkeypatch.setattr(Fourier, "flops", lambda self, op: 8.0 * op.size["batch"])
+    with pytest.raises(AssertionError, match=r"flops\(\) says 8, its contraction kernels run 0"):
+        check_model(foretrain.Model.of(drawn()))
+    monkeypatch.setattr(Everyone, "volume", lambda self, collective, size, ranks: 2 * size)
+    with pytest.raises(AssertionError, match=r"phases do not overlap, volume\(\) is 0.5 times"):
+        check_collective(Everyone())
+
+
 def test_predict():
     answer = foretrain.predict(drawn(), plan="tp2 dp4", **ASKED)
     assert answer.step_seconds > foretrain.predict(drawn(1), plan="tp2 dp4", **ASKED).step_seconds
@@ -161,6 +170,20 @@ def test_search():
     )
     assert answer.rows()
     assert answer.task.runtime.name == "toy-stack"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"runtime": "toy-stack"},
+        {"runtime_options": {"algorithms": "all_reduce:everyone"}},
+        {},
+    ],
+)
+def test_a_command_is_shown_where_a_shell_can_run_it(own):
+    answer = foretrain.search("gpt2", on="1 x dgx-h100", batch=64, where="dp=8", **own)
+    assert (answer.command is None) == bool(own)
+    assert (answer.to_dict()["command"] is None) == bool(own)
 
 
 def test_export():

@@ -85,10 +85,12 @@ def test_it_is_searched_when_asked_for() -> None:
     where = "pp=4, tp=1, cp=1, zero=1, no offload, recompute=none"
     pinned = search(**question, where=f"{where}, schedule=accordion", top=3)
     assert {row.plan.schedule.kind for row in pinned.best} == {"accordion"}
+    assert pinned.command is None, "no other process knows the schedule"
     for row in pinned.best:
         assert row.estimated_seconds == pytest.approx(row.score.step_seconds, rel=0.05)
     every = search(**question, where=where, top=3)
     assert "accordion" not in {row.plan.schedule.kind for row in every.best}
+    assert every.command is not None
 
 
 @pytest.mark.parametrize("target", ["megatron", "nanotron", "deepspeed"])

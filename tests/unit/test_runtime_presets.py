@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from stack_words import stack_of_run
@@ -10,8 +12,9 @@ from stack_words import stack_of_run
 from foretrain.errors import RuntimePresetError
 from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
+from foretrain.report.catalog import check_document
 from foretrain.resolving.stack import nearest
-from foretrain.runtime import Runtime, names, option_table, preset_file, presets, runtime
+from foretrain.runtime import Runtime, checking, names, option_table, preset_file, presets, runtime
 from foretrain.runtime.runtime import CORE, OPTIONAL
 
 MIB = 1 << 20
@@ -67,6 +70,28 @@ def test_options_change_known_fields_only() -> None:
     for key, values in preset_file()["options"].items():
         for value, changes in values.items():
             assert set(changes) <= option_table().keys(), (key, value)
+
+
+ROW = {"title": "Late", "source": "this test", "host": {"jitter_seconds": -1}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ""),
+        ({"unmodelled": {"late": ROW}}, "unmodelled.late: expected string, got"),
+        ({"late": ROW}, "late: unknown key"),
+        ({"presets": {"late": ROW}}, r"presets.late.host.jitter_seconds: -1 must be"),
+        ({"options": {"sync": {"on": {"jiter_seconds": 1}}}}, "Did you mean 'jitter_seconds'"),
+    ],
+)
+def test_the_check_of_the_catalogue_reads_the_whole_file(
+    changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "preset_file", lambda: {**preset_file(), **changes})
+    document = check_document()
+    assert document.is_no == bool(changes)
+    assert re.search(told, " ".join(document.data["faults"]))
 
 
 def test_aliases_are_unique_and_spelling_is_forgiven() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from foretrain.arrays import Floats
 from foretrain.errors import PlanError
-from foretrain.plan.schedules import BACKWARD, FORWARD, SCHEDULES, PipelineSchedule, Steps, schedule
+from foretrain.plan.schedules import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    PipelineSchedule,
+    Steps,
+    register,
+    schedule,
+)
 from foretrain.plan.schedules.closed_form import Pipelines
 from foretrain.testing import schedules as kit
 
@@ -128,11 +136,63 @@ def test_the_kit_notices_a_broken_schedule() -> None:
     with pytest.raises(AssertionError, match="holds"):
         kit.check_orders(late_forward, 4, 4, 1)
     backward_first: PipelineSchedule = _Broken(0, 4)
-    with pytest.raises(AssertionError, match="at \\[4, 0\\]"):
+    with pytest.raises(
+        AssertionError, match="before its forward: backward of chunk 0, micro-batch 0"
+    ):
         kit.check_orders(backward_first, 4, 4, 1)
     slow: PipelineSchedule = _Broken(4, 7)
     with pytest.raises(AssertionError, match="closed form"):
         kit.check_bubble(slow, 4, 4, 1)
+
+
+class _Half(_Broken):
+    """1F1B that leaves out every second micro-batch, or all of them."""
+
+    name = "half"
+
+    def __init__(self, every: int = 2) -> None:
+        self.every = every
+
+    def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        rows = SCHEDULES["1f1b"].order(stage, stages, micro_batches, chunks)
+        return rows[rows[:, 2] % self.every == 0] if self.every else rows[:0]
+
+
+class _Flat(_Broken):
+    name = "flat"
+
+    def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        return SCHEDULES["1f1b"].order(stage, stages, micro_batches, chunks).ravel()
+
+
+class _Twice(_Broken):
+    name = "twice"
+
+    def order(self, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
+        rows = SCHEDULES["1f1b"].order(stage, stages, micro_batches, chunks)
+        return np.concatenate([rows, rows[-1:]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (
+            _Half(),
+            "stage 0 of 1, 2 micro-batches, 1 chunk: missing: forward of chunk 0, micro-batch 1;",
+        ),
+        (_Half(0), "1 micro-batch, 1 chunk: missing"),
+        (_Flat(0, 0), "an array \\(6,\\), not an array \\(steps, 3\\)"),
+        (_Twice(0, 0), "more than once: backward of chunk 0, micro-batch 0"),
+        (_Broken(0, -1), "before its forward: backward"),
+    ],
+    ids=lambda given: given.name if isinstance(given, PipelineSchedule) else "",
+)
+def test_a_broken_order_is_not_registered(kind: PipelineSchedule, told: str) -> None:
+    with pytest.raises(PlanError, match=f"(?s)schedule '{kind.name}'.*{told}"):
+        register(kind)
+    assert kind.name not in SCHEDULES
+    with pytest.raises(AssertionError, match=f"{kind.name} stage [0-9] of"):
+        kit.check_schedule(kind)
 
 
 def test_the_kit_notices_a_deadlock() -> None:

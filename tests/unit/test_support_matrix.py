@@ -40,7 +40,8 @@ def shown(heading: str) -> dict[tuple[str, str], str]:
 
 def test_every_stack_family_and_feature_has_its_cells(tools: Any) -> None:
     stacks = shown("Stacks and plan features")
-    assert {row for row, _ in stacks} == set(tools.stack_rows())
+    lacking = {row for row, _ in stacks} ^ set(tools.stack_rows())
+    assert not lacking, f"{lacking}: `python tools/support_matrix.py` writes docs/support.md anew"
     assert {column for _, column in stacks} == set(tools.FEATURES)
     assert set(SCHEDULES) <= set(tools.FEATURES)
     assert {row for row, _ in shown("Models and plan features")} == set(tools.MODELS)

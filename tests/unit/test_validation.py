@@ -176,6 +176,39 @@ def test_quality_group_and_half_choose_cases(file: Path) -> None:
     assert all(half_of(c) == "fit" for c in halves[0])
 
 
+def written(folder: Path, *cases: dict[str, Any]) -> Path:
+    file = folder / "runs.jsonl"
+    file.write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
+    return file
+
+
+def test_a_case_without_quality_counts(tmp_path: Path) -> None:
+    own = {key: value for key, value in case().items() if key not in ("quality", "group", "source")}
+    found = validate(written(tmp_path, own, case(quality="low")))
+    assert found.total["n"] == 1
+    assert found.total["mape"] is not None
+
+
+def test_unknown_measurements_are_refused_with_what_is_meant(tmp_path: Path) -> None:
+    file = written(tmp_path, case(measured={"step_seconds": 0.01}), case(measured={"memory_gb": 3}))
+    with pytest.raises(CaseError) as refused:
+        read_cases([file])
+    assert "line 1: measured.step_seconds: unknown key. Did you mean 'step_time_s'" in str(
+        refused.value
+    )
+    assert "line 2: measured.memory_gb: unknown key. Did you mean 'memory_gib'" in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize("measured", [None, {}, {"step_time_s": None, "ok": True}])
+def test_cases_with_nothing_measured_are_refused(measured: Any, tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=r"nothing measured in 1 case.*step_time_s"):
+        validate(written(tmp_path, case(measured=measured)))
+    both = written(tmp_path, case(measured=measured), case(measured={"ok": False}))
+    assert validate(both).total["fits_accuracy"] is not None
+
+
 def test_wrong_words_are_told(file: Path) -> None:
     with pytest.raises(InputError, match=r"'chek'.*check"):
         read_cases([file], split="chek")

@@ -54,11 +54,8 @@ def micro_batches(workload: Workload, plan: Plan) -> int:
     schedule, replicas = plan.schedule, plan.replicas
     micro = schedule.micro_batch
     if workload.global_batch % (micro * replicas):
-        near = [
-            m
-            for m in range(1, min(4 * micro, workload.global_batch) + 1)
-            if workload.global_batch % (m * replicas) == 0
-        ]
+        smaller = range(1, min(micro, workload.global_batch + 1))
+        near = [m for m in smaller if workload.global_batch % (m * replicas) == 0]
         sizes = multiples_near(workload.global_batch, micro * replicas)
         remedy = f"a micro-batch of {near[-1]}" if near else f"a global batch of {sizes}"
         raise PlanError(

@@ -16,6 +16,7 @@ from foretrain.model.graph import Model
 from foretrain.report.document import Document, Facts, Lines, Section, Table
 from foretrain.report.words import usd
 from foretrain.runtime import Runtime, presets, runtime
+from foretrain.runtime.checking import preset_file_faults
 from foretrain.units import counted, show_bandwidth, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
@@ -306,9 +307,10 @@ def _shown(key: str, value: Any) -> str:
 
 
 def check_document() -> Document:
-    """Build every row; a fault is a row that cannot be built or that has no source."""
-    count, faults = 0, []
-    for path, get in _entries():
+    """Build every row; a fault is a row that cannot be built, that has no source, or that stands where none belongs."""
+    count, faults = 0, preset_file_faults()
+    kinds = [kind for kind in KINDS if kind != "runtimes" or not faults]
+    for path, get in _entries(kinds):
         count += 1
         try:
             if not get().source:
@@ -324,7 +326,7 @@ def check_document() -> Document:
     )
 
 
-def _entries() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for kind, known in KINDS.items():
-        for name in known.names():
-            yield f"{kind}.{name}", functools.partial(known.get, name)
+def _entries(kinds: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for kind in kinds:
+        for name in KINDS[kind].names():
+            yield f"{kind}.{name}", functools.partial(KINDS[kind].get, name)

@@ -3,6 +3,7 @@
 from foretrain.runtime.presets import (
     changed_options,
     folded,
+    is_outside,
     names,
     preset_file,
     presets,
@@ -17,6 +18,7 @@ __all__ = [
     "Runtime",
     "changed_options",
     "folded",
+    "is_outside",
     "names",
     "option_table",
     "preset_file",

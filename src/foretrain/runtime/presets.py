@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,8 @@ from foretrain.errors import RuntimePresetError, hint
 from foretrain.limits import shown
 from foretrain.runtime.runtime import CORE, OPTIONAL, Runtime, option_table
 
-_LABELS = ("title", "source", "release")
-_RECORDS: Mapping[str, type] = {**CORE, **OPTIONAL}
-_KEYS = {*_LABELS, "like", "aliases", "releases", *_RECORDS}
+LABELS = ("title", "source", "release")
+RECORDS: Mapping[str, type] = {**CORE, **OPTIONAL}
 
 
 @cache
@@ -43,7 +42,7 @@ def presets() -> Mapping[str, Runtime]:
     scalars = fitted_file()["presets"]
     for name, row in (preset_file()["presets"] | _OWN).items():
         base = table[row["like"]] if "like" in row else Runtime(name=name)
-        labels = {label: row[label] for label in _LABELS if label in row}
+        labels = {label: row[label] for label in LABELS if label in row}
         aliases = tuple(row.get("aliases", ()))
         preset = replace(base, **{"release": "", **labels}, name=name, aliases=aliases)
         preset = preset.with_features(_features(row))
@@ -65,7 +64,11 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     again."""
     if folded(name) in names():
         raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
-    _check(name, row)
+    from foretrain.runtime.checking import (
+        checked_row,
+    )  # here, because presets as they are need no check
+
+    checked = checked_row(name, row)
 
     def forget() -> None:
         presets.cache_clear()
@@ -75,7 +78,7 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
         del _OWN[name]
         forget()
 
-    _OWN[name] = row
+    _OWN[name] = checked
     forget()
     try:
         presets()
@@ -85,22 +88,14 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     return undo
 
 
-def _check(name: str, row: Mapping[str, Any]) -> None:
-    """That a row names only what there is."""
-    faults = [f"{key}: not a feature.{hint(key, _KEYS)}" for key in row if key not in _KEYS]
-    if "like" in row and row["like"] not in presets():
-        faults.append(f"like: no preset {row['like']!r}.{hint(str(row['like']), presets())}")
-    for feature, record in _RECORDS.items():
-        known = {option.name for option in fields(record)}
-        unknown = [field for field in row.get(feature) or () if field not in known]
-        faults += [f"{feature}.{field}: unknown.{hint(field, known)}" for field in unknown]
-    if faults:
-        raise RuntimePresetError(f"runtime {name!r} cannot be used:", faults=faults)
+def is_outside(name: str) -> bool:
+    """Whether a preset was registered for this process alone."""
+    return name in _OWN
 
 
 def _features(row: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
     """What a row says about features; None for one that its base has and it has not."""
-    named = (name for name in _RECORDS if name in row)
+    named = (name for name in RECORDS if name in row)
     return {name: None if row[name] is None else _fields(row[name]) for name in named}
 
 

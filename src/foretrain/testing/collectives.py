@@ -164,7 +164,8 @@ def _check_same_seconds(algorithm: Algorithm, collective: str, layout: Ints, whe
         assert steady >= per_byte * (1 - 1e-6), f"{where}: not a bound"
     else:
         assert isclose(steady, per_byte, rel_tol=1e-6), (
-            f"{where}: {steady} s/B, {per_byte} by rounds"
+            f"{where}: {steady:g} s/B by flows, {per_byte:g} by rounds: where phases do not overlap, "
+            f"volume() is {per_byte / steady:g} times what it says"
         )
 
 

@@ -83,7 +83,9 @@ def _check_flops(
     nominal = formula.flops(op)
     run = sum(k.flops for k in forward if kernel_kind(k).is_contraction)
     if not formula.skips_work:
-        assert isclose(run, nominal, rel_tol=1e-9), f"{op.name}: runs {run}, nominal {nominal}"
+        assert isclose(run, nominal, rel_tol=1e-9), (
+            f"{op.name}: flops() says {nominal:g}, its contraction kernels run {run:g}"
+        )
     elif choices.attention == "flash":
         assert run <= nominal * (1 + 1e-9), f"{op.name}: flash runs more than the mathematics"
     if (products := formula.backward_products) is not None:

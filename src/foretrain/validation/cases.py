@@ -9,13 +9,15 @@ from statistics import mean
 from typing import Any
 
 from foretrain.analysis.answer import TableAnswer
-from foretrain.case_schema import case_faults
+from foretrain.case_schema import case_faults, case_keys
 from foretrain.cases import predict_case
-from foretrain.errors import CaseError, FileError, InputError, did_you_mean
+from foretrain.errors import CaseError, FileError, InputError, did_you_mean, hint
 from foretrain.keywords import paths_of
 from foretrain.limits import shown
 from foretrain.loading import load_json, read_standard_input, read_text
+from foretrain.units import counted
 from foretrain.validation.figures import Scored, figures, row_document
+from foretrain.validation.memory import BY_RANK
 from foretrain.validation.running import Progress, run_all
 from foretrain.validation.split import HALVES, SEED, half_of
 
@@ -25,6 +27,13 @@ def blind(case: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in case.items() if key not in ("measured", "caveats", "source")
     }
+
+
+def is_comparable(case: Mapping[str, Any]) -> bool:
+    """Whether something was measured that a prediction says too."""
+    measured: Mapping[str, Any] = case.get("measured") or {}
+    amounts = ("step_time_s", "memory_gib", *BY_RANK)
+    return measured.get("ok") is False or any(measured.get(name) for name in amounts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +78,7 @@ def validate(
 
     Args:
         paths: a case file with measured values (JSON Lines), or several.
-        quality: qualities of measurement to include.
+        quality: qualities of measurement to include; a case that states none is included.
         progress: called with the number of cases done and the total.
         split: only the `fit` or the `check` half of the cases, split by a hash of their configuration.
         groups: only these groups.
@@ -82,6 +91,11 @@ def validate(
     foretrain.errors.FileError: no-such-file.jsonl does not exist; expected a case file.
     """
     cases = read_cases(paths_of(paths), quality, split=split, groups=groups)
+    if not any(map(is_comparable, cases)):
+        raise CaseError(
+            f"nothing measured in {counted(len(cases), 'case')}: a prediction is compared with "
+            "measured.step_time_s (seconds), measured.memory_gib, or measured.ok false."
+        )
     documents = run_all(predict_case, [blind(case) for case in cases], jobs, progress)
     scored = [Scored(case, prediction) for case, prediction in zip(cases, documents, strict=True)]
     return report(scored, {"quality": list(quality), "split": split, "seed": SEED})
@@ -121,7 +135,7 @@ def read_cases(
     cases = [
         case
         for case in read
-        if case.get("quality") in quality
+        if case.get("quality") in (None, *quality)
         and (not groups or case.get("group") in groups)
         and (split is None or half_of(case) == split)
     ]
@@ -146,8 +160,16 @@ def _read(path: Path) -> list[dict[str, Any]]:
         except FileError as error:
             message = str(error).removeprefix("the given text ")
             raise CaseError(f"{path}, line {number}: {message}") from None
-        faults += [f"line {number}: {fault}" for fault in case_faults(case)]
+        wrong = case_faults(case) or unknown_measurements(case)
+        faults += [f"line {number}: {fault}" for fault in wrong]
         cases.append(case)
     if faults:
         raise CaseError(f"{path} is invalid:", faults=faults)
     return cases
+
+
+def unknown_measurements(case: Mapping[str, Any]) -> list[str]:
+    """What was measured under names that nothing is compared with: a slip there would count as not measured."""
+    known = case_keys("measured")
+    names = (name for name in case.get("measured") or () if name not in known)
+    return [f"measured.{name}: unknown key.{hint(name, known)}" for name in names]

@@ -70,6 +70,7 @@ ALGORITHMS: list[Algorithm] = [
     Neighbours(),
     Send(),
 ]
+_OURS = frozenset(algorithm.name for algorithm in ALGORITHMS)
 
 # Collectives with an argument, and what makes their algorithm from it.
 WITH_ARGUMENT: Mapping[str, Callable[[str], Algorithm]] = {
@@ -130,6 +131,11 @@ def register(algorithm: Algorithm) -> Callable[[], None]:
         algorithms_for.cache_clear()
 
     return undo
+
+
+def is_outside(name: str) -> bool:
+    """Whether an algorithm was registered for this process alone."""
+    return name not in _OURS
 
 
 def name_of(collective: str) -> str:

@@ -16,6 +16,7 @@ from foretrain.plan.schedules.base import (
 from foretrain.plan.schedules.dualpipe_v import DualPipeV
 from foretrain.plan.schedules.gpipe import GPipe
 from foretrain.plan.schedules.interleaved import Interleaved
+from foretrain.plan.schedules.legal import check_order
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
 from foretrain.plan.schedules.pieces import Pieces
 from foretrain.plan.schedules.zero_bubble import ZeroBubbleH1
@@ -31,6 +32,7 @@ __all__ = [
     "PipelineSchedule",
     "Steps",
     "called",
+    "is_outside",
     "meant",
     "nearest",
     "register",
@@ -45,6 +47,7 @@ SCHEDULES: dict[str, PipelineSchedule] = {
     "zb-v": ZeroBubbleV(),
     "dualpipev": DualPipeV(),
 }
+_OURS = frozenset(SCHEDULES)
 DEFAULT = "1f1b"
 """What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""
 
@@ -57,18 +60,24 @@ def schedule(name: str) -> PipelineSchedule:
 
 
 def register(kind: PipelineSchedule) -> Callable[[], None]:
-    """Add a schedule of one's own, for this process: plans, searches and documents know it by its name. What comes
-    back takes it out again."""
+    """Add a schedule of one's own, for this process: plans, searches and documents know it by its name. Its orders are
+    tried on a few sizes; what comes back takes it out again."""
     if kind.name in SCHEDULES:
         raise PlanError(f"there is a schedule {kind.name!r} already. Use another name.")
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", kind.name):
         raise PlanError(f"{kind.name!r} cannot stand in a plan: use small letters, digits and -.")
+    check_order(kind)
     SCHEDULES[kind.name] = kind
 
     def undo() -> None:
         del SCHEDULES[kind.name]
 
     return undo
+
+
+def is_outside(name: str) -> bool:
+    """Whether a schedule was registered for this process alone."""
+    return name not in _OURS
 
 
 def meant(word: str | None, stages: int, chunks: int) -> tuple[PipelineSchedule, int]:

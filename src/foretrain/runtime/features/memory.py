@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrain.runtime.features.gradients import LARGEST
-from foretrain.runtime.features.option import Feature, number, switch
+from foretrain.runtime.features.option import Feature, number, of_presets, share, switch, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class MemoryHabits(Feature):
     # fp32 copies of the logits alive at the loss, the kept one included
     logits_copies: float = number(1.0, 0.0, 100.0)
     # share of a device that is kept free unless a question says otherwise, by a word of its own …
-    headroom: float = 0.0
+    headroom: float = of_presets(0.0, share)
     # … and why
-    headroom_reason: str = ""
+    headroom_reason: str = of_presets("", text)
 
     def held_share(self, exchanges: bool) -> float:
         """Of what comes and goes, what the allocator holds on top; `exchanges`: of tensors, beside kernels. Blocks that

@@ -12,7 +12,7 @@ from foretrain.limits import Range, shown
 Read = Callable[[Any], Any]
 """The value of an option in its field's type, or an InputError that says what the field takes."""
 
-_OPTION = "option"
+_OPTION, _PRESET = "option", "preset"
 
 
 class Feature:
@@ -36,6 +36,11 @@ class OptionalFeature(Feature):
 def options_of(feature: type) -> Mapping[str, Read]:
     """The fields of a feature that options may set, and how each is read."""
     return {one.name: one.metadata[_OPTION] for one in fields(feature) if _OPTION in one.metadata}
+
+
+def readers_of(feature: type) -> Mapping[str, Read]:
+    """How each of a feature's fields is read where a preset sets it."""
+    return {one.name: one.metadata.get(_OPTION) or one.metadata[_PRESET] for one in fields(feature)}
 
 
 def switch(default: bool) -> Any:
@@ -62,6 +67,22 @@ def word(default: str, *words: str) -> Any:
 def read_by(default: Any, read: Read) -> Any:
     """A field whose options a function of its own reads."""
     return field(default=default, metadata={_OPTION: read})
+
+
+def of_presets(default: Any, read: Read) -> Any:
+    """A field that presets set and no option does."""
+    return field(default=default, metadata={_PRESET: read})
+
+
+def share(value: Any) -> float:
+    """From 0 to 1."""
+    return float(_Number(Range(0.0, 1.0))(value) or 0.0)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{shown(value)} is not a text.")
+    return value
 
 
 def listed(value: Any, separator: str) -> tuple[str, ...]:

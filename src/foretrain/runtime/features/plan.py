@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.limits import shown
-from foretrain.runtime.features.option import Feature, listed, number, read_by, word
+from foretrain.runtime.features.option import (
+    Feature,
+    listed,
+    number,
+    of_presets,
+    pairs,
+    read_by,
+    word,
+)
 
 _AXES = ("pp", "dp", "cp", "tp")
 
@@ -22,6 +31,14 @@ def _rank_order(value: Any) -> tuple[str, ...]:
     return axes
 
 
+def _words(value: Any) -> tuple[tuple[str, str], ...]:
+    """Plan words by name, as texts: true and false are written small there."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{shown(value)} is not a mapping of plan words.")
+    said = {name: str(one).lower() if isinstance(one, bool) else one for name, one in value.items()}
+    return pairs(said)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanHabits(Feature):
     """How plan words are meant, and those used where a case says nothing."""
@@ -32,4 +49,4 @@ class PlanHabits(Feature):
     # outermost first
     rank_order: tuple[str, ...] = read_by(_AXES, _rank_order)
     # plan words used where a case says nothing
-    defaults: tuple[tuple[str, str], ...] = ()
+    defaults: tuple[tuple[str, str], ...] = of_presets((), _words)

@@ -34,12 +34,13 @@ ASKED: dict[str, Any] = {"on": "1 x dgx-h100", "plan": "dp8", "batch": 8}
 
 @cache
 def attributes_read() -> dict[str, frozenset[str]]:
-    """Names read as attributes, by module."""
+    """Names read as attributes, by module, and the modules it imports from."""
     return {
         path.relative_to(HOME).as_posix(): frozenset(
-            node.attr
+            node.attr if isinstance(node, ast.Attribute) else str(node.module).rpartition(".")[2]
             for node in ast.walk(ast.parse(path.read_text("utf-8")))
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+            if isinstance(node, ast.ImportFrom)
+            or (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
         )
         for path in HOME.rglob("*.py")
     }

@@ -187,12 +187,12 @@ def tasks_of_run(f: PlanBatch) -> Floats:
 
 
 def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
-    """[plans] seconds from the first step to the last. `work`: [plans, parts] forward, backward and weight-gradient
+    """[plans, stages] when each is done with its last step. `work`: [plans, parts] forward, backward and weight-gradient
     seconds on devices."""
     f, runtime = t.f, t.f.task.runtime
     links = f.exchanges.send_links(f.mesh)
     pieces = _pieces(t, work, links)
-    found = np.zeros(len(f.choices))
+    done = np.zeros((len(f.choices), f.stages))
     for number in np.unique(f.choices.schedule).tolist():
         rows = np.flatnonzero(f.choices.schedule == number)
         layout = Layout(
@@ -204,10 +204,8 @@ def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
             sends_block=not runtime.pipeline.overlaps_pipeline,
         )
         few, stands_for = pieces.take(rows).distinct(f.counts[rows])
-        counts = f.counts[rows][few]
-        seconds = ends(layout, pieces.take(rows[few]), links, counts).max(axis=1)
-        found[rows] = seconds[stands_for]
-    return found
+        done[rows] = ends(layout, pieces.take(rows[few]), links, f.counts[rows][few])[stands_for]
+    return done
 
 
 def _pieces(t: TimedPlans, work: Sequence[Floats], links: SendLinks) -> PieceSeconds:

@@ -123,7 +123,9 @@ def _send_links(network: Network, ranks: Ints) -> SendLinks:
     alone = usage.max(axis=2, initial=0.0)
     is_shared = usage.sum(axis=(0, 1)) > 1.0 + 1e-9
     usage = usage[..., is_shared]
-    return SendLinks(classes, np.unique(usage, axis=2) if usage.size else usage, 1.0 / np.maximum(alone, 1e-300))
+    return SendLinks(
+        classes, np.unique(usage, axis=2) if usage.size else usage, 1.0 / np.maximum(alone, 1e-300)
+    )
 
 
 @lru_cache(maxsize=2048)

@@ -1,20 +1,24 @@
 """A few micro-batches of a plan on the engine: steps of stages, the hosts that issue them, and sends that share links.
 
 Once a pipeline has filled, every micro-batch takes it as long as the one before, or every group of as many as there are
-stages: two runs of different length say how long, and the rest is a line through them.
+stages: two runs of different length say how long, and the rest is a line through them. Where pipelines of a plan send
+unequally fast inside nodes (NVLink of a V100 machine is one lane or two), they get out of step and share the network in
+another way than together: each class of them is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from foretrain import engine
-from foretrain.arrays import Floats, Ints, Ints32
+from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.engine import Program
+from foretrain.loading import load_own_yaml
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD, joined
 from foretrain.planning.contention import TimedPlans
@@ -23,12 +27,26 @@ from foretrain.planning.hosts import issue_seconds, leads
 from foretrain.planning.plan_batch import PlanBatch
 
 PHASES = FORWARD, BACKWARD, BACKWARD_WEIGHT
-ROUNDS = 2
-"""Groups of micro-batches, as many as stages each, after which a pipeline runs evenly."""
-EVEN = 0.001
-"""Share of the whole by which a longer run may change what is expected of an even one."""
-MOST_TASKS = 50_000
-"""Of one program: more plans side by side would not be faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is worth a run, and how long runs are (`short_runs.yaml`)."""
+
+    least_share: float
+    tasks_per_share: float
+    rounds: int
+    even: float
+    tasks_per_program: int
+
+    def are_met(self, share: Floats, tasks: Floats) -> Bools:
+        """[plans] by the share of a pipeline's time that sends and hosts take, and the tasks of a run."""
+        return np.asarray((share > self.least_share) & (tasks <= self.tasks_per_share * share))
+
+
+@cache
+def limits() -> Limits:
+    return Limits(**load_own_yaml(Path(__file__).with_name("short_runs.yaml")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +201,7 @@ class PieceSeconds:
 
 def tasks_of_run(f: PlanBatch) -> Floats:
     """[plans] about how many tasks the longer of two runs has: steps and sends."""
-    return np.asarray(4.0 * np.minimum(f.counts, (ROUNDS + 1) * f.stages) * len(f.share))
+    return np.asarray(4.0 * np.minimum(f.counts, (limits().rounds + 1) * f.stages) * len(f.share))
 
 
 def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
@@ -238,9 +256,9 @@ def ends(layout: Layout, pieces: PieceSeconds, links: SendLinks, counts: Floats)
 
 def _ends(layout: Layout, pieces: PieceSeconds, links: SendLinks, count: int) -> Floats:
     rounds, rest = divmod(count, layout.stages)
-    if rounds <= ROUNDS + 1:
+    before, last = limits().rounds, limits().rounds + 1
+    if rounds <= last:
         return _run(layout, count, pieces, links)
-    before, last = ROUNDS, ROUNDS + 1
     begun, ended = (
         _run(layout, each * layout.stages + rest, pieces, links) for each in (before, last)
     )
@@ -252,7 +270,7 @@ def _ends(layout: Layout, pieces: PieceSeconds, links: SendLinks, count: int) ->
         before, last = last, further
         expected = whole[rows]
         whole[rows] = ended + (ended - begun) * ((rounds - last) / (last - before))
-        is_uneven = (np.abs(whole[rows] - expected) > EVEN * expected).any(axis=1)
+        is_uneven = (np.abs(whole[rows] - expected) > limits().even * expected).any(axis=1)
         rows, ended = rows[is_uneven], ended[is_uneven]
     return whole
 
@@ -262,7 +280,7 @@ def _run(layout: Layout, count: int, pieces: PieceSeconds, links: SendLinks) -> 
     tasks = tasks_of(layout, count)
     found = np.empty((len(pieces.device), layout.stages))
     classes = len(links.usage)
-    several = max(1, MOST_TASKS // (len(tasks) * classes))
+    several = max(1, limits().tasks_per_program // (len(tasks) * classes))
     for first in range(0, len(found), several):
         rows = np.arange(first, min(first + several, len(found)))
         program = tasks.side_by_side(pieces.take(rows), links)

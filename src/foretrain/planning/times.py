@@ -19,14 +19,9 @@ from foretrain.planning.exposed_communication import exposed_reductions, paramet
 from foretrain.planning.hosts import running_ahead
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.sends import Parts
-from foretrain.planning.short_runs import run_pipelines, tasks_of_run
+from foretrain.planning.short_runs import limits, run_pipelines, tasks_of_run
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.updates import update
-
-WORTH_A_RUN = 0.01
-"""Share of a pipeline's time that sends and hosts take, beyond which its steps may be run one by one …"""
-TASKS_PER_SHARE = 40_000
-"""… if these are not more than so many times that share: a run takes 0.2 µs for each."""
 
 
 class Times:
@@ -53,7 +48,9 @@ class Times:
         seconds = np.maximum(seconds, busy)
         work = np.minimum(np.maximum(together, busy), seconds)
         starts, gathers = parameters(t, parts[0], wait)
-        data, end = self._ended(exposed_reductions(t, parts, wait, seconds, host, (rows, done)), gathers)
+        data, end = self._ended(
+            exposed_reductions(t, parts, wait, seconds, host, (rows, done)), gathers
+        )
         data += starts[there]
         return {
             "seconds": seconds[there] + data + end,
@@ -85,13 +82,13 @@ class Times:
         work, waiting = (part[0] + part[1] for part in (lone, parts))
         most = (waiting.sum(axis=1) - work.sum(axis=1)) / np.maximum(work.sum(axis=1), 1e-12)
         most += 2.0 * f.counts * t.sends.seconds.sum(axis=1) / seconds
-        small = np.flatnonzero((most > WORTH_A_RUN) & (size <= TASKS_PER_SHARE * most))
+        small = np.flatnonzero(limits().are_met(most, size))
         if not len(small):
             return none
         alone = (lone[0][small], lone[1][small], lone[2][small])
         bare = _pipelined(t.take(small), alone, np.zeros_like(t.sends.seconds[small]))
         share = seconds[small] / bare - 1.0
-        rows = small[(share > WORTH_A_RUN) & (size[small] <= TASKS_PER_SHARE * share)]
+        rows = small[limits().are_met(share, size[small])]
         if not len(rows):
             return none
         return rows, run_pipelines(t.take(rows), [part[rows] for part in lone])

@@ -41,7 +41,6 @@ class Exchanges:
     library: str
     _known: dict[tuple[bytes, str], Exchange] = field(default_factory=dict)
     _by_mesh: dict[tuple[Mesh, Communicator, str, bool], Exchange] = field(default_factory=dict)
-    _pipelines: dict[bytes, SendLinks] = field(default_factory=dict)
 
     def between(
         self, mesh: Mesh, communicator: Communicator, collective: str, alone: bool = False
@@ -69,12 +68,8 @@ class Exchanges:
 
     def send_links(self, mesh: Mesh) -> SendLinks:
         """How the sends of a mesh's pipelines load the links between nodes."""
-        network, ranks = self.network, mesh.groups(("pp",))
-        key = ranks.tobytes() + str(ranks.shape).encode()
-        found = self._pipelines.get(key)
-        if found is None:
-            found = self._pipelines[key] = _send_links(network, ranks)
-        return found
+        ranks = mesh.groups(("pp",))
+        return _send_links(self.network, ranks.tobytes(), ranks.shape)
 
     def _of(self, groups: Ints, collective: str) -> Exchange:
         key = (groups.tobytes() + str(groups.shape).encode(), collective)
@@ -106,13 +101,15 @@ def _alike(network: Network, ranks: Ints) -> list[Ints]:
     return [np.flatnonzero(of.reshape(-1) == number) for number in range(int(of.max()) + 1)]
 
 
-def _send_links(network: Network, ranks: Ints) -> SendLinks:
-    """`ranks`: [pipelines, stages]"""
+@lru_cache(maxsize=256)
+def _send_links(network: Network, pipelines: bytes, shape: tuple[int, int]) -> SendLinks:
+    """`pipelines`: their ranks, of so many pipelines and stages."""
+    ranks = np.frombuffer(pipelines, dtype=np.int64).reshape(shape)
     stages, classes = ranks.shape[1], _alike(network, ranks)
     (algorithm, *_) = network.algorithms("send")
     load = np.zeros((len(classes), 2 * stages, len(network.capacity)))
-    for mine, pipelines in zip(load, classes, strict=True):
-        some = ranks[pipelines]
+    for mine, alike in zip(load, classes, strict=True):
+        some = ranks[alike]
         to = [np.roll(some, -1, axis=1), np.roll(some, 1, axis=1)]
         pairs = np.stack([np.stack([some.T, other.T], axis=2) for other in to]).reshape(-1, 2)
         loads = network.pattern_loads(algorithm, pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,14 +10,22 @@ import pytest
 from test_search_pipelines import run_in_order
 
 from foretrain.arrays import Floats
-from foretrain.planning.exchanges import Exchanges
+from foretrain.planning.exchanges import Exchanges, SendLinks
 from foretrain.planning.hosts import leads
 from foretrain.planning.plan_batch import mesh_of
 from foretrain.planning.short_runs import Layout, PieceSeconds, ends, tasks_of
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 
-APART = np.zeros((4, 0))  # two stages whose sends share no link
+
+def links(usage: Floats, classes: int = 1) -> SendLinks:
+    """[directions · stages, links] of pipelines in step, or the same of several classes with an equal share each."""
+    each = np.stack([usage / classes] * classes)
+    fastest = np.full(each.shape[:2], float(classes))
+    return SendLinks([np.array([number]) for number in range(classes)], each, fastest)
+
+
+APART = links(np.zeros((4, 0)))  # two stages whose sends share no link
 
 
 def layout(
@@ -50,7 +59,7 @@ def pieces(
     )
 
 
-def lasts(what: Layout, of: PieceSeconds, count: int, usage: Floats = APART) -> float:
+def lasts(what: Layout, of: PieceSeconds, count: int, usage: SendLinks = APART) -> float:
     return float(ends(what, of, usage, np.array([float(count)])).max())
 
 
@@ -70,7 +79,7 @@ def test_runs_are_those_of_steps_in_order(kind: str, stages: int, chunks: int, c
     parts = stages * chunks
     forward, backward, weight = (random.uniform(0.5, 1.5, parts) for _ in range(3))
     durations = (forward, 2.0 * backward, weight if kind == "zb-h1" else 0.0 * weight)
-    usage = np.zeros((2 * stages, 0))
+    usage = links(np.zeros((2 * stages, 0)))
     whole = run_in_order(kind, stages, durations, 0.3, count)
     found = lasts(layout(kind, stages, chunks), pieces(*durations, latency=0.3), count, usage)
     assert found == pytest.approx(whole, rel=1e-9 if count <= 8 else 2e-3)
@@ -78,7 +87,7 @@ def test_runs_are_those_of_steps_in_order(kind: str, stages: int, chunks: int, c
 
 def test_counts_that_stages_do_not_divide_are_run_as_they_are() -> None:
     durations = (np.array([1.0, 1.2, 0.9]), np.array([2.0, 2.2, 2.1]), np.zeros(3))
-    usage = np.zeros((6, 0))
+    usage = links(np.zeros((6, 0)))
     whole = run_in_order("1f1b", 3, durations, 0.1, 50)
     found = lasts(layout("1f1b", 3), pieces(*durations, latency=0.1), 50, usage)
     assert found == pytest.approx(whole, rel=1e-9)
@@ -92,7 +101,7 @@ def test_a_lone_micro_batch_waits_for_its_sends() -> None:
 def test_sends_that_meet_on_a_link_take_longer() -> None:
     """Forward sends of the first stage and those back of the second on one link: two seconds of each for every
     micro-batch are all that it can carry."""
-    shared = np.array([[1.0], [0.0], [0.0], [1.0]])
+    shared = links(np.array([[1.0], [0.0], [0.0], [1.0]]))
     what = pieces([0.1, 0.1], [0.1, 0.1], [0.0, 0.0], flow=2.0)
     assert lasts(layout("1f1b", 2), what, 41, shared) == pytest.approx(4.0 * 41, rel=0.02)
     assert lasts(layout("1f1b", 2), what, 41) < 3.0 * 41
@@ -125,7 +134,7 @@ def test_slow_hosts_set_the_pace() -> None:
 
 
 def test_plans_side_by_side_do_not_meet() -> None:
-    shared = np.array([[1.0], [0.0], [0.0], [1.0]])
+    shared = links(np.array([[1.0], [0.0], [0.0], [1.0]]))
     one = pieces([0.3, 0.2], [0.5, 0.4], [0.0, 0.0], flow=0.4, latency=0.1)
     other = pieces([0.6, 0.7], [0.5, 0.9], [0.0, 0.0], flow=0.9)
     columns = ("device", "host", "lead", "latency", "flow")
@@ -158,9 +167,10 @@ def meeting(on: str, plan: str) -> set[tuple[int, ...]]:
     asked = ask("gpt2", on=on, batch=32)
     task = Task(asked.workload, asked.cluster, asked.runtime)
     mesh = mesh_of(task, task.words(plan))
-    usage = Exchanges(task.network, task.runtime.communication.library).send_links(mesh)
+    found = Exchanges(task.network, task.runtime.communication.library).send_links(mesh)
+    usage = found.usage.sum(axis=0)
     assert usage.shape[0] == 2 * mesh.size("pp")
-    assert (usage.max(axis=1, initial=0.0) <= 1.0).all()
+    assert (usage.max(axis=1, initial=0.0) <= 1.0 + 1e-9).all()
     return {tuple(np.flatnonzero(link).tolist()) for link in usage.T}
 
 
@@ -174,6 +184,40 @@ def test_sends_both_ways_leave_a_node_over_its_one_card() -> None:
 
 def test_sends_inside_a_node_meet_nobody() -> None:
     assert meeting("2 x dgx-a100-80gb", "pp2 dp8 order=tp-cp-pp-dp") == set()
+
+
+def classes_of(on: str, plan: str) -> list[list[int]]:
+    asked = ask("gpt2", on=on, batch=32)
+    task = Task(asked.workload, asked.cluster, asked.runtime)
+    mesh = mesh_of(task, task.words(plan))
+    exchanges = Exchanges(task.network, task.runtime.communication.library)
+    return sorted(mine.tolist() for mine in exchanges.send_links(mesh).classes)
+
+
+def test_pipelines_over_one_lane_and_over_two_are_classes_of_their_own() -> None:
+    """Two stages on a node of V100s: some of their pairs have two NVLink lanes, some one."""
+    unequal = classes_of("4 x aws:p3.16xlarge", "pp8 dp4")
+    assert len(unequal) == 2
+    assert sorted(np.concatenate(unequal).tolist()) == [0, 1, 2, 3]
+    assert len(classes_of("4 x aws:p3.16xlarge", "pp4 dp8")) == 1  # a node for every stage
+    assert len(classes_of("4 x dgx-a100-80gb", "pp8 dp4")) == 1  # switched
+
+
+def test_classes_alike_run_as_one() -> None:
+    shared = np.array([[1.0], [0.0], [0.0], [1.0]])
+    one = pieces([0.1, 0.1], [0.1, 0.1], [0.0, 0.0], latency=0.2, flow=2.0)
+    two = replace(one, latency=np.tile(one.latency, 2))
+    expected = lasts(layout("1f1b", 2), one, 9, links(shared))
+    assert lasts(layout("1f1b", 2), two, 9, links(shared, 2)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_classes_out_of_step_use_a_link_while_others_compute() -> None:
+    shared = np.array([[1.0], [0.0], [0.0], [1.0]])
+    one = pieces([0.5, 0.5], [0.5, 0.5], [0.0, 0.0], flow=0.5)
+    apart = replace(one, latency=np.array([[0.0, 0.4]]))
+    slower = replace(one, latency=np.array([[0.4]]))
+    found = lasts(layout("1f1b", 2), apart, 64, links(shared, 2))
+    assert found < lasts(layout("1f1b", 2), slower, 64, links(shared))
 
 
 def test_hosts_fall_behind_block_by_block() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.arrays import Floats
+from foretrain.arrays import Floats, Ints
 from foretrain.planning.contention import TimedPlans
 from foretrain.planning.layers import KINDS
 from foretrain.planning.replicas import INSIDE, NETWORK, Buckets
@@ -12,10 +12,16 @@ from foretrain.planning.sends import Parts
 
 
 def exposed_reductions(
-    t: TimedPlans, parts: Parts, send: Floats, seconds: Floats, host: Floats
+    t: TimedPlans,
+    parts: Parts,
+    send: Floats,
+    seconds: Floats,
+    host: Floats,
+    runs: tuple[Ints, Floats],
 ) -> Floats:
     """[plans, stages] when the reductions of each stage are done, after the end of a pipeline that takes so many
-    seconds. `host`: [plans, stages] seconds that hosts need for a micro-batch, which run ahead."""
+    seconds. `host`: [plans, stages] seconds that hosts need for a micro-batch, which run ahead. `runs`: plans
+    whose pipelines were run, and [those, stages] when each stage was through."""
     late = parts
     if host.any():
         lag = np.maximum(1.0, host / np.maximum(t.f.summed(parts[0] + parts[1]), 1e-12))
@@ -23,6 +29,8 @@ def exposed_reductions(
         late = (forward, backward, weight)
     making = np.where(t.puts_off[:, None], late[2], late[1])
     sooner = _sooner(t, late, send, seconds)
+    rows, done = runs
+    sooner[rows] = done.max(axis=1, keepdims=True) - done
     streamed = _streaming(t, parts, send) - seconds[:, None]
     return np.asarray(np.maximum(_reductions(t, making) - sooner, streamed))
 

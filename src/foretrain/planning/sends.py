@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.passes.pipeline import boundary_slices
+from foretrain.planning.exchanges import Exchange, SendLinks
 from foretrain.planning.plan_batch import PlanBatch
 
 Parts = tuple[Floats, Floats, Floats]
@@ -37,6 +39,14 @@ class Sends:
             return False
         nodes = np.asarray(self.f.task.cluster.node_of)[self.f.mesh.groups(("pp",))]
         return bool((nodes != nodes[:, :1]).any())
+
+    def latencies(self, links: SendLinks) -> Floats:
+        """[plans, classes of pipelines, parts - 1] seconds of sends in which no link between nodes is busy."""
+        f = self.f
+        if len(links.classes) == 1:
+            return (self.seconds - self.flow)[:, None]
+        each = [_moved(f, self.size, f.exchanges.sends(f.mesh, mine)) for mine in links.classes]
+        return np.stack([seconds - flow for seconds, flow in each], axis=1)
 
     def sent(self) -> Floats:
         """[2, plans, stages] seconds in which what a stage sends keeps links between nodes busy: forward and back."""
@@ -119,10 +129,14 @@ def _slices(f: PlanBatch) -> Floats:
 def sends(f: PlanBatch) -> Sends:
     """Of the plans of a fleet."""
     size = f.layers.boundary[f.rows][:, f.last_blocks()[:-1]] / _slices(f)
+    size[:, f.pieces.hops == 0] = 0.0
+    return Sends(f, size, *_moved(f, size, f.exchanges.sends(f.mesh) if f.stages > 1 else []))
+
+
+def _moved(f: PlanBatch, size: Floats, ways: Sequence[Exchange]) -> tuple[Floats, Floats]:
+    """[plans, parts - 1] seconds, and those in which links between nodes are busy."""
     seconds, flow = np.zeros_like(size), np.zeros_like(size)
     stage, hops = f.pieces.stage_of, f.pieces.hops
-    size[:, hops == 0] = 0.0
-    ways = f.exchanges.sends(f.mesh) if f.stages > 1 else []
     # going back over a stage's neighbour takes as long as coming from it
     over = (
         [ways[stage[part] if hops[part] > 0 else stage[part + 1]] for part in range(len(hops))]
@@ -134,4 +148,4 @@ def sends(f: PlanBatch) -> Sends:
         seconds[:, mine] = way.seconds(size[:, mine])
         if way.is_network:
             flow[:, mine] = way.flow(size[:, mine])
-    return Sends(f, size, seconds, flow)
+    return seconds, flow

@@ -1,31 +1,52 @@
 """A few micro-batches of a plan on the engine: steps of stages, the hosts that issue them, and sends that share links.
 
 Once a pipeline has filled, every micro-batch takes it as long as the one before, or every group of as many as there are
-stages: two runs of different length say how long, and the rest is a line through them.
+stages: two runs of different length say how long, and the rest is a line through them. Where pipelines of a plan send
+unequally fast inside nodes (NVLink of a V100 machine is one lane or two), they get out of step and share the network in
+another way than together: each class of them is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from foretrain import engine
-from foretrain.arrays import Floats, Ints, Ints32
+from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.engine import Program
+from foretrain.loading import load_own_yaml
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.schedules.base import BACKWARD, BACKWARD_WEIGHT, FORWARD, joined
 from foretrain.planning.contention import TimedPlans
+from foretrain.planning.exchanges import SendLinks
 from foretrain.planning.hosts import issue_seconds, leads
 from foretrain.planning.plan_batch import PlanBatch
 
 PHASES = FORWARD, BACKWARD, BACKWARD_WEIGHT
-ROUNDS = 2
-"""Groups of micro-batches, as many as stages each, after which a pipeline runs evenly."""
-MOST_TASKS = 50_000
-"""Of one program: more plans side by side would not be faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is worth a run, and how long runs are (`short_runs.yaml`)."""
+
+    least_share: float
+    tasks_per_share: float
+    rounds: int
+    even: float
+    tasks_per_program: int
+
+    def are_met(self, share: Floats, tasks: Floats) -> Bools:
+        """[plans] by the share of a pipeline's time that sends and hosts take, and the tasks of a run."""
+        return np.asarray((share > self.least_share) & (tasks <= self.tasks_per_share * share))
+
+
+@cache
+def limits() -> Limits:
+    return Limits(**load_own_yaml(Path(__file__).with_name("short_runs.yaml")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +78,26 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.stream)
 
-    def side_by_side(self, pieces: PieceSeconds, usage: Floats) -> Program:
-        """One program for several plans."""
-        plans, steps, sends = len(pieces.device), len(self.step), len(self.boundary)
-        duration, volume = (np.zeros((plans, len(self))) for _ in range(2))
-        route = np.full((plans, len(self)), -1)
+    def side_by_side(self, pieces: PieceSeconds, links: SendLinks) -> Program:
+        """One program for several plans, each with a pipeline for every class of those that move in step."""
+        plans, (classes, flows, shared) = len(pieces.device), links.usage.shape
+        steps, sends, runs = len(self.step), len(self.boundary), plans * classes
+        duration, volume = (np.zeros((runs, len(self))) for _ in range(2))
         moving = slice(steps, steps + sends)
-        duration[:, :steps] = pieces.device[:, self.step]
-        duration[:, moving] = pieces.latency[:, self.boundary]
-        volume[:, moving] = pieces.flow[:, self.boundary]
-        place = np.arange(plans)[:, None]
-        route[:, moving] = self.route + place * len(usage)
+        latency = pieces.latency.reshape(runs, -1)
+        duration[:, moving] = latency[:, self.boundary]
+        each = pieces.take(np.repeat(np.arange(plans), classes)) if classes > 1 else pieces
+        duration[:, :steps] = each.device[:, self.step]
+        volume[:, moving] = each.flow[:, self.boundary]
+        place = np.arange(runs)[:, None]
+        route = np.full((runs, len(self)), -1)
+        route[:, moving] = self.route + place * flows
         route[volume <= 0.0] = -1
         if len(self) > steps + sends:
-            lead = pieces.lead[:, self.step]
+            lead = each.lead[:, self.step]
             duration[:, steps + sends :: 2] = lead
-            duration[:, steps + sends + 1 :: 2] = pieces.host[:, self.step] - lead
+            duration[:, steps + sends + 1 :: 2] = each.host[:, self.step] - lead
+        usage = links.usage.reshape(classes * flows, shared)
         flow, link = np.nonzero(usage)
         hops = np.bincount(flow, minlength=len(usage))
         degree = np.bincount(self.source, minlength=len(self))
@@ -83,14 +108,14 @@ class Tasks:
             route=_int32(route),
             stream_ptr=np.arange(duration.size + 1, dtype=np.int32),
             stream_ids=_int32(self.stream + place * self.streams),
-            succ_ptr=_pointers(np.tile(degree, plans)),
+            succ_ptr=_pointers(np.tile(degree, runs)),
             succ=_int32(self.target[order] + place * len(self)),
             route_ptr=_pointers(np.tile(hops, plans)),
-            route_link=_int32(link + place * usage.shape[1]),
+            route_link=_int32(link + np.arange(plans)[:, None] * shared),
             route_weight=np.tile(usage[flow, link], plans),
-            route_cap=np.ones(plans * len(usage)),
-            capacity=np.ones(plans * usage.shape[1]),
-            streams=plans * self.streams,
+            route_cap=np.tile(links.fastest.ravel(), plans),
+            capacity=np.ones(plans * shared),
+            streams=runs * self.streams,
         )
 
 
@@ -152,7 +177,8 @@ def tasks_of(layout: Layout, count: int) -> Tasks:
 @dataclass(frozen=True, eq=False, slots=True)
 class PieceSeconds:
     """[plans, phases · parts] seconds of one micro-batch on devices, of hosts that issue it, and by how much these have
-    to be ahead; [plans, parts - 1] latencies of sends, and seconds in which they move at full rate."""
+    to be ahead; [plans, classes of pipelines · (parts - 1)] latencies of sends, and [plans, parts - 1] seconds in which
+    they move at full rate."""
 
     device: Floats
     host: Floats
@@ -175,16 +201,16 @@ class PieceSeconds:
 
 def tasks_of_run(f: PlanBatch) -> Floats:
     """[plans] about how many tasks the longer of two runs has: steps and sends."""
-    return np.asarray(4.0 * np.minimum(f.counts, (ROUNDS + 1) * f.stages) * len(f.share))
+    return np.asarray(4.0 * np.minimum(f.counts, (limits().rounds + 1) * f.stages) * len(f.share))
 
 
 def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
-    """[plans] seconds from the first step to the last. `work`: [plans, parts] forward, backward and weight-gradient
+    """[plans, stages] when each is done with its last step. `work`: [plans, parts] forward, backward and weight-gradient
     seconds on devices."""
     f, runtime = t.f, t.f.task.runtime
-    pieces = _pieces(t, work)
-    usage = f.exchanges.send_links(f.mesh)
-    found = np.zeros(len(f.choices))
+    links = f.exchanges.send_links(f.mesh)
+    pieces = _pieces(t, work, links)
+    done = np.zeros((len(f.choices), f.stages))
     for number in np.unique(f.choices.schedule).tolist():
         rows = np.flatnonzero(f.choices.schedule == number)
         layout = Layout(
@@ -196,13 +222,11 @@ def run_pipelines(t: TimedPlans, work: Sequence[Floats]) -> Floats:
             sends_block=not runtime.pipeline.overlaps_pipeline,
         )
         few, stands_for = pieces.take(rows).distinct(f.counts[rows])
-        counts = f.counts[rows][few]
-        seconds = ends(layout, pieces.take(rows[few]), usage, counts).max(axis=1)
-        found[rows] = seconds[stands_for]
-    return found
+        done[rows] = ends(layout, pieces.take(rows[few]), links, f.counts[rows][few])[stands_for]
+    return done
 
 
-def _pieces(t: TimedPlans, work: Sequence[Floats]) -> PieceSeconds:
+def _pieces(t: TimedPlans, work: Sequence[Floats], links: SendLinks) -> PieceSeconds:
     f, sends = t.f, t.sends
     ahead, back = sends.arrivals()
     device = np.stack([work[0] + ahead, work[1] + back, work[2]], axis=1)
@@ -216,36 +240,50 @@ def _pieces(t: TimedPlans, work: Sequence[Floats]) -> PieceSeconds:
         device.reshape(flat),
         host.reshape(flat),
         np.minimum(lead, host).reshape(flat),
-        sends.seconds - sends.flow,
+        sends.latencies(links).reshape(flat),
         sends.flow,
     )
 
 
-def ends(layout: Layout, pieces: PieceSeconds, usage: Floats, counts: Floats) -> Floats:
-    """[plans, stages] when each stage is done with its last step, of so many micro-batches. `usage`: [directions ·
-    stages, links] the share of each link that a send takes of it alone."""
-    stages = layout.stages
-    found = np.zeros((len(counts), stages))
+def ends(layout: Layout, pieces: PieceSeconds, links: SendLinks, counts: Floats) -> Floats:
+    """[plans, stages] when each stage is done with its last step, of so many micro-batches."""
+    found = np.zeros((len(counts), layout.stages))
     for count in np.unique(counts).astype(int).tolist():
         rows = np.flatnonzero(counts == count)
-        mine, rest = pieces.take(rows), count % stages
-        few, more = (rounds * stages + rest for rounds in (ROUNDS, ROUNDS + 1))
-        if count <= more:
-            found[rows] = _run(layout, count, mine, usage)
-            continue
-        begun, ended = (_run(layout, each, mine, usage) for each in (few, more))
-        found[rows] = ended + (ended - begun) * ((count - more) / stages)
+        found[rows] = _ends(layout, pieces.take(rows), links, count)
     return found
 
 
-def _run(layout: Layout, count: int, pieces: PieceSeconds, usage: Floats) -> Floats:
+def _ends(layout: Layout, pieces: PieceSeconds, links: SendLinks, count: int) -> Floats:
+    rounds, rest = divmod(count, layout.stages)
+    before, last = limits().rounds, limits().rounds + 1
+    if rounds <= last:
+        return _run(layout, count, pieces, links)
+    begun, ended = (
+        _run(layout, each * layout.stages + rest, pieces, links) for each in (before, last)
+    )
+    whole = ended + (ended - begun) * (rounds - last)
+    rows = np.arange(len(whole) if len(links.classes) > 1 else 0)
+    while len(rows) and last < rounds:  # pipelines out of step may take long to run evenly
+        further = min(2 * last - 1, rounds)
+        begun, ended = ended, _run(layout, further * layout.stages + rest, pieces.take(rows), links)
+        before, last = last, further
+        expected = whole[rows]
+        whole[rows] = ended + (ended - begun) * ((rounds - last) / (last - before))
+        is_uneven = (np.abs(whole[rows] - expected) > limits().even * expected).any(axis=1)
+        rows, ended = rows[is_uneven], ended[is_uneven]
+    return whole
+
+
+def _run(layout: Layout, count: int, pieces: PieceSeconds, links: SendLinks) -> Floats:
     """[plans, stages] all plans side by side in one program: none has links or streams in common with another."""
     tasks = tasks_of(layout, count)
     found = np.empty((len(pieces.device), layout.stages))
-    several = max(1, MOST_TASKS // len(tasks))
+    classes = len(links.usage)
+    several = max(1, limits().tasks_per_program // (len(tasks) * classes))
     for first in range(0, len(found), several):
         rows = np.arange(first, min(first + several, len(found)))
-        program = tasks.side_by_side(pieces.take(rows), usage)
+        program = tasks.side_by_side(pieces.take(rows), links)
         run = engine.simulate(program)
-        found[rows] = run.end.reshape(len(rows), -1)[:, tasks.last]
+        found[rows] = run.end.reshape(len(rows), classes, -1)[..., tasks.last].max(axis=1)
     return found

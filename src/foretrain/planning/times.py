@@ -12,21 +12,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrain.arrays import Floats
+from foretrain.arrays import Floats, Ints
 from foretrain.plan.schedules.closed_form import Pipelines
 from foretrain.planning.contention import TimedPlans, timed
 from foretrain.planning.exposed_communication import exposed_reductions, parameters
 from foretrain.planning.hosts import running_ahead
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.sends import Parts
-from foretrain.planning.short_runs import run_pipelines, tasks_of_run
+from foretrain.planning.short_runs import limits, run_pipelines, tasks_of_run
 from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.updates import update
-
-WORTH_A_RUN = 0.01
-"""Share of a pipeline's time that sends and hosts take, beyond which its steps may be run one by one …"""
-TASKS_PER_SHARE = 40_000
-"""… if these are not more than so many times that share: a run takes 0.2 µs for each."""
 
 
 class Times:
@@ -45,14 +40,17 @@ class Times:
         work = _work(f, parts)
         together = self._together(lone, work)
         seconds = np.maximum(_pipelined(t, parts, wait), t.sends.turns(parts, wait))
-        seconds = self._by_running(seconds, lone, parts)
+        rows, done = self._runs(seconds, lone, parts)
+        seconds[rows] = done.max(axis=1)
         seconds = seconds + together - work + self._without_partner()
         host = running_ahead(f, t.sends)
         busy = f.counts * host.max(axis=1)
         seconds = np.maximum(seconds, busy)
         work = np.minimum(np.maximum(together, busy), seconds)
         starts, gathers = parameters(t, parts[0], wait)
-        data, end = self._ended(exposed_reductions(t, parts, wait, seconds, host), gathers)
+        data, end = self._ended(
+            exposed_reductions(t, parts, wait, seconds, host, (rows, done)), gathers
+        )
         data += starts[there]
         return {
             "seconds": seconds[there] + data + end,
@@ -73,26 +71,27 @@ class Times:
         found[met] = _work(those.f, those.sends.blocking(parts)[0])
         return found
 
-    def _by_running(self, seconds: Floats, lone: list[Floats], parts: Parts) -> Floats:
-        """[plans] pipelines run step by step, where sends and hosts make more of a difference than a closed form can
-        tell, and the run is short for that."""
+    def _runs(self, seconds: Floats, lone: list[Floats], parts: Parts) -> tuple[Ints, Floats]:
+        """Pipelines run step by step, where sends and hosts make more of a difference than a closed form can tell, and
+        the run is short for that: which plans, and [those, stages] when each stage is through."""
         f, t = self.f, self.t
+        none = np.zeros(0, dtype=np.int64), np.zeros((0, f.stages))
         if f.stages == 1:
-            return seconds
+            return none
         size = tasks_of_run(f)
         work, waiting = (part[0] + part[1] for part in (lone, parts))
         most = (waiting.sum(axis=1) - work.sum(axis=1)) / np.maximum(work.sum(axis=1), 1e-12)
         most += 2.0 * f.counts * t.sends.seconds.sum(axis=1) / seconds
-        small = np.flatnonzero((most > WORTH_A_RUN) & (size <= TASKS_PER_SHARE * most))
+        small = np.flatnonzero(limits().are_met(most, size))
         if not len(small):
-            return seconds
+            return none
         alone = (lone[0][small], lone[1][small], lone[2][small])
         bare = _pipelined(t.take(small), alone, np.zeros_like(t.sends.seconds[small]))
         share = seconds[small] / bare - 1.0
-        rows = small[(share > WORTH_A_RUN) & (size[small] <= TASKS_PER_SHARE * share)]
-        if len(rows):
-            seconds[rows] = run_pipelines(t.take(rows), [part[rows] for part in lone])
-        return seconds
+        rows = small[limits().are_met(share, size[small])]
+        if not len(rows):
+            return none
+        return rows, run_pipelines(t.take(rows), [part[rows] for part in lone])
 
     def _without_partner(self) -> Floats:
         """[plans] exchanges of experts in passes beside which none goes the other way, which hide under nothing: a

@@ -58,9 +58,9 @@ MODELS = FAMILIES | {
 }  # fmt: skip
 PLANS = {
     "tied": (*SPLIT, "tp2 pp2 dp2 sp zero1", "pp4 dp2 zb-h1"),
-    "alibi": SPLIT,
+    "alibi": (*SPLIT, "tp2 pp2 dp2 recompute=full*0.5", "dp8 zero3 recompute=selective"),
     "several tokens": (*EXPERTS, "pp2 ep4 dp4 zero1 recompute=full"),
-    "deep": ("pp4 dp2 dualpipev zero1", "pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
+    "deep": ("pp2 vpp2 dp4 recompute=full*0.3", "pp2 dp4 recompute=selective", "pp4 dp2 dualpipev zero1", "pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
     "dense": (*SPLIT, "pp2 dp4 zb-v", "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
     "latent": (*EXPERTS, "pp2 dp4 zb-v zero2", "tp2 pp2 dp2 sp zero1"),
@@ -195,6 +195,17 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
 @given(questions())
 @example(
     ("tied", {"on": MACHINES["amd"], "runtime": "composer", "plan": "tp4 dp2 sp", "batch": 64})
+)
+@example(
+    (
+        "deep",
+        {
+            "on": MACHINES["switch"],
+            "runtime": "fms-fsdp",
+            "plan": "dp8 zero3 recompute=selective",
+            "batch": 64,
+        },
+    )
 )
 @example(
     (

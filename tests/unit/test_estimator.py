@@ -96,6 +96,16 @@ def test_memory_is_the_simulators(stack, plan):
     assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=near)
 
 
+@pytest.mark.parametrize("stack", ["megatron", "fms-fsdp"])
+@pytest.mark.parametrize("recompute", ["full*0.5", "full*0.25", "selective"])
+@pytest.mark.parametrize("plan", ["dp8", "pp2 dp4"])
+def test_blocks_of_which_some_run_again_are_as_the_compiler_has_them(stack, recompute, plan):
+    scenario = asked("gpt", f"{plan} recompute={recompute}", stack=stack)
+    found, simulated = estimated(scenario), simulate_scenario(scenario)
+    assert found.memory[0] == pytest.approx(simulated.memory.peak_bytes, rel=1e-9)
+    assert found.seconds[0] == pytest.approx(simulated.step_seconds, rel=0.02)
+
+
 @pytest.mark.parametrize("plan", ["pp2 vpp2 dp4", "pp4 zb-h1 dp2"])
 @pytest.mark.parametrize("stack", STACKS)
 def test_memory_of_schedules_with_a_closed_form_of_their_own_is_close(stack, plan):

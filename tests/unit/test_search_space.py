@@ -147,6 +147,14 @@ def test_all_faults_of_constraints_are_named_at_once():
         ("llama", "layers=3", "evenly"),
         ("llama", "tp=0", "tp=0"),
         ("llama", "tp>8", "leaves no value"),
+        ("llama", "recompute=bogus", "recompute=bogus: must be none, selective, full or an op"),
+        ("llama", "order=bogus", "order=bogus: must contain each of tp, cp, dp and pp once"),
+        ("llama", "offload=bogus", "offload=bogus: offload takes optimizer and activations"),
+        ("llama", "tables=bogus", "tables=bogus: tables takes replicated or rows"),
+        ("llama", "cp-exchange=bogus", "cp-exchange=bogus: cp takes ring or all-gather"),
+        ("llama", "zero=7", "zero=7: the ZeRO stage must be 0 to 3"),
+        ("llama", "buckets=-5MB", "buckets of gradients have 1 to"),
+        ("llama", "buckets=0", "buckets of gradients have 1 to"),
     ],
 )
 def test_constraints_that_no_plan_could_keep_are_refused(model, where, said):

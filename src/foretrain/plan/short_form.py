@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from foretrain.errors import PlanError, hint
-from foretrain.limits import DEVICES, shown
+from foretrain.limits import BUCKET, DEVICES, shown
 from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
@@ -233,7 +233,7 @@ def _option(word: str, name: str, value: str) -> dict[str, object]:
         case "tables" | "cp":
             raise PlanError(f"{word}: {name} takes {' or '.join(_CHOICES[name])}.")
         case "buckets":
-            return {"buckets": parse_bytes(value.replace("mb", "MB").replace("mib", "MiB"))}
+            return {"buckets": bucket_bytes(word, parse_bytes(value.upper().replace("IB", "iB")))}
         case "shard" | "micro":
             return {name: _whole(word, value)}
         case "layers":
@@ -242,8 +242,24 @@ def _option(word: str, name: str, value: str) -> dict[str, object]:
             )  # the first and the last may hold none beside their ends
             return {"layers": tuple(0 if n == "0" else _whole(word, n) for n in parts)}
         case "order":
-            return {"order": tuple(value.split("-"))}
+            order = tuple(value.split("-"))
+            _expect_axes(order)
+            return {"order": order}
     raise PlanError(f"{word}: unknown option.{hint(name, _OPTIONS)}")
+
+
+def bucket_bytes(word: str, size: float) -> float:
+    if not BUCKET.allows(size):
+        raise PlanError(
+            f"{shown(word)}: buckets of gradients have {BUCKET.least:g} to {BUCKET.most:g} bytes."
+        )
+    return size
+
+
+def value_of(word: str, name: str, value: str) -> object:
+    """What an option of a plan is set to; `word` is how it was said."""
+    (found,) = _option(word, name, value).values()
+    return found
 
 
 def _whole(word: str, value: str) -> int:
@@ -268,14 +284,16 @@ def build(words: Words, runtime: Runtime) -> tuple[Mesh, StrategyNode]:
 def _mesh(words: Words, runtime: Runtime) -> Mesh:
     degrees = {"pp": words.pp, "dp": words.dp or 1, "cp": words.cp, "tp": words.tp}
     order = tuple(reversed(words.order)) if words.order else runtime.plan.rank_order
-    unknown = [axis for axis in order if axis not in degrees and axis != "ep"]
-    if unknown or len(set(order)) != len(order):
-        raise PlanError(
-            f"order={'-'.join(reversed(order))}: must contain each of tp, cp, dp and pp once."
-        )
+    _expect_axes(order[::-1])
     missing = [axis for axis in degrees if axis not in order]
     axes = [(axis, degrees[axis]) for axis in (*missing, *order) if axis in degrees]
     return Mesh(tuple(axes))
+
+
+def _expect_axes(order: tuple[str, ...]) -> None:
+    """Innermost first."""
+    if not {*order} <= {"tp", "cp", "dp", "pp", "ep"} or len(set(order)) != len(order):
+        raise PlanError(f"order={'-'.join(order)}: must contain each of tp, cp, dp and pp once.")
 
 
 def schedule_of(words: Words) -> Schedule:

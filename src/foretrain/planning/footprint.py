@@ -101,12 +101,10 @@ def workspace(fleet: PlanBatch, column: Floats) -> Floats:
     work, those behind it keep nothing (yet, or any more)."""
     needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]
     worst = np.zeros((len(needed), len(fleet.share)))
-    free = np.zeros_like(worst)
-    for block in range(fleet.share.shape[1] - 1, -1, -1):
+    for block in range(fleet.share.shape[1]):
         here = np.flatnonzero(fleet.share[:, block])
-        asks = needed[:, block, None] - free[:, here]
-        worst[:, here] = np.maximum(worst[:, here], asks)
-        free[:, here] += saved[:, block, None] * fleet.share[None, here, block]
+        free = saved @ fleet.behind[here, block].T
+        worst[:, here] = np.maximum(worst[:, here], needed[:, block, None] - free)
     return worst
 
 

@@ -16,11 +16,13 @@ import numpy as np
 
 from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
+from foretrain.compile.passes.scope import check_names
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
+from foretrain.model.graph import Model
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.schedules import SCHEDULES, meant
-from foretrain.plan.strategy import Schedule
+from foretrain.plan.strategy import Schedule, StrategyNode
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse
 from foretrain.planning.task import Task
@@ -166,7 +168,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     dims = {dim for _, op in model.ops() for dim in op.size}
     experts = max((op.size.get("expert", 1) for _, op in model.ops()), default=1)
     domain, layers = _domain(task), _repeated(task)
-    _expect_meaning(wanted, dims, model.name)
+    _expect_meaning(wanted, dims, model)
 
     def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
         found = kept(name, values, wanted)
@@ -214,7 +216,7 @@ _NEEDS = {
 """Choices that mean something only where a model has one of these dims."""
 
 
-def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> None:
+def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], model: Model) -> None:
     """Refuse constraints that no plan of this model could heed."""
     faults = []
     for one in wanted:
@@ -227,15 +229,26 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> 
         )
         if needs and is_split and not dims & {*needs}:
             faults.append(
-                f"{one.text}: {name} has no {' or '.join(needs)} to split. Remove this constraint."
+                f"{one.text}: {model.name} has no {' or '.join(needs)} to split. Remove this constraint."
             )
         if one.name == "layers" and one.values != ("even",):
             faults.append(
                 f"{one.text}: search splits layers evenly. For uneven stages use predict, "
                 "with layers=24,8 in the plan."
             )
+        for value in one.values if one.name == "recompute" else ():
+            faults += _unknown(value, model)
     if faults:
         raise PlanError("these constraints cannot be satisfied:", faults=faults)
+
+
+def _unknown(recompute: str, model: Model) -> tuple[str, ...]:
+    """What a choice names that the model does not have."""
+    try:
+        check_names(StrategyNode(recompute=recompute), model)
+    except PlanError as error:
+        return error.faults
+    return ()
 
 
 def _palette(option: Any, task: Task, domain: int) -> Palette:

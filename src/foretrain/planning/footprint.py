@@ -20,7 +20,7 @@ def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
     kept, gradients, unsplit = (each[holds] for each in static(lean))
-    busy, runs = fleet.distinct(fleet.rows, choices.schedule)
+    busy, runs = fleet.distinct(fleet.rows, choices.schedule, fleet.leaves)
     work = _activations(busy)
     loose = 1.0 + runtime.memory.held_share(exchanges=bool(choices.tp[0] > 1))
     alive = np.maximum(work.alive[runs], unsplit) * loose
@@ -84,8 +84,9 @@ class _Activations:
 
 def _activations(fleet: PlanBatch) -> _Activations:
     layers, chunks = fleet.layers, fleet.chunks
-    plain, inverse = fleet.distinct(fleet.rows)
-    saved = plain.by_chunk(plain.by_part(layers.saved))[inverse]
+    plain, inverse = fleet.distinct(fleet.rows, fleet.leaves)
+    stays = np.where(plain.leaves, 0.0, 1.0)[:, None]
+    saved = plain.by_chunk(plain.by_part(layers.saved) * stays)[inverse]
     work = np.maximum(
         workspace(plain, layers.forward_workspace), workspace(plain, layers.backward_workspace)
     )
@@ -98,14 +99,19 @@ def _activations(fleet: PlanBatch) -> _Activations:
 
 def workspace(fleet: PlanBatch, column: Floats) -> Floats:
     """[plans, parts] the most that a block needs at work beside what all blocks of its part keep: while one is at
-    work, those behind it keep nothing (yet, or any more)."""
+    work, those behind it keep nothing (yet, or any more). What leaves for host memory is there while it is copied."""
     needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]
+    leaving = np.where(fleet.leaves[:, None], saved, 0.0)
+    saved = saved - leaving
     worst = np.zeros((len(needed), len(fleet.share)))
     for block in range(fleet.share.shape[1]):
         here = np.flatnonzero(fleet.share[:, block])
         free = saved @ fleet.behind[here, block].T
         worst[:, here] = np.maximum(worst[:, here], needed[:, block, None] - free)
-    return worst
+    if not leaving.any():
+        return worst
+    copied = np.where(fleet.share[None] > 0, leaving[:, None, :], 0.0).max(axis=2)
+    return np.asarray(worst + copied)
 
 
 def _in_flight(fleet: PlanBatch) -> Floats:

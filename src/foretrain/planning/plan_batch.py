@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.arrays import Bools, Floats, Ints
+from foretrain.cluster.device import Device
+from foretrain.cluster.node import Node
 from foretrain.compile.columns import first_of
 from foretrain.compile.execution import Communicator
 from foretrain.compile.model_states import Shards, Weights
 from foretrain.compile.passes.place import place, stored_before
+from foretrain.cost.items import copy_rate
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, Pieces, PipelineSchedule
@@ -205,8 +208,34 @@ class PlanBatch:
     @property
     def is_offloaded(self) -> Bools:
         """[plans, 1] whether optimizer states are kept in host memory."""
-        names = np.array(["optimizer" in o for o in self.choices.palette.offload])
-        return np.asarray(names[self.choices.offload][:, None])
+        return self._offloads("optimizer")[:, None]
+
+    @property
+    def leaves(self) -> Bools:
+        """[plans] whether what blocks save leaves for host memory."""
+        return self._offloads("activations")
+
+    def _offloads(self, what: str) -> Bools:
+        names = np.array([what in offload for offload in self.choices.palette.offload])
+        return np.asarray(names[self.choices.offload])
+
+    def hosts_of(self, stage: int) -> list[tuple[Device, Node]]:
+        """Devices that a stage runs on and the nodes they are in, one of each kind."""
+        cluster = self.task.cluster
+        ranks = np.flatnonzero(self.mesh.coordinate("pp") == stage)
+        if cluster.is_uniform:
+            ranks = ranks[:1]
+        pairs = np.stack([cluster.device_kind[ranks], cluster.node_of[ranks]], axis=1)
+        each = [(cluster.devices[kind], cluster.node(node)) for kind, node in np.unique(pairs, axis=0).tolist()]  # fmt: skip
+        return list({(device.name, id(node)): (device, node) for device, node in each}.values())
+
+    def copy_rates(self, way: str) -> Floats:
+        """[kinds of devices] bytes/s between devices and their hosts, where that is slowest."""
+        rates = np.full(len(self.task.cluster.devices), np.inf)
+        for device, node in (pair for stage in range(self.stages) for pair in self.hosts_of(stage)):
+            kind = self.task.cluster.devices.index(device)
+            rates[kind] = min(rates[kind], copy_rate(device, node, way))
+        return rates
 
     def tied_between(self) -> Floats:
         """[plans] elements of trained weights that several stages have copies of."""

@@ -10,6 +10,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats
 from foretrain.planning.contention import Contention, StepContention, TimedPlans, beside
 from foretrain.planning.hosts import issued
+from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import INSIDE, NETWORK, WAYS, Replicas
 from foretrain.planning.sends import Parts
 
@@ -111,8 +112,14 @@ def _run(
             _block(t, work, gather, wire, beside)
             for gather, (work, wire, beside) in zip(gathers, blocks, strict=True)
         ]
-    ends = both[1] if later is None else both[1] + later
+    copies = copied(f)
+    back = both[1] if copies is None else np.maximum(both[1], copies)
+    ends = back if later is None else back + later
     parts = [f.seconds_by_part(column) for column in (both[0], ends, weight)]
+    if copies is not None:
+        # nothing runs beside the copy of the block that a part begins with going back, none beside the block it ends with
+        first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
+        parts[1] += copies.max(axis=1)[:, last] - (back - both[1]).max(axis=1)[:, first]
     if gathers and f.task.runtime.sharding.prefetched_blocks > 0:
         # nothing runs beside the gather of the block a part begins with, none beside the block it ends with
         first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
@@ -123,6 +130,14 @@ def _run(
             for part, flow, sent, beside in zip(parts[:2], flows, _sent_before(t), company[:2], strict=True):  # fmt: skip
                 part += _behind_sends(t, flow, sent, beside)
     return parts
+
+
+def copied(f: PlanBatch) -> Floats | None:
+    """[plans, kinds of devices, blocks] seconds to copy what a block saves to host memory, or back, where it leaves."""
+    if not f.leaves.any():
+        return None
+    leaving = np.where(f.leaves[:, None], f.layers.saved[f.rows], 0.0)
+    return leaving[:, None, :] / f.copy_rates("to_host")[None, :, None]
 
 
 def _sent_before(t: TimedPlans) -> tuple[Floats, Floats]:

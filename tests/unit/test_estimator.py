@@ -78,6 +78,8 @@ PLANS = (
     "dp8 zero2",
     "dp8 zero3",
     "dp8 zero1 offload=optimizer",
+    "dp8 zero1 offload=activations",
+    "pp2 dp4 offload=activations recompute=full",
     "dp8 zero3 buckets=1MiB",
     "pp4 dp2",
     "pp4 gpipe dp2",
@@ -161,6 +163,32 @@ def kept(plan: str, batch: int) -> float:
 def test_the_first_of_four_stages_keeps_as_many_micro_batches_as_are_in_flight(schedule, in_flight):
     one = 16 * 1024 * 2.0  # its layer's input in bf16
     assert kept(f"pp4 {schedule}", 16) == pytest.approx((in_flight - 1) * one)
+
+
+@pytest.mark.parametrize(
+    ("plan", "near"),
+    [
+        ("dp8 zero1 offload=activations", 0.01),
+        ("dp8 zero1 offload=activations recompute=full", 0.01),
+        ("pp2 dp4 offload=activations", 0.04),
+    ],
+)
+def test_copies_of_what_leaves_are_waited_for(plan, near):
+    """Wide layers: of two micro-batches each copies out what it saves, and back, beside its work."""
+    scenario = ideal(chain(*[4096] * 9), plan, batch=16)
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=near)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_offloaded_update_is_as_slow_as_the_slowest_host(order):
+    nodes = [{"node": "gcp:a2-highgpu-4g"}, {"node": "aws:p3.8xlarge"}][::order]
+    mixed = {"name": "mixed", "nodes": nodes, "network": {"topology": "star"}}
+    scenario = asked("gpt", "dp8 zero1 offload=optimizer", on=mixed)
+    (optimizer,) = {simulate_scenario(scenario).prediction.stalls["optimizer"]}
+    assert estimated(scenario).update[0] >= 0.99 * optimizer
+    swapped = asked("gpt", "dp8 zero1 offload=optimizer", on={**mixed, "nodes": nodes[::-1]})
+    assert estimated(scenario).update[0] == pytest.approx(estimated(swapped).update[0])
 
 
 # --- the update -----------------------------------------------------------------------------------------

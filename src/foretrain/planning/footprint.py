@@ -25,9 +25,10 @@ def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     loose = 1.0 + runtime.memory.held_share(exchanges=bool(choices.tp[0] > 1))
     alive = np.maximum(work.alive[runs], unsplit) * loose
     if runtime.gradients.frees_gradients:
-        # none is there before the first backward step has given back a micro-batch's activations
-        first = np.maximum(alive, alive - work.first[runs] * loose + gradients)
-        held = kept + np.where(work.refills[runs], alive + gradients, first)
+        # none is there before the first backward step has given back a micro-batch's activations, if it keeps any
+        gone = np.where(work.first > 0.0, work.first * loose, np.inf)[runs]
+        first = np.maximum(alive, np.maximum(alive - gone, 0.0) + gradients)
+        held = kept + np.where(work.refills[runs] & np.isfinite(gone), alive + gradients, first)
     else:
         held = kept + alive + gradients
     room = np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1)

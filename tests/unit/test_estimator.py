@@ -463,3 +463,33 @@ def test_gradients_that_nobody_waits_for_are_held_by_neither_speed(zero, overlap
     assert estimated(scenario).memory[0] == pytest.approx(
         peak_memory(scenario).peak_bytes, rel=1e-9
     )
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("zero", [1, 2])
+def test_weights_that_were_not_updated_are_not_gathered(zero, overlaps):
+    scenario = ask(
+        chain(4096, 4096),
+        on=TWO_NODES,
+        plan=f"dp16 zero{zero}",
+        batch=16,
+        optimizer="none",
+        runtime_options=IDEAL | {"overlaps_parameter_gather": overlaps},
+    )
+    simulated = simulate_scenario(scenario)
+    assert alone(simulated, "weights") == []
+    assert estimated(scenario).seconds[0] == pytest.approx(simulated.step_seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("graph", ["torus2d", "star", "ring_left"])
+@pytest.mark.parametrize("stack", ["ddp", "bluefog"])
+def test_neighbours_that_average_take_what_the_slowest_of_them_does(stack, graph):
+    scenario = asked(
+        chain(*[2048] * 5),
+        "dp8",
+        on="2 x aws:p3.8xlarge",
+        stack=stack,
+        synchronises=f"neighbour_all_reduce({graph})",
+    )
+    step = simulate_scenario(scenario).step_seconds
+    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=0.02)

@@ -122,8 +122,12 @@ def activations_and_what_is_sent(f: PlanBatch, compiled: Compiled) -> None:
     stays = 0.0 if f.leaves[0] else 1.0
     same(f.by_part(layers.saved)[0] * stays, [s.memory for s in ahead])
     same(workspace(f, layers.forward_workspace)[0], [s.workspace for s in ahead])
-    if (BACKWARD_WEIGHT, 0, False) not in compiled.programs[0].segments:
-        same(workspace(f, layers.backward_workspace)[0], [s.workspace for s in back])
+    splits = (BACKWARD_WEIGHT, 0, False) in compiled.programs[0].segments
+    frees = compiled.segments(BACKWARD_WEIGHT) if splits else back
+    same(workspace(f, layers.backward_workspace)[0], [s.workspace for s in frees])
+    if splits:
+        apart = workspace(f, layers.backward_workspace, frees=False)
+        same(apart[0], [s.workspace for s in back])
     sent = [compiled.items[s.send].work.bytes for s in ahead if s.send is not None]
     same(sends(f).size[0, compiled.pieces.hops != 0], sent)
 

@@ -88,26 +88,34 @@ def _activations(fleet: PlanBatch) -> _Activations:
     plain, inverse = fleet.distinct(fleet.rows, fleet.leaves)
     stays = np.where(plain.leaves, 0.0, 1.0)[:, None]
     saved = plain.by_chunk(plain.by_part(layers.saved) * stays)[inverse]
-    work = np.maximum(
-        workspace(plain, layers.forward_workspace), workspace(plain, layers.backward_workspace)
+    ahead, back, apart = (
+        plain.by_chunk(column).max(axis=1)[inverse]
+        for column in (
+            workspace(plain, layers.forward_workspace),
+            workspace(plain, layers.backward_workspace),
+            workspace(plain, layers.backward_workspace, frees=False),
+        )
     )
-    work = plain.by_chunk(work).max(axis=1)[inverse]
+    splits = [fleet.schedule(n).splits_backward for n in range(len(fleet.choices.palette.schedule))]
+    back = np.where(np.array(splits)[fleet.choices.schedule][:, None], apart, back)
+    work = np.maximum(ahead, back)
     flight = _in_flight(fleet)
     alive = np.einsum("ncs,ncs->ns", saved, flight) + work
     refills = fleet.counts[:, None] * chunks > flight.sum(axis=1)
     return _Activations(alive, saved[:, -1], refills)
 
 
-def workspace(fleet: PlanBatch, column: Floats) -> Floats:
+def workspace(fleet: PlanBatch, column: Floats, frees: bool = True) -> Floats:
     """[plans, parts] the most that a block needs at work beside what all blocks of its part keep: while one is at
-    work, those behind it keep nothing (yet, or any more). What leaves for host memory is there while it is copied."""
+    work, those behind it keep nothing (yet, or any more; input gradients by themselves free nothing). What leaves for
+    host memory is there while it is copied."""
     needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]
     leaving = np.where(fleet.leaves[:, None], saved, 0.0)
     saved = saved - leaving
     worst = np.zeros((len(needed), len(fleet.share)))
     for block in range(fleet.share.shape[1]):
         here = np.flatnonzero(fleet.share[:, block])
-        free = saved @ fleet.behind[here, block].T
+        free = saved @ fleet.behind[here, block].T if frees else 0.0
         worst[:, here] = np.maximum(worst[:, here], needed[:, block, None] - free)
     if not leaving.any():
         return worst

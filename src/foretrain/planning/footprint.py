@@ -6,11 +6,11 @@ in the same order: each is worked out once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Bools, Floats
+from foretrain.arrays import Floats
 from foretrain.cluster.headroom import fill
 from foretrain.planning.plan_batch import PlanBatch
 
@@ -20,17 +20,15 @@ def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
     kept, gradients, unsplit = (each[holds] for each in static(lean))
+    loose = 1.0 + runtime.memory.held_share(exchanges=bool(choices.tp[0] > 1))
     busy, runs = fleet.distinct(fleet.rows, choices.schedule, fleet.leaves)
     work = _activations(busy)
-    loose = 1.0 + runtime.memory.held_share(exchanges=bool(choices.tp[0] > 1))
-    alive = np.maximum(work.alive[runs], unsplit) * loose
+    early, late = work.early[runs] * loose, np.maximum(work.late[runs], unsplit) * loose
     if runtime.gradients.frees_gradients:
-        # none is there before the first backward step has given back a micro-batch's activations, if it keeps any
-        gone = np.where(work.first > 0.0, work.first * loose, np.inf)[runs]
-        first = np.maximum(alive, np.maximum(alive - gone, 0.0) + gradients)
-        held = kept + np.where(work.refills[runs] & np.isfinite(gone), alive + gradients, first)
+        # none is there before the first backward step has given back a micro-batch's activations
+        held = kept + np.maximum(early, late + gradients)
     else:
-        held = kept + alive + gradients
+        held = kept + np.maximum(early, late) + gradients
     room = np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1)
     fullest = np.argmax(fill(held, room[None, :]), axis=1)
     return held[np.arange(len(held)), fullest], room[fullest]
@@ -74,35 +72,43 @@ def _buckets(fleet: PlanBatch) -> Floats:
     return np.array(limits)[fleet.choices.buckets][:, None]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Activations:
-    """[plans, stages]"""
+class _Activations(NamedTuple):
+    """[plans, stages] of all micro-batches in flight, at work."""
 
-    alive: Floats  # of all micro-batches in flight, at work
-    first: Floats  # of the one that backward begins with
-    refills: Bools  # whether others follow it
+    early: Floats  # until backward has given back those of a micro-batch
+    late: Floats
 
 
 def _activations(fleet: PlanBatch) -> _Activations:
-    layers, chunks = fleet.layers, fleet.chunks
+    layers = fleet.layers
     plain, inverse = fleet.distinct(fleet.rows, fleet.leaves)
     stays = np.where(plain.leaves, 0.0, 1.0)[:, None]
-    saved = plain.by_chunk(plain.by_part(layers.saved) * stays)[inverse]
-    ahead, back, apart = (
-        plain.by_chunk(column).max(axis=1)[inverse]
+    saved, ahead, back, apart = (
+        plain.by_chunk(column)[inverse]
         for column in (
+            plain.by_part(layers.saved) * stays,
             workspace(plain, layers.forward_workspace),
             workspace(plain, layers.backward_workspace),
             workspace(plain, layers.backward_workspace, frees=False),
         )
     )
-    splits = [fleet.schedule(n).splits_backward for n in range(len(fleet.choices.palette.schedule))]
-    back = np.where(np.array(splits)[fleet.choices.schedule][:, None], apart, back)
-    work = np.maximum(ahead, back)
-    flight = _in_flight(fleet)
-    alive = np.einsum("ncs,ncs->ns", saved, flight) + work
-    refills = fleet.counts[:, None] * chunks > flight.sum(axis=1)
-    return _Activations(alive, saved[:, -1], refills)
+    early, late = (np.zeros((len(fleet.choices), fleet.stages)) for _ in range(2))
+    for number in np.unique(fleet.choices.schedule).tolist():
+        kind = fleet.schedule(number)
+        work = np.concatenate([ahead, apart if kind.splits_backward else back, back], axis=1)
+        mine = np.flatnonzero(fleet.choices.schedule == number)
+        counts, of = np.unique(fleet.counts[mine], return_inverse=True)
+        tables = [kind.moments(fleet.stages, fleet.chunks, int(count)) for count in counts]
+        for table in dict.fromkeys(map(id, tables)):
+            which = [place for place, one in enumerate(tables) if id(one) == table]
+            rows = mine[np.isin(of.reshape(-1), which)]
+            held, step, is_late = tables[which[0]]
+            alive = np.einsum("smc,ncs->nsm", held, saved[rows])
+            alive += work[rows][:, step, np.arange(fleet.stages)[:, None]]
+            early[rows] = np.where(is_late, 0.0, alive).max(axis=2)
+            late[rows] = np.where(is_late, alive, 0.0).max(axis=2)
+    keeps = saved.any(axis=1)
+    return _Activations(np.where(keeps, early, np.maximum(early, late)), np.where(keeps, late, 0.0))
 
 
 def workspace(fleet: PlanBatch, column: Floats, frees: bool = True) -> Floats:
@@ -121,13 +127,3 @@ def workspace(fleet: PlanBatch, column: Floats, frees: bool = True) -> Floats:
         return worst
     copied = np.where(fleet.share[None] > 0, leaving[:, None, :], 0.0).max(axis=2)
     return np.asarray(worst + copied)
-
-
-def _in_flight(fleet: PlanBatch) -> Floats:
-    """[plans, chunks, stages] micro-batches whose activations a stage holds at most."""
-    out = np.zeros((len(fleet.choices), fleet.chunks, fleet.stages))
-    for number in np.unique(fleet.choices.schedule).tolist():
-        rows = np.flatnonzero(fleet.choices.schedule == number)
-        kind = fleet.schedule(number)
-        out[rows] = kind.held(fleet.stages, fleet.chunks, fleet.counts[rows])
-    return out

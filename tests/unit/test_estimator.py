@@ -93,7 +93,9 @@ PLANS = (
 def test_memory_is_the_simulators(stack, plan):
     scenario = asked("gpt", plan, stack=stack)
     found = estimated(scenario)
-    assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=1e-9)
+    # of two nearly equal moments each may take another for the fullest
+    near = 2e-6 if "buckets" in plan else 1e-9
+    assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=near)
 
 
 @pytest.mark.parametrize("stack", ["megatron", "fms-fsdp"])
@@ -163,19 +165,16 @@ def test_the_first_of_four_stages_keeps_as_many_micro_batches_as_are_in_flight(s
     assert kept(f"pp4 {schedule}", 16) == pytest.approx((in_flight - 1) * one)
 
 
-@pytest.mark.parametrize(
-    ("plan", "near"),
-    [
-        ("dp8 zero1 offload=activations", 0.01),
-        ("dp8 zero1 offload=activations recompute=full", 0.01),
-        ("pp2 dp4 offload=activations", 0.04),
-    ],
-)
-def test_copies_of_what_leaves_are_waited_for(plan, near):
-    """Wide layers: of two micro-batches each copies out what it saves, and back, beside its work."""
-    scenario = ideal(chain(*[4096] * 9), plan, batch=16)
-    step = simulate_scenario(scenario).step_seconds
-    assert estimated(scenario).seconds[0] == pytest.approx(step, rel=near)
+@pytest.mark.parametrize("plan", ["tp2 dp4 zero1", "tp2 dp4 recompute=full", "tp2 pp2 dp2"])
+def test_copies_of_what_leaves_are_waited_for(plan):
+    def step(offload: str) -> Scenario:
+        model = {"zoo": "gpt3-6.7b", "num_hidden_layers": 8}
+        return ask(model, on=NODE, batch=32, plan=f"{plan}{offload}", micro_batch=2)
+
+    stays, leaves = step(""), step(" offload=activations")
+    taken, longer = (simulate_scenario(s).step_seconds for s in (stays, leaves))
+    assert longer > 1.005 * taken
+    assert estimated(leaves).seconds[0] == pytest.approx(longer, rel=0.05)
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -143,10 +143,11 @@ class Space:
         )
         holders = replicas * np.where(replicas % c.ep == 0, 1, c.tp)
         yield "ranks not divisible by the expert-parallel size", state.mask(holders % c.ep == 0)
-        bad = np.zeros(len(c), dtype=np.bool_)
-        for pp, vpp in self.refused_parts:
-            bad |= (c.pp == pp) & (c.vpp == vpp)
-        yield "fewer layers than pipeline stages", state.mask(~bad)
+        for reason in (_FEW_LAYERS, _UNEVEN):
+            bad = np.zeros(len(c), dtype=np.bool_)
+            for pp, vpp in (p for p, why in self.refused_parts.items() if why == reason):
+                bad |= (c.pp == pp) & (c.vpp == vpp)
+            yield reason, state.mask(~bad)
 
 
 class _Left:
@@ -182,7 +183,10 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
 
     splits = {"heads", "ffn"} & dims
     pps = option("pp", [n for n in _divisors(devices) if n <= max(1, layers)])
-    vpps = option("vpp", _chunks(layers, pps))
+    # a schedule that has no other number of chunks asks for it
+    kinds = [SCHEDULES[name] for name in _asked_for("schedule", wanted)]
+    chunks = {kind.chunks.start for kind in kinds if len(kind.chunks) == 1}
+    vpps = option("vpp", sorted(chunks.union(_chunks(layers, pps))))
     return Space(
         devices=devices,
         batch=task.workload.global_batch,
@@ -198,7 +202,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         sp=option("sp", [False, True] if "seq" in dims else [False]),
         palette=_palette(option, task, domain),
         constraints=wanted,
-        refused_parts=_refused(task, pps, vpps),
+        refused_parts=_refused(task, pps, vpps, chunks | _asked_for("vpp", wanted)),
     )
 
 
@@ -320,22 +324,33 @@ def _micros(batch: int) -> list[int]:
     return powers if len(powers) >= FEWEST_POWERS else divisors
 
 
-def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[int, int], str]:
-    """Pipelines that the model's layers cannot be shared out over."""
+_FEW_LAYERS = "fewer layers than pipeline stages"
+_UNEVEN = "layers not divisible by stages x chunks"
+
+
+def _asked_for(name: str, wanted: Sequence[Constraint]) -> set[Any]:
+    """Values that the user names one by one."""
+    return {value for c in wanted if c.name == name and c.sign == "=" for value in c.values}
+
+
+def _refused(
+    task: Task, pps: Sequence[int], vpps: Sequence[int], asked: set[Any]
+) -> dict[tuple[int, int], str]:
+    """Pipelines that the model's layers cannot be shared out over; evenly, unless so many chunks were asked for."""
     refused = {}
     for pp, vpp in product(pps, vpps):
         if pp == 1:
             continue
         model, layers = task.workload.model, _repeated(task)
-        if vpp > 1 and not _is_even(layers, pp, vpp):
-            refused[pp, vpp] = "chunks are uneven"
+        if vpp > 1 and vpp not in asked and not _is_even(layers, pp, vpp):
+            refused[pp, vpp] = _UNEVEN
             continue
         try:
             kind, _ = meant(None, pp, vpp)
             by_products = task.runtime.pipeline.places_by_products
             place(model, Schedule(kind.name, 1, pp, vpp), by_products)
-        except PlanError as error:
-            refused[pp, vpp] = str(error)
+        except PlanError:
+            refused[pp, vpp] = _FEW_LAYERS
         if pp * vpp > layers + 2 * (vpp > 1):
-            refused.setdefault((pp, vpp), "more parts than layers")
+            refused[pp, vpp] = _FEW_LAYERS
     return refused

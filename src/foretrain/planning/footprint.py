@@ -103,10 +103,10 @@ def _activations(fleet: PlanBatch) -> _Activations:
             which = [place for place, one in enumerate(tables) if id(one) == table]
             rows = mine[np.isin(of.reshape(-1), which)]
             held, step, is_late = tables[which[0]]
-            alive = np.einsum("smc,ncs->nsm", held, saved[rows])
-            alive += work[rows][:, step, np.arange(fleet.stages)[:, None]]
-            early[rows] = np.where(is_late, 0.0, alive).max(axis=2)
-            late[rows] = np.where(is_late, alive, 0.0).max(axis=2)
+            alive = held @ saved[rows].transpose(2, 1, 0)  # [stages, moments, plans]
+            alive += work[rows].transpose(2, 1, 0)[np.arange(fleet.stages)[:, None], step]
+            early[rows] = np.where(is_late[..., None], 0.0, alive).max(axis=1).T
+            late[rows] = np.where(is_late[..., None], alive, 0.0).max(axis=1).T
     keeps = saved.any(axis=1)
     return _Activations(np.where(keeps, early, np.maximum(early, late)), np.where(keeps, late, 0.0))
 

@@ -60,6 +60,8 @@ FACTOR = Range(1e-6, 1e6)
 """By which a what-if may change something."""
 SLOWNESS = Range(0.01, 1000.0)
 """Of a straggler: what is slower still has failed and is no part of the job."""
+BUCKET = Range(1.0, 1e15)
+"""Bytes of gradients that are reduced together."""
 SEEDS = range(2**63)
 """Of random draws: generators of random numbers take no negative ones."""
 QUANTITY = Range(1e-18, 1e24)

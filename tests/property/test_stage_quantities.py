@@ -56,10 +56,10 @@ MODELS = FAMILIES | {
 }  # fmt: skip
 PLANS = {
     "tied": (*SPLIT, "tp2 pp2 dp2 sp zero1", "pp4 dp2 zb-h1"),
-    "alibi": SPLIT,
+    "alibi": (*SPLIT, "tp2 pp2 dp2 recompute=full*0.5", "dp8 zero3 recompute=selective"),
     "several tokens": (*EXPERTS, "pp2 ep4 dp4 zero1 recompute=full"),
-    "deep": ("pp4 dp2 dualpipev zero1", "pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
-    "dense": (*SPLIT, "pp2 dp4 zb-v", "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "dp8 zero3 shard=4"),
+    "deep": ("pp2 vpp2 dp4 recompute=full*0.3", "pp2 dp4 recompute=selective", "pp4 dp2 dualpipev zero1", "pp2 dp4 zb-v", "pp4 dp2 zb-v zero1", "tp2 pp2 dp2 zb-v zero2"),
+    "dense": (*SPLIT, "pp2 dp4 zb-v", "tp2 dp4 sp zero2", "tp2 pp2 dp2 sp zero1 offload=optimizer", "pp2 vpp2 dp4 offload=activations", "dp8 zero3 shard=4"),
     "experts": (*SPLIT, *EXPERTS, "tp2 ep4 dp4 sp zero3"),
     "latent": (*EXPERTS, "pp2 dp4 zb-v zero2", "tp2 pp2 dp2 sp zero1"),
     "bert": (*SPLIT, "tp4 dp2 sp zero3"),
@@ -117,10 +117,15 @@ def model_states_and_buffers(f: PlanBatch, compiled: Compiled) -> None:
 def activations_and_what_is_sent(f: PlanBatch, compiled: Compiled) -> None:
     layers = f.layers
     ahead, back = compiled.segments(FORWARD), compiled.segments(BACKWARD)
-    same(f.by_part(layers.saved)[0], [s.memory for s in ahead])
+    stays = 0.0 if f.leaves[0] else 1.0
+    same(f.by_part(layers.saved)[0] * stays, [s.memory for s in ahead])
     same(workspace(f, layers.forward_workspace)[0], [s.workspace for s in ahead])
-    if (BACKWARD_WEIGHT, 0, False) not in compiled.programs[0].segments:
-        same(workspace(f, layers.backward_workspace)[0], [s.workspace for s in back])
+    splits = (BACKWARD_WEIGHT, 0, False) in compiled.programs[0].segments
+    frees = compiled.segments(BACKWARD_WEIGHT) if splits else back
+    same(workspace(f, layers.backward_workspace)[0], [s.workspace for s in frees])
+    if splits:
+        apart = workspace(f, layers.backward_workspace, frees=False)
+        same(apart[0], [s.workspace for s in back])
     sent = [compiled.items[s.send].work.bytes for s in ahead if s.send is not None]
     same(sends(f).size[0, compiled.pieces.hops != 0], sent)
 
@@ -193,6 +198,17 @@ def seconds_of_kernels_and_exchanges_in_blocks(f: PlanBatch, compiled: Compiled)
 @given(questions())
 @example(
     ("tied", {"on": MACHINES["amd"], "runtime": "composer", "plan": "tp4 dp2 sp", "batch": 64})
+)
+@example(
+    (
+        "deep",
+        {
+            "on": MACHINES["switch"],
+            "runtime": "fms-fsdp",
+            "plan": "dp8 zero3 recompute=selective",
+            "batch": 64,
+        },
+    )
 )
 @example(
     (

@@ -94,6 +94,7 @@ def fleets(draw: st.DrawFn, **runtime: Any) -> PlanBatch:
         states=SimpleNamespace(),
     )
     none = SimpleNamespace(is_stored_before=np.zeros(0, np.bool_))
+    share = shared_out(rng, stages * chunks, blocks)
     return PlanBatch(
         task=task,
         choices=choices,
@@ -101,7 +102,8 @@ def fleets(draw: st.DrawFn, **runtime: Any) -> PlanBatch:
         rows=rng.integers(0, STATES, PLANS),
         mesh=SimpleNamespace(),
         exchanges=SimpleNamespace(),
-        share=shared_out(rng, stages * chunks, blocks),
+        share=share,
+        behind=share[:, None, :] * np.triu(np.ones((blocks, blocks)), 1),
         ties=none,
         kinds=on,
     )

@@ -177,6 +177,8 @@ def test_all_faults_of_a_short_form_at_once():
         ("vpp2", "needs a pipeline"),
         ("pp2 layers=1,2,3", "lists 3 parts"),
         ("order=tp-tp", "each of tp, cp, dp and pp once"),
+        ("buckets=0", "buckets of gradients have 1 to"),
+        ("buckets=-5MB", "buckets of gradients have 1 to"),
         ("shard=4", "add zero1"),
         ("ep3", "must be divisible by"),
         ("tp2 ep2 etp3", "must be tp"),

@@ -18,6 +18,7 @@ from foretrain.planning.estimator import Estimator, _alike, row_keys
 from foretrain.planning.layers import State, grown, layers, places
 from foretrain.planning.layers import _alike as alike_rows
 from foretrain.planning.task import Task
+from foretrain.runtime import runtime
 from foretrain.testing.asking import ask
 
 
@@ -118,8 +119,23 @@ def test_blocks_that_repeat_have_a_first_and_others(model):
     built: Model = tiny_model(model)
     expected = []
     for number, block in enumerate(built.blocks):
-        expected += [(number, True)] + ([(number, False)] if block.repeat > 1 else [])
-    assert places(built) == expected
+        expected += [(number, 0)] + ([(number, 1)] if block.repeat > 1 else [])
+    assert places(built, ("none", "full"), runtime("megatron")).examples == expected
+
+
+@pytest.mark.parametrize(
+    ("stack", "words", "rows"),
+    [
+        ("megatron", ("none", "selective"), (0, 1, 1, 1, 1, 1)),
+        ("megatron", ("none", "full*0.5"), (0, 1, 2, 1, 2, 1)),
+        ("fms-fsdp", ("none", "selective"), (0, 1, 2, 1, 2, 1)),
+        ("megatron", ("full*0.5", "full@1,2"), (0, 1, 2, 3, 4, 3)),
+    ],
+)
+def test_repetitions_share_a_row_where_every_choice_means_the_same_for_them(stack, words, rows):
+    (block, *_) = tiny_model("gpt").blocks
+    model = Model("six", (replace(block, repeat=6),), 16)
+    assert places(model, words, runtime(stack)).rows == (rows,)
 
 
 def test_equal_rows_have_equal_numbers():
@@ -135,14 +151,15 @@ def test_larger_micro_batches_hold_what_a_line_through_two_smaller_ones_says(rec
     task = task_of()
     plain = State(1, 1, 1, None, False, 1, recompute, "all-gather", "replicated", None, 1)
     states = [plain._replace(micro=micro) for micro in (1, 2, 4, 8)]
-    two = layers(task, states[:2])
-    found, every = grown(two, states), layers(task, states)
+    where = places(task.workload.model, (recompute,), task.runtime)
+    two = layers(task, states[:2], where)
+    found, every = grown(two, states), layers(task, states, where)
     assert found.is_timed.tolist() == [True, True, False, False]
     for name in ("saved", "forward_workspace", "boundary", "elements", "touched"):
         assert getattr(found, name) == pytest.approx(getattr(every, name), rel=1e-6)
     assert found.weights.tolist() == every.weights.tolist()
     assert not np.allclose(found.forward[2:], every.forward[2:])
-    changed = found.fill(layers(task, states[2:]))
+    changed = found.fill(layers(task, states[2:], where))
     assert changed == (not np.allclose(two.saved[1] * 2, every.saved[2], rtol=1e-9))
     assert found.is_timed.all()
     assert np.array_equal(found.forward, every.forward)
@@ -154,10 +171,10 @@ def test_states_of_one_family_are_compiled_twice_at_most(monkeypatch):
 
     asked_for: list[int] = []
 
-    def counted(task, states):
+    def counted(task, states, where):
         rows = list(states)
         asked_for.extend(state.micro for state in rows)
-        return layers(task, rows)
+        return layers(task, rows, where)
 
     monkeypatch.setattr(module, "layers", counted)
     task = task_of()

@@ -101,6 +101,25 @@ def test_what_cannot_run_is_counted_by_its_reason():
     }
 
 
+@pytest.mark.parametrize(
+    ("where", "plans"),
+    [
+        ("schedule=zb-v,pp=2,vpp=2", True),
+        ("schedule=zb-v,pp=2", True),
+        ("schedule=interleaved,pp=2,vpp=2", True),
+        ("schedule=interleaved,pp=2,vpp<4", False),
+    ],
+)
+def test_chunks_are_uneven_where_they_were_asked_for(where, plans):
+    model = tiny_model("gpt")
+    (first, layers, *rest) = model.blocks
+    five = replace(model, blocks=(first, replace(layers, repeat=5), *rest))
+    options = space(Task.of(ask(five, on="1 x dgx-a100-80gb", batch=64)), (where,))
+    found = [options.choices(part) for part in options.parts()]
+    assert any(len(choices) for choices, _ in found) == plans
+    assert all("fewer layers" not in reason for _, lost in found for reason in lost)
+
+
 # --- constraints ----------------------------------------------------------------------------------------
 
 
@@ -147,6 +166,14 @@ def test_all_faults_of_constraints_are_named_at_once():
         ("llama", "layers=3", "evenly"),
         ("llama", "tp=0", "tp=0"),
         ("llama", "tp>8", "leaves no value"),
+        ("llama", "recompute=bogus", "recompute=bogus: must be none, selective, full or an op"),
+        ("llama", "order=bogus", "order=bogus: must contain each of tp, cp, dp and pp once"),
+        ("llama", "offload=bogus", "offload=bogus: offload takes optimizer and activations"),
+        ("llama", "tables=bogus", "tables=bogus: tables takes replicated or rows"),
+        ("llama", "cp-exchange=bogus", "cp-exchange=bogus: cp takes ring or all-gather"),
+        ("llama", "zero=7", "zero=7: the ZeRO stage must be 0 to 3"),
+        ("llama", "buckets=-5MB", "buckets of gradients have 1 to"),
+        ("llama", "buckets=0", "buckets of gradients have 1 to"),
     ],
 )
 def test_constraints_that_no_plan_could_keep_are_refused(model, where, said):

@@ -56,8 +56,7 @@ class Blocks:
         program = self.programs.get(key)
         if program is None:
             program = self.programs[key] = self._program(number, repetition, incoming)
-        if choice == "selective" and self.runtime.plan.selective == "blocks":
-            choice = of_repetition("full*0.5", repetition)
+        choice = recomputed(choice, repetition, self.runtime)
         full_key = (*key, choice)
         block_pass = self._passes.get(full_key)
         if block_pass is None:
@@ -101,6 +100,13 @@ class Blocks:
             return replace(op, weights=tuple(w for w in op.weights if w.path not in self._drops))
 
         return replace(program, ops=tuple(lean(op) for op in program.ops))
+
+
+def recomputed(choice: str, repetition: int, runtime: Runtime) -> str:
+    """What one repetition of a block runs again; some stacks mean every second block by `selective`."""
+    if choice == "selective" and runtime.plan.selective == "blocks":
+        choice = "full*0.5"
+    return of_repetition(choice, repetition)
 
 
 def choices_of(runtime: Runtime) -> KernelChoices:

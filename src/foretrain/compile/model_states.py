@@ -263,9 +263,18 @@ class ModelStates:
         )
         return (first, limit) if bucket is None else (min(bucket, first), bucket)
 
+    @property
+    def refreshes(self) -> bool:
+        """Whether weights are other ones after a step, and have to be brought together again."""
+        return self.workload.optimizer.has_update
+
     def refreshed(self, w: Weights) -> Amount:
         """Bytes of weights that are gathered after the update: those whose optimizer states alone are sharded."""
-        is_due = (np.asarray(w.shards.optimizer) > 1) & (np.asarray(w.shards.weight) == 1)
+        is_due = (
+            self.refreshes
+            & (np.asarray(w.shards.optimizer) > 1)
+            & (np.asarray(w.shards.weight) == 1)
+        )
         return np.where(is_due, w.refreshed * self.weight_bytes, 0.0)
 
     @property

@@ -216,18 +216,22 @@ class ContendedCollective:
 
 
 def contended(network: Network, groups: Ints, collective: str, library: str) -> ContendedCollective:
-    """`groups`: one row of ranks per group."""
+    """`groups`: one row of ranks per group. Where members send by themselves (gossip), the slowest of them decides."""
+    subgroups = network.subgroups(collective, groups)
+    movers = len(groups) if subgroups is None else subgroups.count
     rates: dict[str, float] = {}
     own: dict[str, float] = {}
     delays: dict[str, float] = {}
-    slowest, is_network = 0, False
+    slowest, home, is_network = 0, 0, False
     for algorithm in {a.pattern: a for a in network.algorithms(collective)}.values():
         loads = network.pattern_loads(algorithm, groups)
         total = np.bincount(loads.link, weights=loads.weight, minlength=len(network.capacity))
-        rate = np.full(len(groups), np.inf)
+        rate = np.full(movers, np.inf)
         np.minimum.at(rate, loads.group, network.capacity[loads.link] / total[loads.link])
         if not rates:
-            slowest = int(np.argmin(rate))
+            slowest = home = int(np.argmin(rate))
+            if subgroups is not None:
+                home = int(np.argmax((subgroups.of[groups] == slowest).any(axis=1)))
         mine = loads.group == slowest
         alone = np.bincount(
             loads.link[mine], weights=loads.weight[mine], minlength=len(network.capacity)
@@ -235,10 +239,10 @@ def contended(network: Network, groups: Ints, collective: str, library: str) -> 
         used = np.flatnonzero(alone)
         rates[algorithm.pattern] = float(rate[slowest])
         own[algorithm.pattern] = float((network.capacity[used] / alone[used]).min(initial=np.inf))
-        late = network.flow_mapping.delays(algorithm, groups[slowest : slowest + 1])
+        late = network.flow_mapping.delays(algorithm, groups[home : home + 1])
         delays[algorithm.pattern] = network.reported + float(late[0])
         is_network |= bool(network.is_network[used].any())
-    members = groups[slowest]
+    members = groups[home]
     wiring = wiring_of(network, members, tuple(rates.items()), tuple(delays.items()))
     return ContendedCollective(
         network, collective, library, members, wiring, rates, own, is_network

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foretrain.errors import InputError, PlanError, did_you_mean, hint
-from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH, Limit, shown
+from foretrain.limits import BUCKET, DEVICES, LAYERS, MICRO_BATCH, Limit, shown
 from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
@@ -218,6 +218,14 @@ def _option(name: str, text: str) -> tuple[str, object]:
     return name, _READERS[name](value)
 
 
+def value_of(word: str, name: str, text: str) -> object:
+    """What an option of a plan is set to; `word` is how it was said."""
+    try:
+        return _option(name, text.lower())[1]
+    except InputError as error:
+        raise PlanError(f"{shown(word)}: {error}") from None
+
+
 def _number(text: str) -> int | str:
     """The number that a text is; longer ones cannot be counts, and take long to read."""
     return int(text) if text.isdecimal() and len(text) < 20 else text
@@ -285,9 +293,16 @@ def _layers(value: Any) -> tuple[int, ...]:
 def _size(value: Any) -> float:
     unit = value.replace("mb", "MB").replace("mib", "MiB") if isinstance(value, str) else value
     size = parse_bytes(unit)
-    if not size > 0:
-        raise PlanError(f"{shown(value)} is not a positive size in bytes.")
+    if not BUCKET.allows(size):
+        bounds = f"{BUCKET.least:g} to {BUCKET.most:g} bytes"
+        raise PlanError(f"{shown(value)}: buckets of gradients have {bounds}.")
     return size
+
+
+def _order(value: Any) -> tuple[str, ...]:
+    axes = _names("-", ("tp", "cp", "dp", "pp", "ep"))(value)
+    _expect_axes(axes)
+    return axes
 
 
 _READERS: Mapping[str, Callable[[Any], object]] = {
@@ -302,7 +317,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "tables": _one_of(_CHOICES["tables"]),
     "buckets": _size,
     "layers": _layers,
-    "order": _names("-", ("tp", "cp", "dp", "pp", "ep")),
+    "order": _order,
 }
 """One for every word, which a test holds against `Words`."""
 
@@ -321,14 +336,16 @@ def build(words: Words, runtime: Runtime) -> tuple[Mesh, StrategyNode]:
 def _mesh(words: Words, runtime: Runtime) -> Mesh:
     degrees = {"pp": words.pp, "dp": words.dp or 1, "cp": words.cp, "tp": words.tp}
     order = tuple(reversed(words.order)) if words.order else runtime.plan.rank_order
-    unknown = [axis for axis in order if axis not in degrees and axis != "ep"]
-    if unknown or len(set(order)) != len(order):
-        raise PlanError(
-            f"order={'-'.join(reversed(order))}: must contain each of tp, cp, dp and pp once."
-        )
+    _expect_axes(order[::-1])
     missing = [axis for axis in degrees if axis not in order]
     axes = [(axis, degrees[axis]) for axis in (*missing, *order) if axis in degrees]
     return Mesh(tuple(axes))
+
+
+def _expect_axes(order: tuple[str, ...]) -> None:
+    """Innermost first."""
+    if not {*order} <= {"tp", "cp", "dp", "pp", "ep"} or len(set(order)) != len(order):
+        raise PlanError(f"order={'-'.join(order)}: must contain each of tp, cp, dp and pp once.")
 
 
 def schedule_of(words: Words) -> Schedule:

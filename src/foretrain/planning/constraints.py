@@ -10,7 +10,7 @@ from typing import Any
 
 from foretrain.errors import PlanError, hint
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.units import parse_bytes
+from foretrain.plan.short_form import value_of
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro", "zero", "shard")
 NAMES = ("recompute", "schedule", "order", "offload", "cp-exchange", "tables", "buckets", "layers")
@@ -19,6 +19,9 @@ _NOTHING = {
     "recompute": "none", "offload": "none", "shard": 0, "zero": 0, "sp": False,
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 1, "buckets": "default", "layers": "even",
 }  # fmt: skip
+_READ_AS = {"order": "order", "offload": "offload", "cp-exchange": "cp", "tables": "tables", "buckets": "buckets"}  # fmt: skip
+"""Options of plans, which say what they take, by their names among constraints."""
+_LEFT_OPEN = {"order": ("default",), "offload": ("none",), "buckets": ("default",)}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
     "!=": operator.ne,
@@ -73,6 +76,8 @@ def _read(word: str) -> Constraint:
         )
     name, sign = _known(word, match["name"]), match["sign"]
     values = tuple(_value(word, name, part.strip()) for part in match["value"].split("|"))
+    if name == "zero" and sign == "=":
+        values = tuple(value_of(word, name, str(value)) for value in values)
     if name not in NUMBERS and sign not in ("=", "!="):
         raise PlanError(f"{word}: {name} is not numeric. Use = or !=.")
     if len(values) > 1 and sign not in ("=", "!="):
@@ -98,9 +103,10 @@ def _value(word: str, name: str, text: str) -> Any:
         return text in ("true", "1", "yes", "on")
     if name == "schedule" and text not in SCHEDULES:
         raise PlanError(f"{word}: unknown schedule.{hint(text, SCHEDULES)}")
-    if name == "buckets" and text != "default":
-        return parse_bytes(text.upper().replace("IB", "iB"))
-    return text
+    if text in _LEFT_OPEN.get(name, ()) or name not in _READ_AS:
+        return text
+    value = value_of(word, _READ_AS[name], text)
+    return value if name == "buckets" else text
 
 
 def kept(name: str, values: Sequence[Any], constraints: Sequence[Constraint]) -> tuple[Any, ...]:

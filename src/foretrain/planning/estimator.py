@@ -20,7 +20,7 @@ from foretrain.plan.schedules import SCHEDULES
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.footprint import peak_bytes
-from foretrain.planning.layers import Layers, State, grown, layers
+from foretrain.planning.layers import Layers, Places, State, grown, layers, places
 from foretrain.planning.plan_batch import PlanBatch, Shares, plan_batch
 from foretrain.planning.task import Task
 from foretrain.planning.times import Times
@@ -99,7 +99,9 @@ class Estimator:
         if not len(missing):
             return False
         states = list(known.number)
-        return known.fill(layers(self.task, [states[row] for row in missing.tolist()]))
+        return known.fill(
+            layers(self.task, [states[row] for row in missing.tolist()], known.places)
+        )
 
     def states(self, choices: Choices) -> tuple[Ints, Layers]:
         """Each plan's state as a row of the table; refused states are counted down from -1.
@@ -128,7 +130,8 @@ class Estimator:
         families: dict[State, list[State]] = {}
         for state in sorted(dict.fromkeys(states), key=lambda state: state.micro):
             families.setdefault(state._replace(micro=0), []).append(state)
-        found = layers(self.task, [state for family in families.values() for state in family[:2]])
+        smallest = [state for family in families.values() for state in family[:2]]
+        found = layers(self.task, smallest, self.places(choices))
         for family in families.values():
             reason = found.refused.get(family[0])
             found.refused.update(dict.fromkeys(family if reason else (), reason or ""))
@@ -137,6 +140,11 @@ class Estimator:
         places = {state: -1 - place for place, state in enumerate(known.refused)}
         numbers = [known.number[s] if s in known.number else places[s] for s in states]
         return np.array(numbers, dtype=np.int64)[inverse.reshape(-1)], known
+
+    def places(self, choices: Choices) -> Places:
+        """Repetitions of blocks that are alike in all plans."""
+        task = self.task
+        return places(task.workload.model, choices.palette.recompute, task.runtime)
 
     def _plain_orders(self) -> Callable[[State], State]:
         """Orders of the axes that differ from the runtime's in where stages lie do not matter to blocks, unless these

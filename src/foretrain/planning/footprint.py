@@ -6,11 +6,11 @@ in the same order: each is worked out once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Bools, Floats
+from foretrain.arrays import Floats
 from foretrain.cluster.headroom import fill
 from foretrain.planning.plan_batch import PlanBatch
 
@@ -20,16 +20,15 @@ def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
     kept, gradients, unsplit = (each[holds] for each in static(lean))
-    busy, runs = fleet.distinct(fleet.rows, choices.schedule)
-    work = _activations(busy)
     loose = 1.0 + runtime.memory.held_share(exchanges=bool(choices.tp[0] > 1))
-    alive = np.maximum(work.alive[runs], unsplit) * loose
+    busy, runs = fleet.distinct(fleet.rows, choices.schedule, fleet.leaves)
+    work = _activations(busy)
+    early, late = work.early[runs] * loose, np.maximum(work.late[runs], unsplit) * loose
     if runtime.gradients.frees_gradients:
         # none is there before the first backward step has given back a micro-batch's activations
-        first = np.maximum(alive, alive - work.first[runs] * loose + gradients)
-        held = kept + np.where(work.refills[runs], alive + gradients, first)
+        held = kept + np.maximum(early, late + gradients)
     else:
-        held = kept + alive + gradients
+        held = kept + np.maximum(early, late) + gradients
     room = np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1)
     fullest = np.argmax(fill(held, room[None, :]), axis=1)
     return held[np.arange(len(held)), fullest], room[fullest]
@@ -73,48 +72,58 @@ def _buckets(fleet: PlanBatch) -> Floats:
     return np.array(limits)[fleet.choices.buckets][:, None]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Activations:
-    """[plans, stages]"""
+class _Activations(NamedTuple):
+    """[plans, stages] of all micro-batches in flight, at work."""
 
-    alive: Floats  # of all micro-batches in flight, at work
-    first: Floats  # of the one that backward begins with
-    refills: Bools  # whether others follow it
+    early: Floats  # until backward has given back those of a micro-batch
+    late: Floats
 
 
 def _activations(fleet: PlanBatch) -> _Activations:
-    layers, chunks = fleet.layers, fleet.chunks
-    plain, inverse = fleet.distinct(fleet.rows)
-    saved = plain.by_chunk(plain.by_part(layers.saved))[inverse]
-    work = np.maximum(
-        workspace(plain, layers.forward_workspace), workspace(plain, layers.backward_workspace)
+    layers = fleet.layers
+    plain, inverse = fleet.distinct(fleet.rows, fleet.leaves)
+    stays = np.where(plain.leaves, 0.0, 1.0)[:, None]
+    saved, ahead, back, apart = (
+        plain.by_chunk(column)[inverse]
+        for column in (
+            plain.by_part(layers.saved) * stays,
+            workspace(plain, layers.forward_workspace),
+            workspace(plain, layers.backward_workspace),
+            workspace(plain, layers.backward_workspace, frees=False),
+        )
     )
-    work = plain.by_chunk(work).max(axis=1)[inverse]
-    flight = _in_flight(fleet)
-    alive = np.einsum("ncs,ncs->ns", saved, flight) + work
-    refills = fleet.counts[:, None] * chunks > flight.sum(axis=1)
-    return _Activations(alive, saved[:, -1], refills)
-
-
-def workspace(fleet: PlanBatch, column: Floats) -> Floats:
-    """[plans, parts] the most that a block needs at work beside what all blocks of its part keep: while one is at
-    work, those behind it keep nothing (yet, or any more)."""
-    needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]
-    worst = np.zeros((len(needed), len(fleet.share)))
-    free = np.zeros_like(worst)
-    for block in range(fleet.share.shape[1] - 1, -1, -1):
-        here = np.flatnonzero(fleet.share[:, block])
-        asks = needed[:, block, None] - free[:, here]
-        worst[:, here] = np.maximum(worst[:, here], asks)
-        free[:, here] += saved[:, block, None] * fleet.share[None, here, block]
-    return worst
-
-
-def _in_flight(fleet: PlanBatch) -> Floats:
-    """[plans, chunks, stages] micro-batches whose activations a stage holds at most."""
-    out = np.zeros((len(fleet.choices), fleet.chunks, fleet.stages))
+    early, late = (np.zeros((len(fleet.choices), fleet.stages)) for _ in range(2))
     for number in np.unique(fleet.choices.schedule).tolist():
-        rows = np.flatnonzero(fleet.choices.schedule == number)
         kind = fleet.schedule(number)
-        out[rows] = kind.held(fleet.stages, fleet.chunks, fleet.counts[rows])
-    return out
+        work = np.concatenate([ahead, apart if kind.splits_backward else back, back], axis=1)
+        mine = np.flatnonzero(fleet.choices.schedule == number)
+        counts, of = np.unique(fleet.counts[mine], return_inverse=True)
+        tables = [kind.moments(fleet.stages, fleet.chunks, int(count)) for count in counts]
+        for table in dict.fromkeys(map(id, tables)):
+            which = [place for place, one in enumerate(tables) if id(one) == table]
+            rows = mine[np.isin(of.reshape(-1), which)]
+            held, step, is_late = tables[which[0]]
+            alive = held @ saved[rows].transpose(2, 1, 0)  # [stages, moments, plans]
+            alive += work[rows].transpose(2, 1, 0)[np.arange(fleet.stages)[:, None], step]
+            early[rows] = np.where(is_late[..., None], 0.0, alive).max(axis=1).T
+            late[rows] = np.where(is_late[..., None], alive, 0.0).max(axis=1).T
+    keeps = saved.any(axis=1)
+    return _Activations(np.where(keeps, early, np.maximum(early, late)), np.where(keeps, late, 0.0))
+
+
+def workspace(fleet: PlanBatch, column: Floats, frees: bool = True) -> Floats:
+    """[plans, parts] the most that a block needs at work beside what all blocks of its part keep: while one is at
+    work, those behind it keep nothing (yet, or any more; input gradients by themselves free nothing). What leaves for
+    host memory is there while it is copied."""
+    needed, saved = column[fleet.rows], fleet.layers.saved[fleet.rows]
+    leaving = np.where(fleet.leaves[:, None], saved, 0.0)
+    saved = saved - leaving
+    worst = np.zeros((len(needed), len(fleet.share)))
+    for block in range(fleet.share.shape[1]):
+        here = np.flatnonzero(fleet.share[:, block])
+        free = saved @ fleet.behind[here, block].T if frees else 0.0
+        worst[:, here] = np.maximum(worst[:, here], needed[:, block, None] - free)
+    if not leaving.any():
+        return worst
+    copied = np.where(fleet.share[None] > 0, leaving[:, None, :], 0.0).max(axis=2)
+    return np.asarray(worst + copied)

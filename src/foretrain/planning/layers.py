@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints, Objects
-from foretrain.compile.blocks import Blocks
+from foretrain.compile.blocks import Blocks, recomputed
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import Sums, sums
@@ -31,6 +31,7 @@ from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.short_form import Words
 from foretrain.planning.task import Task
+from foretrain.runtime import Runtime
 
 DATA, CONTEXT, TENSOR, EXPERT = 1, 2, 4, 8
 KINDS = range(EXPERT + 1)
@@ -73,10 +74,40 @@ class State(NamedTuple):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Rows of a table of blocks: repetitions of a block that are alike share one."""
+
+    rows: tuple[tuple[int, ...], ...]  # [blocks][repetitions]
+
+    @property
+    def examples(self) -> list[tuple[int, int]]:
+        """(block, the first of its repetitions) of every row."""
+        each = enumerate(self.rows)
+        return [(b, mine.index(row)) for b, mine in each for row in dict.fromkeys(mine)]
+
+
+def places(model: Model, recomputes: Iterable[str], runtime: Runtime) -> Places:
+    """What comes before the first repetition of a block lies otherwise than what comes before the others; some ways to
+    recompute take some of them and leave others."""
+    words, count, rows = tuple(dict.fromkeys(recomputes)), 0, []
+    for block in model.blocks:
+        likes = [
+            (repetition == 0, *(recomputed(word, repetition, runtime) for word in words))
+            for repetition in range(block.repeat)
+        ]
+        numbers = {like: count + number for number, like in enumerate(dict.fromkeys(likes))}
+        rows.append(tuple(numbers[like] for like in likes))
+        count += len(numbers)
+    return Places(tuple(rows))
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Layers:
-    """Columns over (states, blocks); seconds over (states, kinds of devices, blocks)."""
+    """Columns over (states, blocks); seconds over (states, kinds of devices, blocks). A block is there once for every
+    row of `places`."""
 
+    places: Places
     number: dict[State, int]
     refused: dict[State, str]  # states the model cannot be in, and why
     forward: Floats
@@ -139,7 +170,7 @@ COUNTED = ("tensors", "ready")
 _BY_KIND = ("elements", "gathered", "trained", "refreshed", "touched", "rows", "reduced", "tensors", "ready")  # fmt: skip
 _WEIGHTS = (*_BY_KIND, "large", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
-_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("number", "refused"))
+_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("places", "number", "refused"))
 
 
 def grown(known: Layers, wanted: Sequence[State]) -> Layers:
@@ -164,7 +195,8 @@ def grown(known: Layers, wanted: Sequence[State]) -> Layers:
         columns[name] = low + (high - low) * along.reshape((-1,) + (1,) * (low.ndim - 1))
     columns["is_timed"] = ends[:, 0] == ends[:, 1]
     columns["weights"] = _alike(*(columns[name] for name in _WEIGHTS))
-    return Layers({state: row for row, state in enumerate(wanted)}, known.refused, **columns)
+    number = {state: row for row, state in enumerate(wanted)}
+    return Layers(known.places, number, known.refused, **columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +206,17 @@ class CompiledState:
     passes: tuple[BlockPass, ...]  # one per block of the model
 
 
-def layers(task: Task, states: Iterable[State]) -> Layers:
+def layers(task: Task, states: Iterable[State], rows: Places) -> Layers:
     """Compile and cost every state; those the model refuses are told with the reason."""
     compiled: list[CompiledState] = []
     refused: dict[State, str] = {}
     shared = SharedBlocks(task)
     for state in dict.fromkeys(states):
         try:
-            compiled.append(shared.compiled(state))
+            compiled.append(shared.compiled(state, rows))
         except InputError as error:
             refused[state] = str(error).splitlines()[0]
-    return layer_table(task, compiled, refused)
+    return layer_table(task, compiled, refused, rows)
 
 
 class SharedBlocks:
@@ -197,29 +229,31 @@ class SharedBlocks:
         model = replace(task.workload.model, tied=())
         self.workload = replace(task.workload, model=model)
 
-    def compiled(self, state: State) -> CompiledState:
+    def compiled(self, state: State, rows: Places) -> CompiledState:
         base = state._replace(recompute="none")
         if base not in self.known:
             plan = self.task.plan(base.words(self.task.devices))
             self.known[base] = plan.mesh, Blocks(self.workload, plan, self.task.runtime)
         mesh, blocks = self.known[base]
-        passes = _steady(blocks, state.recompute)
+        passes = _steady(blocks, state.recompute, rows)
         check_axes(mesh, blocks.used_axes, self.task.workload.model)
         return CompiledState(state, mesh, passes)
 
 
-def _steady(blocks: Blocks, recompute: str) -> tuple[BlockPass, ...]:
-    """The first repetition of each block, and another as it is among its like."""
+def _steady(blocks: Blocks, recompute: str, rows: Places) -> tuple[BlockPass, ...]:
+    """The first repetition of each block, and others as they are among their like."""
     layouts: tuple[TensorLayout, ...] | None = None
     found = []
-    for number, is_first in places(blocks.model):
-        one, layouts = blocks.block(number, 0 if is_first else 1, layouts, recompute)
+    for number, repetition in rows.examples:
+        one, layouts = blocks.block(number, repetition, layouts, recompute)
         found.append(one)
     return tuple(found)
 
 
-def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[State, str]) -> Layers:
-    blocks = len(places(task.workload.model))
+def layer_table(
+    task: Task, compiled: Sequence[CompiledState], refused: dict[State, str], where: Places
+) -> Layers:
+    blocks = len(where.examples)
     kinds = len(task.cluster.devices)
     rows = len(compiled)
     seconds = np.zeros((5, rows, kinds, blocks))
@@ -259,6 +293,7 @@ def layer_table(task: Task, compiled: Sequence[CompiledState], refused: dict[Sta
     oversize = _oversize(compiled, _bucket_elements(task)).reshape(rows, blocks)
     tied = _tied(task, compiled)
     return Layers(
+        places=where,
         number={one.state: row for row, one in enumerate(compiled)},
         refused=refused,
         forward=seconds[0],
@@ -470,12 +505,3 @@ def _kind(reduce_axes: tuple[str, ...], mesh: Mesh) -> int:
         return EXPERT
     is_tensor = bool(tensor) and tensor <= copies
     return DATA * (data <= copies) + CONTEXT * (context <= copies) + TENSOR * is_tensor
-
-
-def places(model: Model) -> list[tuple[int, bool]]:
-    """Rows of a table of blocks: (block, whether it is the first of its repetitions). What comes before the first lies
-    otherwise than what comes before the others."""
-    found: list[tuple[int, bool]] = []
-    for number, block in enumerate(model.blocks):
-        found += [(number, True), (number, False)] if block.repeat > 1 else [(number, True)]
-    return found

@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.arrays import Bools, Floats, Ints
+from foretrain.cluster.device import Device
+from foretrain.cluster.node import Node
 from foretrain.compile.columns import first_of
 from foretrain.compile.execution import Communicator
 from foretrain.compile.model_states import Shards, Weights
 from foretrain.compile.passes.place import place, stored_before
+from foretrain.cost.items import copy_rate
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, Pieces, PipelineSchedule
@@ -33,7 +36,7 @@ from foretrain.planning.layers import (
     KINDS,
     TENSOR,
     Layers,
-    places,
+    Places,
 )
 from foretrain.planning.task import Task
 
@@ -51,7 +54,8 @@ class Ties:
 @dataclass(frozen=True, eq=False, slots=True)
 class PlanBatch:
     """`rows`: the plans' states in `layers`. `share[part, block]`: repetitions of a block in a part. `ties`: of every
-    weight that shares another's storage, see `Ties`."""
+    weight that shares another's storage, see `Ties`. `behind[part, block, other]`: repetitions of another block that lie
+    behind the last of a block in a part."""
 
     task: Task
     choices: Choices
@@ -60,6 +64,7 @@ class PlanBatch:
     mesh: Mesh
     exchanges: Exchanges
     share: Floats
+    behind: Floats
     ties: Ties
     kinds: Bools  # [stages, kinds of devices]: which a stage runs on
     _axes: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
@@ -102,6 +107,7 @@ class PlanBatch:
             self.mesh,
             self.exchanges,
             self.share,
+            self.behind,
             self.ties,
             self.kinds,
             self._axes,
@@ -202,8 +208,34 @@ class PlanBatch:
     @property
     def is_offloaded(self) -> Bools:
         """[plans, 1] whether optimizer states are kept in host memory."""
-        names = np.array(["optimizer" in o for o in self.choices.palette.offload])
-        return np.asarray(names[self.choices.offload][:, None])
+        return self._offloads("optimizer")[:, None]
+
+    @property
+    def leaves(self) -> Bools:
+        """[plans] whether what blocks save leaves for host memory."""
+        return self._offloads("activations")
+
+    def _offloads(self, what: str) -> Bools:
+        names = np.array([what in offload for offload in self.choices.palette.offload])
+        return np.asarray(names[self.choices.offload])
+
+    def hosts_of(self, stage: int) -> list[tuple[Device, Node]]:
+        """Devices that a stage runs on and the nodes they are in, one of each kind."""
+        cluster = self.task.cluster
+        ranks = np.flatnonzero(self.mesh.coordinate("pp") == stage)
+        if cluster.is_uniform:
+            ranks = ranks[:1]
+        pairs = np.stack([cluster.device_kind[ranks], cluster.node_of[ranks]], axis=1)
+        each = [(cluster.devices[kind], cluster.node(node)) for kind, node in np.unique(pairs, axis=0).tolist()]  # fmt: skip
+        return list({(device.name, id(node)): (device, node) for device, node in each}.values())
+
+    def copy_rates(self, way: str) -> Floats:
+        """[kinds of devices] bytes/s between devices and their hosts, where that is slowest."""
+        rates = np.full(len(self.task.cluster.devices), np.inf)
+        for device, node in (pair for stage in range(self.stages) for pair in self.hosts_of(stage)):
+            kind = self.task.cluster.devices.index(device)
+            rates[kind] = min(rates[kind], copy_rate(device, node, way))
+        return rates
 
     def tied_between(self) -> Floats:
         """[plans] elements of trained weights that several stages have copies of."""
@@ -260,27 +292,31 @@ class Shares:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._known: dict[tuple[int, int, bytes], tuple[Floats, Ties]] = {}
+        self._known: dict[tuple[object, ...], tuple[Floats, Floats, Ties]] = {}
 
-    def of(self, schedule: Schedule) -> tuple[Floats, Ties]:
-        """[parts, blocks] repetitions, and how tied weights lie."""
-        key = (schedule.stages, schedule.chunks, schedule.pieces.of.tobytes())
+    def of(self, schedule: Schedule, places: Places) -> tuple[Floats, Floats, Ties]:
+        """[parts, blocks] repetitions, [parts, blocks, blocks] those behind each, and how tied weights lie."""
+        key = (schedule.stages, schedule.chunks, schedule.pieces.of.tobytes(), places)
         found = self._known.get(key)
         if found is None:
             model = self.task.workload.model
             by_products = self.task.runtime.pipeline.places_by_products
-            rows = {place: row for row, place in enumerate(places(model))}
-            share = np.zeros((schedule.stages * schedule.chunks, len(rows)))
+            blocks = len(places.examples)
+            share = np.zeros((schedule.stages * schedule.chunks, blocks))
+            behind = np.zeros((len(share), blocks, blocks))
             for part, instances in enumerate(place(model, schedule, by_products)):
-                for block, repetition in instances:
-                    share[part, rows[block, repetition == 0]] += 1.0
-            ties = _ties(model, stored_before(model, schedule, by_products))
-            found = self._known[key] = share, ties
+                for block, repetition in reversed(instances):
+                    row = places.rows[block][repetition]
+                    if not share[part, row]:
+                        behind[part, row] = share[part]
+                    share[part, row] += 1.0
+            ties = _ties(model, places, stored_before(model, schedule, by_products))
+            found = self._known[key] = share, behind, ties
         return found
 
 
-def _ties(model: Model, doubled: frozenset[str]) -> Ties:
-    names = [model.blocks[number].name for number, _ in places(model)]
+def _ties(model: Model, places: Places, doubled: frozenset[str]) -> Ties:
+    names = [model.blocks[number].name for number, _ in places.examples]
     frozen = {f"{block.name}.{op.name}" for block, op in model.ops() if op.is_frozen}
     block = np.zeros((len(model.origins), len(names)))
     for copy, path in enumerate(model.origins):
@@ -307,8 +343,8 @@ def plan_batch(
     if kinds.shape[1] > 1:
         kinds[:] = False
         kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
-    share, ties = shares.of(schedule_of(words))
-    return PlanBatch(task, choices, layers, rows, mesh, exchanges, share, ties, kinds)
+    share, behind, ties = shares.of(schedule_of(words), layers.places)
+    return PlanBatch(task, choices, layers, rows, mesh, exchanges, share, behind, ties, kinds)
 
 
 def mesh_of(task: Task, words: Words) -> Mesh:

@@ -334,7 +334,7 @@ class Replicas:
         gathers = np.zeros((len(f.choices), f.stages))
         for owners, kinds in self._by_owners().items():
             size = np.asarray(sum(self.states.refreshed(f.weights_of(kind)) for kind in kinds))
-            if not size.any() or not f.task.workload.optimizer.has_update:
+            if not size.any():
                 continue
             found = f.exchange(owners, "all_gather").seconds(size.ravel()).reshape(size.shape)
             if self.shares_links:

@@ -16,11 +16,13 @@ import numpy as np
 
 from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
+from foretrain.compile.passes.scope import check_names
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
+from foretrain.model.graph import Model
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.schedules import SCHEDULES, meant
-from foretrain.plan.strategy import Schedule
+from foretrain.plan.strategy import Schedule, StrategyNode
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.constraints import Constraint, kept, parse
 from foretrain.planning.task import Task
@@ -142,10 +144,11 @@ class Space:
         )
         holders = replicas * np.where(replicas % c.ep == 0, 1, c.tp)
         yield "ranks not divisible by the expert-parallel size", state.mask(holders % c.ep == 0)
-        bad = np.zeros(len(c), dtype=np.bool_)
-        for pp, vpp in self.refused_parts:
-            bad |= (c.pp == pp) & (c.vpp == vpp)
-        yield "fewer layers than pipeline stages", state.mask(~bad)
+        for reason in (_FEW_LAYERS, _UNEVEN):
+            bad = np.zeros(len(c), dtype=np.bool_)
+            for pp, vpp in (p for p, why in self.refused_parts.items() if why == reason):
+                bad |= (c.pp == pp) & (c.vpp == vpp)
+            yield reason, state.mask(~bad)
 
 
 class _Left:
@@ -167,7 +170,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     dims = {dim for _, op in model.ops() for dim in op.size}
     experts = max((op.size.get("expert", 1) for _, op in model.ops()), default=1)
     domain, layers = _domain(task), _repeated(task)
-    _expect_meaning(wanted, dims, model.name)
+    _expect_meaning(wanted, dims, model)
 
     def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
         found = kept(name, values, wanted)
@@ -181,7 +184,10 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
 
     splits = {"heads", "ffn"} & dims
     pps = option("pp", [n for n in _divisors(devices) if n <= max(1, layers)])
-    vpps = option("vpp", _chunks(layers, pps))
+    # a schedule that has no other number of chunks asks for it
+    kinds = [SCHEDULES[name] for name in _asked_for("schedule", wanted)]
+    chunks = {kind.chunks.start for kind in kinds if len(kind.chunks) == 1}
+    vpps = option("vpp", sorted(chunks.union(_chunks(layers, pps))))
     return Space(
         devices=devices,
         batch=task.workload.global_batch,
@@ -197,7 +203,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         sp=option("sp", [False, True] if "seq" in dims else [False]),
         palette=_palette(option, task, domain),
         constraints=wanted,
-        refused_parts=_refused(task, pps, vpps),
+        refused_parts=_refused(task, pps, vpps, chunks | _asked_for("vpp", wanted)),
     )
 
 
@@ -215,7 +221,7 @@ _NEEDS = {
 """Choices that mean something only where a model has one of these dims."""
 
 
-def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> None:
+def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], model: Model) -> None:
     """Refuse constraints that no plan of this model could heed."""
     faults = []
     for one in wanted:
@@ -228,15 +234,26 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], name: str) -> 
         )
         if needs and is_split and not dims & {*needs}:
             faults.append(
-                f"{one.text}: {name} has no {' or '.join(needs)} to split. Remove this constraint."
+                f"{one.text}: {model.name} has no {' or '.join(needs)} to split. Remove this constraint."
             )
         if one.name == "layers" and one.values != ("even",):
             faults.append(
                 f"{one.text}: search splits layers evenly. For uneven stages use predict, "
                 "with layers=24,8 in the plan."
             )
+        for value in one.values if one.name == "recompute" else ():
+            faults += _unknown(value, model)
     if faults:
         raise PlanError("these constraints cannot be satisfied:", faults=faults)
+
+
+def _unknown(recompute: str, model: Model) -> tuple[str, ...]:
+    """What a choice names that the model does not have."""
+    try:
+        check_names(StrategyNode(recompute=recompute), model)
+    except PlanError as error:
+        return error.faults
+    return ()
 
 
 def _palette(option: Any, task: Task, domain: int) -> Palette:
@@ -308,22 +325,33 @@ def _micros(batch: int) -> list[int]:
     return powers if len(powers) >= FEWEST_POWERS else divisors
 
 
-def _refused(task: Task, pps: Sequence[int], vpps: Sequence[int]) -> dict[tuple[int, int], str]:
-    """Pipelines that the model's layers cannot be shared out over."""
+_FEW_LAYERS = "fewer layers than pipeline stages"
+_UNEVEN = "layers not divisible by stages x chunks"
+
+
+def _asked_for(name: str, wanted: Sequence[Constraint]) -> set[Any]:
+    """Values that the user names one by one."""
+    return {value for c in wanted if c.name == name and c.sign == "=" for value in c.values}
+
+
+def _refused(
+    task: Task, pps: Sequence[int], vpps: Sequence[int], asked: set[Any]
+) -> dict[tuple[int, int], str]:
+    """Pipelines that the model's layers cannot be shared out over; evenly, unless so many chunks were asked for."""
     refused = {}
     for pp, vpp in product(pps, vpps):
         if pp == 1:
             continue
         model, layers = task.workload.model, _repeated(task)
-        if vpp > 1 and not _is_even(layers, pp, vpp):
-            refused[pp, vpp] = "chunks are uneven"
+        if vpp > 1 and vpp not in asked and not _is_even(layers, pp, vpp):
+            refused[pp, vpp] = _UNEVEN
             continue
         try:
             kind, _ = meant(None, pp, vpp)
             by_products = task.runtime.pipeline.places_by_products
             place(model, Schedule(kind.name, 1, pp, vpp), by_products)
-        except PlanError as error:
-            refused[pp, vpp] = str(error)
+        except PlanError:
+            refused[pp, vpp] = _FEW_LAYERS
         if pp * vpp > layers + 2 * (vpp > 1):
-            refused.setdefault((pp, vpp), "more parts than layers")
+            refused[pp, vpp] = _FEW_LAYERS
     return refused

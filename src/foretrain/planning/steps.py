@@ -8,10 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from foretrain.arrays import Bools, Floats
+from foretrain.cost import interference
 from foretrain.planning.contention import Contention, StepContention, TimedPlans, beside
 from foretrain.planning.hosts import issued
+from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import INSIDE, NETWORK, WAYS, Replicas
 from foretrain.planning.sends import Parts
+from foretrain.planning.task import Task
 
 _WORTH_A_LOOK = 0.01
 """Share of the time below which sends that are under way make no difference."""
@@ -113,6 +116,9 @@ def _run(
         ]
     ends = both[1] if later is None else both[1] + later
     parts = [f.seconds_by_part(column) for column in (both[0], ends, weight)]
+    copies = copied(f)
+    if copies is not None:
+        parts[1] += _behind_copies(f, copies, both[1], parts[0])
     if gathers and f.task.runtime.sharding.prefetched_blocks > 0:
         # nothing runs beside the gather of the block a part begins with, none beside the block it ends with
         first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
@@ -123,6 +129,53 @@ def _run(
             for part, flow, sent, beside in zip(parts[:2], flows, _sent_before(t), company[:2], strict=True):  # fmt: skip
                 part += _behind_sends(t, flow, sent, beside)
     return parts
+
+
+def copied(f: PlanBatch) -> Floats | None:
+    """[plans, kinds of devices, blocks] seconds to copy what a block saves to host memory, or back, where it leaves."""
+    if not f.leaves.any():
+        return None
+    leaving = np.where(f.leaves[:, None], f.layers.saved[f.rows], 0.0)
+    return leaving[:, None, :] / f.copy_rates("to_host")[None, :, None]
+
+
+def _behind_copies(f: PlanBatch, copies: Floats, backward: Floats, ahead: Floats) -> Floats:
+    """[plans, parts] by how much backward work is longer for what comes back from host memory: of every block while the one
+    before it is at work. Copies slow each other as long as the last ones are still on their way out."""
+
+    def waited(moving: Floats) -> Floats:
+        longer = np.maximum(moving - backward, 0.0)
+        # nothing runs beside the copy of the block that a part begins with going back, none beside that it ends with
+        first, last = np.argmax(f.share > 0, axis=1), f.last_blocks()
+        ends = moving.max(axis=1)[:, last] - longer.max(axis=1)[:, first]
+        return np.asarray(f.seconds_by_part(longer) + ends)
+
+    into, out = _between_copies(f.task)
+    work = f.seconds_by_part(backward)
+    alone, crowded = work + waited(copies), work + waited(copies * into)
+    busy = np.minimum(f.seconds_by_part(copies) * into / np.maximum(crowded, 1e-12), 1.0)
+    left = np.maximum(f.seconds_by_part(copies) - ahead, 0.0) * (1.0 + (out - 1.0) * busy)
+    met = np.minimum(left / np.maximum(crowded, 1e-12), 1.0)
+    return np.asarray(met * crowded + (1.0 - met) * alone - work)
+
+
+def copies_out(f: PlanBatch, ahead: Floats) -> Floats:
+    """[plans, parts] seconds in which copies to host memory keep their slot busy, those of a micro-batch."""
+    copies = copied(f)
+    if copies is None:
+        return np.zeros_like(ahead)
+    total = f.seconds_by_part(copies)
+    _, out = _between_copies(f.task)
+    return np.asarray(total + np.maximum(total - ahead, 0.0) * (out - 1.0))
+
+
+def _between_copies(task: Task) -> tuple[float, float]:
+    """Factors on copies from host memory and to it while the other way is busy."""
+    if not task.runtime.communication.overlap_slows:
+        return 1.0, 1.0
+    tables = [interference.factors(device, False) for device in task.cluster.devices]
+    into, out = interference.COPY_IN, interference.COPY_OUT
+    return max(float(t[into, out]) for t in tables), max(float(t[out, into]) for t in tables)
 
 
 def _sent_before(t: TimedPlans) -> tuple[Floats, Floats]:

@@ -20,7 +20,7 @@ from foretrain.planning.hosts import running_ahead
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.sends import Parts
 from foretrain.planning.short_runs import limits, run_pipelines, tasks_of_run
-from foretrain.planning.steps import crowded_steps, have_company, lone_steps, steps
+from foretrain.planning.steps import copies_out, crowded_steps, have_company, lone_steps, steps
 from foretrain.planning.updates import update
 
 
@@ -30,7 +30,9 @@ class Times:
     def __init__(self, ships: PlanBatch) -> None:
         self.all = ships
         c = ships.choices
-        self.f, self.stands_for = ships.distinct(ships.rows, c.schedule, c.zero, c.buckets)
+        self.f, self.stands_for = ships.distinct(
+            ships.rows, c.schedule, c.zero, c.buckets, ships.leaves
+        )
         self.t = timed(self.f)
 
     def columns(self) -> dict[str, Floats]:
@@ -45,7 +47,7 @@ class Times:
         seconds = seconds + together - work + self._without_partner()
         host = running_ahead(f, t.sends)
         busy = f.counts * host.max(axis=1)
-        seconds = np.maximum(seconds, busy)
+        seconds = np.maximum(np.maximum(seconds, busy), _leaving(f, parts[0]))
         work = np.minimum(np.maximum(together, busy), seconds)
         starts, gathers = parameters(t, parts[0], wait)
         data, end = self._ended(
@@ -130,6 +132,11 @@ class Times:
 def _work(f: PlanBatch, parts: Parts) -> Floats:
     """[plans] all micro-batches on the slowest stage."""
     return np.asarray((f.counts[:, None] * f.summed(parts[0] + parts[1])).max(axis=1))
+
+
+def _leaving(f: PlanBatch, forward: Floats) -> Floats:
+    """[plans] copies of all micro-batches to host memory, which the update waits for."""
+    return np.asarray(f.counts * f.summed(copies_out(f, forward)).max(axis=1))
 
 
 def _pipelined(t: TimedPlans, parts: Parts, send: Floats) -> Floats:

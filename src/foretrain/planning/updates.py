@@ -46,15 +46,15 @@ def _kernels(f: PlanBatch, kind: str, amount: Floats, flops: Floats | None = Non
 
 
 def _offloaded(f: PlanBatch, groups: Sequence[Weights]) -> Floats:
-    """Gradients out, the update in host memory, weights back, on the first node of each stage."""
-    cluster, stage_of = f.task.cluster, f.mesh.coordinate("pp")
+    """Gradients out, the update in host memory, weights back, where that takes longest on each stage."""
+    amounts = [np.asarray(amount) for amount in f.task.states.offloaded(groups)]
+    ways = ("to_host", "host_memory", "to_device")
     found = np.zeros((len(f.choices), f.stages))
     for stage in range(f.stages):
-        rank = int(np.argmax(stage_of == stage))
-        device = cluster.devices[int(cluster.device_kind[rank])]
-        node = cluster.node(int(cluster.node_of[rank]))
-        for amount, way in zip(f.task.states.offloaded(groups), ("to_host", "host_memory", "to_device"), strict=True):  # fmt: skip
-            found[:, stage] += np.asarray(amount)[:, stage] / copy_rate(device, node, way)
+        for device, node in f.hosts_of(stage):
+            rates = [copy_rate(device, node, way) for way in ways]
+            each = sum(amount[:, stage] / rate for amount, rate in zip(amounts, rates, strict=True))
+            found[:, stage] = np.maximum(found[:, stage], each)
     return found
 
 

@@ -19,7 +19,14 @@ from foretrain.model.workload import Workload
 from foretrain.planning.choices import Choices, joined
 from foretrain.planning.constraints import parse
 from foretrain.planning.estimator import Estimates, Estimator, row_keys
-from foretrain.planning.layers import CompiledState, Layers, SharedBlocks, State, layer_table
+from foretrain.planning.layers import (
+    CompiledState,
+    Layers,
+    Places,
+    SharedBlocks,
+    State,
+    layer_table,
+)
 from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.space import space
 from foretrain.planning.task import Task
@@ -69,7 +76,9 @@ class Planner:
     headroom: float | str | None = None
     """How much of a device is kept free, as the user says it; None: as the software stack keeps it."""
     _shared: dict[tuple[int, int], SharedBlocks] = field(default_factory=dict)
-    _compiled: dict[tuple[int, int, State], CompiledState | str] = field(default_factory=dict)
+    _compiled: dict[tuple[int, int, State, Places], CompiledState | str] = field(
+        default_factory=dict
+    )
 
     def workload(self, batch: int) -> Workload:
         return Workload(self.model, batch, self.model.seq_len, self.precision, self.optimizer)
@@ -117,24 +126,24 @@ class Planner:
             texts |= {parse([text])[0].name: text for text in _able(self.runtime.name)}
         return (*(text for name, text in texts.items() if name not in pinned), *self.where)
 
-    def layers(self, task: Task, states: Sequence[State]) -> Layers:
+    def layers(self, task: Task, states: Sequence[State], rows: Places) -> Layers:
         """As `search.layers.layers`, remembering across clusters."""
         size = (task.workload.global_batch, task.devices)
         shared = self._shared.setdefault(size, SharedBlocks(task))
         compiled, refused = [], {}
         for state in states:
-            one = self._compiled.get((*size, state))
+            one = self._compiled.get((*size, state, rows))
             if one is None:
                 try:
-                    one = shared.compiled(state)
+                    one = shared.compiled(state, rows)
                 except InputError as error:
                     one = str(error).splitlines()[0]
-                self._compiled[(*size, state)] = one
+                self._compiled[(*size, state, rows)] = one
             if isinstance(one, str):
                 refused[state] = one
             else:
                 compiled.append(one)
-        return layer_table(task, compiled, refused)
+        return layer_table(task, compiled, refused, rows)
 
 
 class _Sharing(Estimator):
@@ -150,7 +159,7 @@ class _Sharing(Estimator):
             row_keys(choices, names), return_index=True, return_inverse=True
         )
         states = [choices.state(int(row)) for row in first]
-        known = self._planner.layers(self.task, list(dict.fromkeys(states)))
+        known = self._planner.layers(self.task, list(dict.fromkeys(states)), self.places(choices))
         places = {state: -1 - place for place, state in enumerate(known.refused)}
         numbers = np.array([known.number.get(s, places.get(s, -1)) for s in states], dtype=np.int64)
         return numbers[inverse], known

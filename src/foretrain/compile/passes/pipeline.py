@@ -151,7 +151,7 @@ class _PartBuilder:
         chain, starts = strung(s.interner.run(p.forward) for p in passes)
         chain, starts = self._arrival(chain, starts, self.part.behind, self.part.received_bytes)
         asyncs = self._weight_gathers(passes, self.weights, starts)
-        if is_first and s.runtime.sharding.overlaps_parameter_gather:
+        if is_first and s.runtime.sharding.overlaps_parameter_gather and s.states.refreshes:
             asyncs += self._parameter_gathers(starts)
         if is_first and s.starts_forward:
             asyncs += s.reductions(self._weights_in_order(starts), chain)

@@ -117,6 +117,10 @@ class PipelineSchedule(ABC):
         ]
         return np.array(each, dtype=np.float64)[which].swapaxes(1, 2)
 
+    def moments(self, stages: int, chunks: int, micro_batches: int) -> running.Moments:
+        """What stages hold while they are at which step."""
+        return running.moments(self, stages, micro_batches, chunks)
+
     def filling(self, stages: int, chunks: int) -> float:
         """Micro-batches whose forward work a stage has done before its first backward step, in the mean over stages."""
         return running.filling(self, stages, chunks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Floats, Ints
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.errors import PlanError
 from foretrain.plan.schedules.closed_form import Pipelines
 
@@ -39,6 +39,44 @@ def held(kind: PipelineSchedule, stage: int, stages: int, micro_batches: int, ch
     fullest = int(np.argmax(np.cumsum(change))) + 1
     until = slice(0, fullest)
     return np.bincount(rows[until, 1], change[until], chunks).astype(np.int64)
+
+
+class Moments(NamedTuple):
+    """Moments of the stages of a pipeline, of those that are alike one."""
+
+    held: Floats  # [stages, moments, chunks] micro-batches that a stage holds, the one at work among them
+    step: Ints  # [stages, moments] phase · chunks + chunk
+    is_late: (
+        Bools  # [stages, moments] whether the activations of a micro-batch were given back before
+    )
+
+
+def moments(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Moments:
+    """Once a pipeline is full, more micro-batches bring no other moments, unless all forward steps come first."""
+    if not kind.separates_phases:
+        micro_batches = min(micro_batches, _enough(kind, stages))
+    return _moments(kind, stages, micro_batches, chunks)
+
+
+@lru_cache(maxsize=4096)
+def _moments(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Moments:
+    last = _WEIGHT if kind.splits_backward else _BACKWARD
+    found = []
+    for stage in range(stages):
+        rows = kind.order(stage, stages, micro_batches, chunks)
+        change = np.where(rows[:, 0] == _FORWARD, 1, np.where(rows[:, 0] == last, -1, 0))
+        each = np.zeros((len(rows), chunks), dtype=np.int64)
+        each[np.arange(len(rows)), rows[:, 1]] = change
+        held = np.cumsum(each, axis=0) - np.minimum(each, 0)
+        late = np.arange(len(rows)) > np.argmax(change < 0)
+        table = np.unique(np.column_stack([held, rows[:, 0] * chunks + rows[:, 1], late]), axis=0)
+        if chunks == 1:  # of one step the moment at which most is held is the fullest
+            most_held = np.unique(table[::-1, 1:], axis=0, return_index=True)[1]
+            table = table[::-1][most_held]
+        found.append(table)
+    most = max(map(len, found))
+    table = np.stack([np.pad(rows, ((0, most - len(rows)), (0, 0)), "edge") for rows in found])
+    return Moments(table[..., :chunks].astype(np.float64), table[..., chunks], table[..., -1] > 0)
 
 
 @lru_cache(maxsize=1024)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrain.errors import InputError, hint
-from foretrain.limits import shown
+from foretrain.limits import BUCKET, shown
 from foretrain.runtime.features.option import Feature, number, read_by, switch, word
 
-LARGEST = 1e15
+LARGEST = BUCKET.most
 """Bytes, or elements, of anything a stack keeps."""
 _COLLECTIVES = (
     "all_reduce", "neighbour_all_reduce", "inner_outer_all_reduce",
@@ -41,8 +41,8 @@ class GradientReduction(Feature):
     overlaps_gradients: bool = switch(True)
     # … also where each is reduced to the rank that owns it
     overlaps_scatters: bool = switch(True)
-    bucket_bytes: float = number(25e6, 1.0, LARGEST)
-    first_bucket_bytes: float = number(1e6, 1.0, LARGEST)
+    bucket_bytes: float = number(25e6, BUCKET.least, BUCKET.most)
+    first_bucket_bytes: float = number(1e6, BUCKET.least, BUCKET.most)
     # a block's gradients go together, whatever their size
     reduces_blocks: bool = switch(False)
     # to who owns them; else they are all-reduced all the same

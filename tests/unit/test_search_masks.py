@@ -84,7 +84,7 @@ def verdict(s: Space, row: dict[str, int]) -> str | None:
         return SHARD
     if replicas % row["ep"] and (replicas * row["tp"]) % row["ep"]:
         return EXPERT
-    return LAYERS if (row["pp"], row["vpp"]) in s.refused_parts else None
+    return s.refused_parts.get((row["pp"], row["vpp"]))
 
 
 def all_rows(s: Space, part: SpacePart):

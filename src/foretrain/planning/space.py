@@ -144,7 +144,7 @@ class Space:
         )
         holders = replicas * np.where(replicas % c.ep == 0, 1, c.tp)
         yield "ranks not divisible by the expert-parallel size", state.mask(holders % c.ep == 0)
-        for reason in (_FEW_LAYERS, _UNEVEN):
+        for reason in dict.fromkeys(self.refused_parts.values()):
             bad = np.zeros(len(c), dtype=np.bool_)
             for pp, vpp in (p for p, why in self.refused_parts.items() if why == reason):
                 bad |= (c.pp == pp) & (c.vpp == vpp)

@@ -412,7 +412,9 @@ def test_stages_update_when_their_own_reductions_are_done_or_all_together(seed, 
 @pytest.mark.parametrize("plan", ["dp8", "dp8 zero1", "pp2 dp4", "tp2 pp2 dp2 zero1"])
 @pytest.mark.parametrize("stack", ["megatron", "ddp", "deepspeed"])
 def test_updates_of_every_stage_are_what_the_simulator_charges(plan, stack):
-    scenario = asked(plan, stack=stack, jitter_seconds=0.0)  # late hosts are no work of the optimizer
+    scenario = asked(
+        plan, stack=stack, jitter_seconds=0.0
+    )  # late hosts are no work of the optimizer
     found = update(fleet(scenario))[0]
     simulated = simulate_scenario(scenario).prediction.stalls["optimizer"]
     assert found.max() >= simulated * (1.0 - 1e-6)

@@ -170,7 +170,11 @@ def test_all_faults_of_constraints_are_named_at_once():
         ("llama", "order=bogus", "'order=bogus': 'bogus' is not one of tp, cp, dp, pp, ep"),
         ("llama", "offload=bogus", "'offload=bogus': 'bogus' is not one of optimizer, activations"),
         ("llama", "tables=bogus", "'tables=bogus': 'bogus' is not one of replicated, rows"),
-        ("llama", "cp-exchange=bogus", "'cp-exchange=bogus': 'bogus' is not one of all-gather, ring"),
+        (
+            "llama",
+            "cp-exchange=bogus",
+            "'cp-exchange=bogus': 'bogus' is not one of all-gather, ring",
+        ),
         ("llama", "zero=7", "'zero=7': 7 is not a stage: the ZeRO stage must be 0 to 3"),
         ("llama", "buckets=-5MB", "buckets of gradients have 1 to"),
         ("llama", "buckets=0", "buckets of gradients have 1 to"),

@@ -25,7 +25,7 @@ from foretrain.compile.passes.fold import Fold, fold, uses_of
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes
 from foretrain.cost.host import chain_summaries, host_seconds
-from foretrain.cost.items import ItemCosts, Surroundings
+from foretrain.cost.items import INTERCONNECT, NETWORK, ItemCosts, Surroundings
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
 from foretrain.plan.mesh import Mesh
@@ -363,7 +363,10 @@ def chain_seconds(
     told = [costs.seconds_of(c) for c in range(where.classes)]
     seconds = np.array([total for total, _, _ in told])
     moving = np.max(
-        [np.maximum(parts[1:] - _latencies(costs, c), 0.0) for c, (_, parts, _) in enumerate(told)],
+        [
+            np.maximum(parts[[INTERCONNECT, NETWORK]] - _latencies(costs, c), 0.0)
+            for c, (_, parts, _) in enumerate(told)
+        ],
         axis=0,
     )
     ptr = np.concatenate([[0], np.cumsum([len(chain) for chain in chains])])

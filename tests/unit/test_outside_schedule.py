@@ -103,6 +103,6 @@ def test_names_are_taken_once_and_stand_in_plans() -> None:
     with pytest.raises(PlanError, match="already"):
         register(Accordion())
     odd = Accordion()
-    odd.name = "Zig Zag"
+    odd.name = "Zig-Zag"
     with pytest.raises(PlanError, match="small letters"):
         register(odd)

@@ -37,6 +37,7 @@ from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import ChainAlgorithm, Hierarchical, Ring
 from foretrain.cost.collectives.tree import DoubleTree, Tree
 from foretrain.errors import InputError, did_you_mean, hint
+from foretrain.registering import expect_variant, once
 
 ALGORITHMS: list[Algorithm] = [
     Ring(),
@@ -120,6 +121,7 @@ def register(algorithm: Algorithm) -> Callable[[], None]:
 
     Libraries do not choose it by themselves: name it in `algorithms`.
     """
+    expect_variant(algorithm, Algorithm, "a collective algorithm")
     known = {(a.name, collective) for a in ALGORITHMS for collective in a.collectives}
     if any((algorithm.name, collective) in known for collective in algorithm.collectives):
         raise InputError(f"algorithm {algorithm.name!r} is in the table already. Use another name.")
@@ -130,7 +132,7 @@ def register(algorithm: Algorithm) -> Callable[[], None]:
         ALGORITHMS.remove(algorithm)
         algorithms_for.cache_clear()
 
-    return undo
+    return once(undo)
 
 
 def is_outside(name: str) -> bool:

@@ -22,6 +22,7 @@ from foretrain.model.ops.recurrent import Recurrent
 from foretrain.model.ops.scan import Scan
 from foretrain.model.ops.streaming import BatchNorm, Memory, Norm, Softmax
 from foretrain.model.precision import Precision
+from foretrain.registering import expect_variant, once
 
 FAMILIES: dict[str, OpFamily] = {
     "linear": Linear(),
@@ -59,14 +60,12 @@ def family(op: Op) -> OpFamily:
 
 def register(formulas: OpFamily) -> Callable[[], None]:
     """Add a family of one's own to the table, for this process; what comes back takes it out again."""
-    if formulas.name in FAMILIES:
-        raise ModelError(f"op family {formulas.name!r} is in the table already. Use another name.")
-    FAMILIES[formulas.name] = formulas
-
-    def undo() -> None:
-        del FAMILIES[formulas.name]
-
-    return undo
+    expect_variant(formulas, OpFamily, "an op family", ModelError)
+    name = formulas.name
+    if name in FAMILIES:
+        raise ModelError(f"op family {name!r} is in the table already. Use another name.")
+    FAMILIES[name] = formulas
+    return once(lambda: FAMILIES.__delitem__(name))
 
 
 def workspace(op: Op, precision: Precision, choices: KernelChoices) -> float:

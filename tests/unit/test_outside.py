@@ -186,6 +186,20 @@ def test_a_command_is_shown_where_a_shell_can_run_it(own):
     assert (answer.to_dict()["command"] is None) == bool(own)
 
 
+def test_workers_know_nothing_of_it():
+    asked = {"on": "1 x dgx-h100", "batch": 64, "where": "dp=8", "workers": 2}
+    with pytest.raises(
+        InputError, match=r"op family 'fourier': .* worker processes. Use workers=1"
+    ):
+        foretrain.search(drawn(), **asked)
+    options = {"algorithms": "all_reduce:everyone"}
+    with pytest.raises(InputError, match=r"algorithm 'everyone': .* worker processes"):
+        foretrain.search("gpt2", **asked, runtime_options=options)
+    assert foretrain.search("gpt2", **asked, runtime="toy-stack", top=1).best, (
+        "a task has its stack"
+    )
+
+
 def test_export():
     exported = foretrain.export(drawn(), to="torchrun", plan="dp8", **ASKED)
     assert "launch.sh" in exported.files

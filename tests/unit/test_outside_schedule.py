@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain import export, predict, search
-from foretrain.errors import PlanError
+from foretrain.errors import InputError, PlanError
 from foretrain.plan.schedules import (
     BACKWARD,
     FORWARD,
@@ -91,6 +91,13 @@ def test_it_is_searched_when_asked_for() -> None:
     every = search(**question, where=where, top=3)
     assert "accordion" not in {row.plan.schedule.kind for row in every.best}
     assert every.command is not None
+
+
+def test_workers_know_nothing_of_it() -> None:
+    question = {"model": "gpt2", "on": "1 x dgx-h100", "batch": 64, "workers": 2}
+    with pytest.raises(InputError, match=r"schedule 'accordion': .* worker processes"):
+        search(**question, where="pp=4, schedule=accordion")
+    assert search(**question, where="pp=4, tp=1, schedule=1f1b", top=1).best
 
 
 @pytest.mark.parametrize("target", ["megatron", "nanotron", "deepspeed"])

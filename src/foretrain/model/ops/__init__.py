@@ -46,6 +46,7 @@ FAMILIES: dict[str, OpFamily] = {
     "interaction": Interaction(),
     "memory": Memory(),
 }
+_OURS = frozenset(FAMILIES)
 
 
 def family(op: Op) -> OpFamily:
@@ -66,6 +67,11 @@ def register(formulas: OpFamily) -> Callable[[], None]:
         raise ModelError(f"op family {name!r} is in the table already. Use another name.")
     FAMILIES[name] = formulas
     return once(lambda: FAMILIES.__delitem__(name))
+
+
+def is_outside(kind: str) -> bool:
+    """Whether a family was registered for this process alone."""
+    return kind not in _OURS
 
 
 def workspace(op: Op, precision: Precision, choices: KernelChoices) -> float:

@@ -210,6 +210,31 @@ def test_attributes_of_a_family_are_checked():
         foretrain.Model.of(drawn(4))
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e12, 1e300, "many", None])
+def test_formulas_count_from_nothing_up(monkeypatch, wrong):
+    asked = {"model": drawn(), "on": "1 x dgx-h100", "batch": 64, "plan": "dp8"}
+    told = r"op 'mix': {} of family 'fourier' is .*, not a number from 0"
+    for method in ("flops", "stored_bytes"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Fourier, method, lambda *_: wrong)
+            with pytest.raises(ModelError, match=told.format(rf"{method}\(\)")):
+                foretrain.predict(**asked)
+    for method in ("forward", "backward"):
+        for field in ("flops", "bytes"):
+            counted = {"flops": 1.0, "bytes": 1.0, field: wrong}
+            kernel = Kernel("memory", FORWARD, dtype="fp32", shape=(1,), **counted)
+            with monkeypatch.context() as patched:
+                patched.setattr(Fourier, method, lambda *_, made=kernel: (made,))
+                with pytest.raises(ModelError, match=told.format(rf"{method}\(\)\[0\].{field}")):
+                    foretrain.predict(**asked)
+
+
+def test_formulas_answer_with_kernels(monkeypatch):
+    monkeypatch.setattr(Fourier, "forward", lambda *_: (5,))
+    with pytest.raises(ModelError, match=r"op 'mix': forward\(\) .* not a tuple of kernels"):
+        foretrain.predict(drawn(), on="1 x dgx-h100", batch=64, plan="dp8")
+
+
 def test_names_are_taken_once():
     with pytest.raises(ModelError, match="already"):
         ops.register(Fourier())

@@ -104,7 +104,7 @@ def _of_program(program: object, ranks: int, nodes: int) -> Iterator[str]:
     else:
         for number, step in enumerate(program.rounds):
             if isinstance(step, Round):
-                found = _of_messages(step.src, step.dst, step.bytes, nodes)
+                found = _of_messages(step.src, step.dst, step.bytes, nodes=nodes)
             else:
                 found = iter([f"is {shown(step)}, not a Round"])
             yield from (f"round {number}: {fault}" for fault in found)
@@ -114,22 +114,21 @@ def _of_flows(flows: object, ranks: int) -> Iterator[str]:
     if not isinstance(flows, Flows):
         yield f"is {shown(flows)}, not Flows"
         return
-    yield from _of_messages(flows.src, flows.dst, flows.weight, ranks)
+    yield from _of_messages(flows.src, flows.dst, flows.weight, nodes=ranks)
 
 
-def _of_messages(src: object, dst: object, size: object, nodes: int) -> Iterator[str]:
-    """Who sends how much to whom."""
-    if not len({np.shape(one) for one in (src, dst, size)}) == 1 == np.ndim(src) or not np.size(
-        src
-    ):
-        shapes = ", ".join(str(np.shape(one)) for one in (src, dst, size))
+def _of_messages(*columns: object, nodes: int) -> Iterator[str]:
+    """Who sends to whom, and how much."""
+    src, dst, size = map(np.asarray, columns)
+    if not (src.shape == dst.shape == size.shape and src.ndim == 1 and src.size):
+        shapes = f"{src.shape}, {dst.shape} and {size.shape}"
         yield f"senders, receivers and sizes have the shapes {shapes}, not one of (messages,)"
         return
-    for ends in (np.asarray(src), np.asarray(dst)):
+    for ends in (src, dst):
         if not np.issubdtype(ends.dtype, np.integer):
             yield f"ranks are {ends.dtype}, not whole numbers"
         elif (outside := ends[(ends < 0) | (ends >= nodes)]).size:
             yield f"rank {outside[0]} does not exist"
-    sizes = np.asarray(size, dtype=np.float64)
+    sizes = size.astype(np.float64)
     if (wrong := sizes[~(np.isfinite(sizes) & (sizes >= 0))]).size:
         yield f"a size of {wrong[0]}, not a finite number of at least 0"

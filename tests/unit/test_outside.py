@@ -186,6 +186,20 @@ def test_a_command_is_shown_where_a_shell_can_run_it(own):
     assert (answer.to_dict()["command"] is None) == bool(own)
 
 
+def test_workers_know_nothing_of_it():
+    asked = {"on": "1 x dgx-h100", "batch": 64, "where": "dp=8", "workers": 2}
+    with pytest.raises(
+        InputError, match=r"op family 'fourier': .* worker processes. Use workers=1"
+    ):
+        foretrain.search(drawn(), **asked)
+    options = {"algorithms": "all_reduce:everyone"}
+    with pytest.raises(InputError, match=r"algorithm 'everyone': .* worker processes"):
+        foretrain.search("gpt2", **asked, runtime_options=options)
+    assert foretrain.search("gpt2", **asked, runtime="toy-stack", top=1).best, (
+        "a task has its stack"
+    )
+
+
 def test_export():
     exported = foretrain.export(drawn(), to="torchrun", plan="dp8", **ASKED)
     assert "launch.sh" in exported.files
@@ -194,6 +208,31 @@ def test_export():
 def test_attributes_of_a_family_are_checked():
     with pytest.raises(ModelError, match="1, 2 or 3"):
         foretrain.Model.of(drawn(4))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e12, 1e300, "many", None])
+def test_formulas_count_from_nothing_up(monkeypatch, wrong):
+    asked = {"model": drawn(), "on": "1 x dgx-h100", "batch": 64, "plan": "dp8"}
+    told = r"op 'mix': {} of family 'fourier' is .*, not a number from 0"
+    for method in ("flops", "stored_bytes"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Fourier, method, lambda *_: wrong)
+            with pytest.raises(ModelError, match=told.format(rf"{method}\(\)")):
+                foretrain.predict(**asked)
+    for method in ("forward", "backward"):
+        for field in ("flops", "bytes"):
+            counted = {"flops": 1.0, "bytes": 1.0, field: wrong}
+            kernel = Kernel("memory", FORWARD, dtype="fp32", shape=(1,), **counted)
+            with monkeypatch.context() as patched:
+                patched.setattr(Fourier, method, lambda *_, made=kernel: (made,))
+                with pytest.raises(ModelError, match=told.format(rf"{method}\(\)\[0\].{field}")):
+                    foretrain.predict(**asked)
+
+
+def test_formulas_answer_with_kernels(monkeypatch):
+    monkeypatch.setattr(Fourier, "forward", lambda *_: (5,))
+    with pytest.raises(ModelError, match=r"op 'mix': forward\(\) .* not a tuple of kernels"):
+        foretrain.predict(drawn(), on="1 x dgx-h100", batch=64, plan="dp8")
 
 
 def test_names_are_taken_once():

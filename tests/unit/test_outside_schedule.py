@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain import export, predict, search
-from foretrain.errors import PlanError
+from foretrain.errors import InputError, PlanError
 from foretrain.plan.schedules import (
     BACKWARD,
     FORWARD,
@@ -93,6 +93,13 @@ def test_it_is_searched_when_asked_for() -> None:
     assert every.command is not None
 
 
+def test_workers_know_nothing_of_it() -> None:
+    question = {"model": "gpt2", "on": "1 x dgx-h100", "batch": 64, "workers": 2}
+    with pytest.raises(InputError, match=r"schedule 'accordion': .* worker processes"):
+        search(**question, where="pp=4, schedule=accordion")
+    assert search(**question, where="pp=4, tp=1, schedule=1f1b", top=1).best
+
+
 @pytest.mark.parametrize("target", ["megatron", "nanotron", "deepspeed"])
 def test_exports_say_that_a_target_lacks_it(target: str) -> None:
     made = export("llama3-8b", to=target, on="1 x dgx-h100", plan="pp4 dp2 accordion", batch=64)
@@ -103,6 +110,6 @@ def test_names_are_taken_once_and_stand_in_plans() -> None:
     with pytest.raises(PlanError, match="already"):
         register(Accordion())
     odd = Accordion()
-    odd.name = "Zig Zag"
+    odd.name = "Zig-Zag"
     with pytest.raises(PlanError, match="small letters"):
         register(odd)

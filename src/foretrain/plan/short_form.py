@@ -7,7 +7,6 @@ parallelism add its nodes. What a text leaves open is as its stack has it (`plan
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,26 +18,12 @@ from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.strategy import EXCHANGES, OFFLOADS, Schedule, StrategyNode
+from foretrain.plan.words import DEGREES, FLAGS, NUMBERED, OPTIONS, numbered
 from foretrain.runtime import Runtime
 from foretrain.units import counted, parse_bytes
 
 LONGEST_WORD = 4_000  # characters; layers= and recompute= of many stages and ops have hundreds
-_DEGREES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")
-_NUMBERED = (*_DEGREES, "zero")
-_FLAGS = {"sp": True, "no-sp": False, "nosp": False}
 _SWITCHED = {"on": True, "true": True, "off": False, "false": False}
-_OPTIONS = (
-    "recompute",
-    "schedule",
-    "offload",
-    "cp",
-    "buckets",
-    "layers",
-    "order",
-    "shard",
-    "tables",
-    "micro",
-)
 _CHOICES = {"cp": ("ring", "all-gather"), "tables": ("replicated", "rows")}
 
 
@@ -46,8 +31,8 @@ def vocabulary() -> tuple[str, ...]:
     """Words to choose from, for people who type: degrees without their number, options with their values."""
     choices = {**_CHOICES, "recompute": ("none", "selective", "full"), "schedule": tuple(SCHEDULES)}
     valued = [f"{name}={value}" for name, values in choices.items() for value in values]
-    open_ = [f"{name}=" for name in _OPTIONS if name not in choices]
-    return (*_DEGREES, *_FLAGS, "zero1", "zero2", "zero3", *SCHEDULES, *valued, *open_)
+    open_ = [f"{name}=" for name in OPTIONS if name not in choices]
+    return (*DEGREES, *FLAGS, "zero1", "zero2", "zero3", *SCHEDULES, *valued, *open_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,25 +176,25 @@ def _read(word: str) -> tuple[str, object]:
     name, is_option, text = lowered.partition("=")
     if is_option:
         return _option(name, text)
-    if lowered in _FLAGS:
-        return "sp", _FLAGS[lowered]
+    if lowered in FLAGS:
+        return "sp", FLAGS[lowered]
     if lowered in SCHEDULES:
         return "schedule", lowered
-    match = re.fullmatch(r"([a-z]+)[-:]?(\d{1,19})", lowered, re.ASCII)
-    if match and match[1] in _NUMBERED:
-        return match[1], _READERS[match[1]](int(match[2]))
-    if lowered in _NUMBERED:
+    if degree := numbered(lowered):
+        name, count = degree
+        return name, _READERS[name](count)
+    if lowered in NUMBERED:
         raise PlanError(f"needs a number, such as {word}{1 if lowered == 'zero' else 8}.")
-    options = (f"{option}=" for option in _OPTIONS)
-    known = [*_DEGREES, *_FLAGS, *SCHEDULES, "zero1", "zero2", "zero3", *options]
+    options = (f"{option}=" for option in OPTIONS)
+    known = [*DEGREES, *FLAGS, *SCHEDULES, "zero1", "zero2", "zero3", *options]
     raise PlanError(f"unknown keyword.{hint(lowered, known)}")
 
 
 def _option(name: str, text: str) -> tuple[str, object]:
     if name == "cp" and not text.isdecimal():
         return "exchange", _READERS["exchange"](text)
-    if name not in (*_NUMBERED, "sp", *_OPTIONS):
-        raise PlanError(f"unknown option.{hint(name, _OPTIONS)}")
+    if name not in (*NUMBERED, "sp", *OPTIONS):
+        raise PlanError(f"unknown option.{hint(name, OPTIONS)}")
     value: object = _number(text)
     if name == "sp":
         value = _SWITCHED.get(text, text)

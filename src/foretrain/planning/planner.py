@@ -10,9 +10,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from foretrain.analysis.prediction import Prediction
+from foretrain.cost import collectives
 from foretrain.errors import InputError
+from foretrain.model import ops
+from foretrain.plan import schedules
 from foretrain.plan.plan import Plan
-from foretrain.planning.executors import Executor, InOrder
+from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.inputs import Key, key
 from foretrain.planning.partial_result import (
     OBJECTIVES,
@@ -147,6 +150,8 @@ def search(
     if journal is not None and journal.key != key(task, plans, objective, keep):
         raise InputError(f"journal {journal.path} was opened for another search; see search_key.")
     executor = executor or InOrder()
+    if isinstance(executor, Processes | RayExecutor):
+        _expect_known_to_workers(task, plans)
     whole = _surveyed(task, plans, objective, keep, executor, journal, progress, started)
     ranked = _simulated(task, whole, objective, top, journal, progress, started)
     return RankedPlans(
@@ -171,6 +176,22 @@ def _expect_parts(plans: Space) -> None:
         raise InputError(
             f"{told}: {counted(plans.devices, 'device')} cannot be split this way. Use "
             f"divisors of {plans.devices}."
+        )
+
+
+def _expect_known_to_workers(task: Task, plans: Space) -> None:
+    """They start afresh, and have nothing that was registered in this process."""
+    chosen = {name.partition("/")[0] for _, name in task.runtime.communication.algorithms}
+    kinds = {op.kind for _, op in task.workload.model.ops()}
+    own = [
+        *(f"schedule {name!r}" for name in plans.palette.schedule if schedules.is_outside(name)),
+        *(f"algorithm {name!r}" for name in sorted(chosen) if collectives.is_outside(name)),
+        *(f"op family {kind!r}" for kind in sorted(kinds) if ops.is_outside(kind)),
+    ]
+    if own:
+        raise InputError(
+            f"{', '.join(own)}: variants registered in this process are not known to worker processes. "
+            "Use workers=1."
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from foretrain.conformity import Schema, array_schema, object_schema, schema_faults
 from foretrain.errors import InputError, RuntimePresetError, hint
 from foretrain.limits import shown
+from foretrain.registering import is_name
 from foretrain.runtime.features.option import Read, readers_of
 from foretrain.runtime.presets import LABELS, RECORDS, fitted_file, folded, names, preset_file
 from foretrain.runtime.runtime import option_table
@@ -20,6 +21,10 @@ _KEYS = {*_LABELS, "releases", *RECORDS}
 
 def checked_row(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a preset with its values as fields hold them; all that is wrong with it is told at once."""
+    if not isinstance(row, Mapping):
+        raise RuntimePresetError(
+            f"runtime {name!r}: {shown(row)} is not a row of presets.yaml, a mapping of its features."
+        )
     faults = [*row_faults(row), *_taken(row)]
     if faults:
         raise RuntimePresetError(f"runtime {name!r} cannot be used:", faults=faults)
@@ -35,6 +40,8 @@ def _taken(row: Mapping[str, Any]) -> Iterator[str]:
     for alias in aliases if isinstance(aliases, list | tuple) else ():
         if folded(str(alias)) in names():
             yield f"aliases: {alias!r} stands for {names()[folded(str(alias))]!r} already."
+        elif not is_name(folded(str(alias))):
+            yield f"aliases: {shown(alias)} is not a name: use letters, digits, '-', '_' and '.'."
 
 
 def _read_feature(key: str, value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from foretrain.errors import RuntimePresetError, hint
 from foretrain.limits import shown
+from foretrain.registering import expect_name, once
 from foretrain.runtime.runtime import CORE, OPTIONAL, Runtime, option_table
 
 LABELS = ("title", "source", "release")
@@ -62,8 +63,9 @@ _OWN: dict[str, Mapping[str, Any]] = {}
 def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     """Add a preset of one's own, written like a row of `presets.yaml`, for this process; what comes back takes it out
     again."""
-    if folded(name) in names():
+    if folded(str(name)) in names():
         raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
+    expect_name(name, "a runtime", RuntimePresetError)
     from foretrain.runtime.checking import (
         checked_row,
     )  # here, because presets as they are need no check
@@ -85,7 +87,7 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     except Exception:
         undo()
         raise
-    return undo
+    return once(undo)
 
 
 def is_outside(name: str) -> bool:

@@ -23,7 +23,7 @@ from foretrain.compile.layout import TensorLayout, overlap_bytes, transition
 from foretrain.compile.passes import differentiate
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Block, Op, Tensor
-from foretrain.model.ops import FAMILIES, family
+from foretrain.model.ops import FAMILIES, amount, family
 from foretrain.model.ops.base import KernelChoices, saved_bytes
 from foretrain.model.ops.embedding import parts
 from foretrain.model.ops.family import OpFamily
@@ -375,7 +375,7 @@ class _Walk:
         path = f"{local.path}.{weight.name}"
         elements = float(local.op.elements(weight))
         reached = family(local.op).touched(local.op)
-        touched = None if reached is None else min(elements, reached)
+        touched = None if reached is None else min(elements, amount(local.op, "touched()", reached))
         if local.op.is_frozen:
             touched = 0.0
         return WeightShard(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from foretrain.compile.execution import Compute
 from foretrain.compile.passes.partition import LocalOp
 from foretrain.model.graph import Op
-from foretrain.model.ops import family
+from foretrain.model.ops import amount, family, kernels
 from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
@@ -21,30 +21,31 @@ from foretrain.model.precision import Precision
 
 
 def forward(local: LocalOp, precision: Precision, choices: KernelChoices) -> tuple[Compute, ...]:
-    kernels = family(local.op).forward(local.op, precision, choices)
-    return tuple(
-        Compute(local.path, k) for k in (*_unpacked(local.op, precision, FORWARD), *kernels)
-    )
+    op = local.op
+    made = kernels(op, "forward()", family(op).forward(op, precision, choices))
+    return tuple(Compute(local.path, k) for k in (*_unpacked(op, precision, FORWARD), *made))
 
 
 def backward(
     local: LocalOp, precision: Precision, choices: KernelChoices
 ) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
     """Kernels of the input gradient, and those of the weight gradient that may run later; frozen weights have none."""
-    kernels = family(local.op).backward(local.op, precision, choices)
-    kernels = (*_unpacked(local.op, precision, INPUT_GRADIENT), *kernels)
-    works = [Compute(local.path, kernel) for kernel in kernels]
-    made = () if local.op.is_frozen else tuple(works)
+    op = local.op
+    made = kernels(op, "backward()", family(op).backward(op, precision, choices))
+    made = (*_unpacked(op, precision, INPUT_GRADIENT), *made)
+    works = [Compute(local.path, kernel) for kernel in made]
+    trained = () if op.is_frozen else tuple(works)
     return (
         tuple(w for w in works if w.kernel.phase != WEIGHT_GRADIENT),
-        tuple(w for w in made if w.kernel.phase == WEIGHT_GRADIENT),
+        tuple(w for w in trained if w.kernel.phase == WEIGHT_GRADIENT),
     )
 
 
 def _unpacked(op: Op, precision: Precision, phase: str) -> tuple[Kernel, ...]:
     """Frozen weights of products that are kept in fewer bytes than products read: brought into that format before
     each (QLoRA: Dettmers et al. 2023, arXiv 2305.14314, equation 5)."""
-    stored, read = family(op).stored_bytes(op, precision), precision.gemm_input_bytes
+    stored = amount(op, "stored_bytes()", family(op).stored_bytes(op, precision))
+    read = precision.gemm_input_bytes
     if not op.is_frozen or stored >= read:
         return ()
     return (memory(phase, op.parameters * (stored + read), op.parameters),)
@@ -54,8 +55,8 @@ def quantisation(
     local: LocalOp, precision: Precision, gathered: float
 ) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
     """Casts around a low-precision product: of its input before forward, of its result's gradient in backward."""
-    kernels = family(local.op).casts(local.op, precision, gathered)
-    works = tuple(Compute(local.path, k) for k in kernels)
+    made = kernels(local.op, "casts()", family(local.op).casts(local.op, precision, gathered))
+    works = tuple(Compute(local.path, k) for k in made)
     return works[:1], works[1:]
 
 

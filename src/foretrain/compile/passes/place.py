@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from foretrain.errors import PlanError
 from foretrain.model.graph import Block, Model
-from foretrain.model.ops import family
+from foretrain.model.ops import family, flops
 from foretrain.plan.strategy import Schedule
 from foretrain.units import counted
 
@@ -142,12 +142,12 @@ def _counts(model: Model, schedule: Schedule, layers: list[Instance], parts: int
 
 @lru_cache(maxsize=4096)
 def _work(block: Block) -> float:
-    return sum(family(op).flops(op) for op in block.ops) or 1.0
+    return sum(flops(op) for op in block.ops) or 1.0
 
 
 @lru_cache(maxsize=4096)
 def _products(block: Block) -> float:
-    return sum(family(op).flops(op) for op in block.ops if family(op).is_projection)
+    return sum(flops(op) for op in block.ops if family(op).is_projection)
 
 
 def _even_shares(work: list[float], parts: int) -> list[int]:

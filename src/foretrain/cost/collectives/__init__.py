@@ -31,12 +31,14 @@ from foretrain.cost.collectives.doubling import (
     Swing,
 )
 from foretrain.cost.collectives.gossip import Gossip, HierarchicalGossip, InnerOuter
+from foretrain.cost.collectives.legal import check_algorithm
 from foretrain.cost.collectives.nvls import Nvls, NvlsTree
 from foretrain.cost.collectives.parameter_server import ParameterServer
 from foretrain.cost.collectives.program import CollectiveProgram, Round
 from foretrain.cost.collectives.ring import ChainAlgorithm, Hierarchical, Ring
 from foretrain.cost.collectives.tree import DoubleTree, Tree
 from foretrain.errors import InputError, did_you_mean, hint
+from foretrain.registering import expect_variant, once
 
 ALGORITHMS: list[Algorithm] = [
     Ring(),
@@ -116,10 +118,13 @@ def algorithms_for(
 
 
 def register(algorithm: Algorithm) -> Callable[[], None]:
-    """Add an algorithm of one's own to the table, for this process; what comes back takes it out again.
+    """Add an algorithm of one's own to the table, for this process. Its answers are tried on a few small groups; what
+    comes back takes it out again.
 
     Libraries do not choose it by themselves: name it in `algorithms`.
     """
+    expect_variant(algorithm, Algorithm, "a collective algorithm")
+    check_algorithm(algorithm)
     known = {(a.name, collective) for a in ALGORITHMS for collective in a.collectives}
     if any((algorithm.name, collective) in known for collective in algorithm.collectives):
         raise InputError(f"algorithm {algorithm.name!r} is in the table already. Use another name.")
@@ -130,7 +135,7 @@ def register(algorithm: Algorithm) -> Callable[[], None]:
         ALGORITHMS.remove(algorithm)
         algorithms_for.cache_clear()
 
-    return undo
+    return once(undo)
 
 
 def is_outside(name: str) -> bool:

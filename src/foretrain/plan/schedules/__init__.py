@@ -21,6 +21,8 @@ from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
 from foretrain.plan.schedules.pieces import Pieces
 from foretrain.plan.schedules.zero_bubble import ZeroBubbleH1
 from foretrain.plan.schedules.zero_bubble_v import ZeroBubbleV
+from foretrain.plan.words import is_word
+from foretrain.registering import expect_variant, once
 
 __all__ = [
     "BACKWARD",
@@ -62,17 +64,17 @@ def schedule(name: str) -> PipelineSchedule:
 def register(kind: PipelineSchedule) -> Callable[[], None]:
     """Add a schedule of one's own, for this process: plans, searches and documents know it by its name. Its orders are
     tried on a few sizes; what comes back takes it out again."""
-    if kind.name in SCHEDULES:
-        raise PlanError(f"there is a schedule {kind.name!r} already. Use another name.")
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", kind.name):
-        raise PlanError(f"{kind.name!r} cannot stand in a plan: use small letters, digits and -.")
+    expect_variant(kind, PipelineSchedule, "a pipeline schedule", PlanError)
+    name = kind.name
+    if name in SCHEDULES:
+        raise PlanError(f"there is a schedule {name!r} already. Use another name.")
+    if not re.fullmatch(r"[a-z0-9-]+", name):
+        raise PlanError(f"{name!r} cannot stand in a plan: use small letters, digits and -.")
+    if is_word(name):
+        raise PlanError(f"{name!r} is a word of plans and means something else. Use another name.")
     check_order(kind)
-    SCHEDULES[kind.name] = kind
-
-    def undo() -> None:
-        del SCHEDULES[kind.name]
-
-    return undo
+    SCHEDULES[name] = kind
+    return once(lambda: SCHEDULES.__delitem__(name))
 
 
 def is_outside(name: str) -> bool:

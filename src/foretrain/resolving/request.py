@@ -75,9 +75,9 @@ class Notes:
     def warn(self, text: str) -> None:
         self.warnings.append(text)
 
-    def unknown_switch(self, text: str, fault: InputError) -> None:
+    def unknown_switch(self, text: str, fault: InputError | None = None) -> None:
         """A switch that nothing here answers to: a mistake of the user, or something of a run that we do not know."""
-        if self.strict:
+        if self.strict and fault is not None:
             raise fault
         self.unknown += 1
         self.warnings.append(text)

@@ -224,6 +224,15 @@ def _named_fields() -> dict[str, str]:
     return {name: name for name in option_table() if name not in switches} | before
 
 
+def fields_set(key: str, value: Any) -> tuple[str, ...]:
+    """The fields that a switch of the table is about."""
+    table = preset_file()["options"].get(key)
+    if table is not None:
+        return tuple(table.get(_word(value, table)) or ())
+    named = _named_fields()
+    return (named[key],) if key in named else ()
+
+
 def _kept(preset: Runtime, changes: Mapping[str, Any]) -> dict[str, Any]:
     """A switch that says "on" does not overrule what the preset knows better: its own share of hidden
     communication, and a host that is quicker than compiled PyTorch."""

@@ -90,7 +90,7 @@ def request_of(model: ModelLike, words: Mapping[str, Any]) -> Request:
     """The request of a question in keywords; what is None was not said."""
     said = {name: value for name, value in words.items() if value is not None}
     job = {name: said.pop(name) for name in JobWords.__annotations__ if name in said}
-    return Request(model, **said, job=job)  # type: ignore[arg-type]
+    return Request(model, **{"on": None, **said}, job=job)  # type: ignore[arg-type]
 
 
 class _Resolver:

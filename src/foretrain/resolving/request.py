@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from foretrain.asked import ClusterLike, ModelLike
-from foretrain.cluster.cluster import Cluster
+from foretrain.cluster.cluster import Cluster, Described
 from foretrain.errors import InputError, RuntimePresetError
 from foretrain.keywords import JobWords, counted_by
 from foretrain.limits import shown
@@ -88,7 +88,7 @@ class Request:
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "model": ((str, PathLike, Mapping, Model), "a name, a path, a mapping or a Model"),
     "on": (
-        (str, PathLike, Mapping, Cluster),
+        (str, PathLike, Mapping, Cluster, Described),
         "a text such as '2 x dgx-h100', a path, a mapping or a Cluster",
     ),
     "plan": (

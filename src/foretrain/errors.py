@@ -18,7 +18,7 @@ in `faults`, one line each.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST_SHOWN = 50  # faults of one file that are told at once
 LONGEST_LINE = 800  # characters: what a stranger wrote may be of any length
@@ -41,6 +41,14 @@ class InputError(ForetrainError):
         if len(self.faults) > MOST_SHOWN:
             lines.append(f"  … and {len(self.faults) - MOST_SHOWN:,} more")
         super().__init__("\n".join(map(_trimmed, lines)))
+
+
+def joined(message: str, errors: Sequence[InputError]) -> InputError:
+    """One error of several, with the faults of all; one alone stays as it is."""
+    if len(errors) == 1:
+        return errors[0]
+    kind = type(errors[0]) if len({*map(type, errors)}) == 1 else InputError
+    return kind(message, faults=[fault for one in errors for fault in one.faults or (str(one),)])
 
 
 class ModelError(InputError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
@@ -89,6 +90,16 @@ def texts_of(name: str, given: object) -> tuple[str, ...]:
     if wrong:
         raise InputError(f"{name}: {wrong[0]!r} is not a text or a list of texts.")
     return tuple(str(one) for one in every)
+
+
+def counted_by(value: Any) -> Any:
+    """A whole number of another library, such as NumPy's, as ours; anything else as it is."""
+    if isinstance(value, int | str) or not hasattr(type(value), "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # an array of several
+        return value
 
 
 class JobWords(TypedDict, total=False):

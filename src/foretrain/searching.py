@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -14,7 +15,8 @@ from foretrain.analysis.answer import TableAnswer
 from foretrain.asked import OF_JOBS, ClusterLike, ModelLike, StackOptions, command_line
 from foretrain.cost import collectives
 from foretrain.errors import InputError
-from foretrain.keywords import keywords
+from foretrain.keywords import counted_by, keywords, texts_of
+from foretrain.limits import shown
 from foretrain.plan import schedules
 from foretrain.planning import constraints, explain, planner
 from foretrain.planning.document import document, flat_rows
@@ -129,10 +131,12 @@ def search(
     >>> len(result.best), result.rows()[0]["list"], result.best[0].prediction.fits
     (2, 'best', True)
     """
+    top = counted_by(top)
     _check(objective, top, batch)
+    _expect_kinds(state, progress)
     slow, micro_batch = step.get("stragglers"), step.get("micro_batch")
     _expect_partners(state, restart, slow, seed)
-    pinned = (where,) if isinstance(where, str) else tuple(where)
+    pinned = texts_of("where", where)
     if micro_batch is not None:
         pinned = (*pinned, f"micro={micro_batch}")
     said: dict[str, Any] = {
@@ -144,7 +148,7 @@ def search(
     }
     said = {name: value for name, value in said.items() if value is not None}
     target = "" if to is None else expect_target(to)
-    asked = resolve(Request(**said, target=target, is_searched=True))
+    asked = resolve(Request(**{"model": model, "on": on, **said}, target=target, is_searched=True))
     task = Task.of(asked)
     wanted = _Wanted(task, pinned, objective, top, progress)
     result = wanted.searched(executor_of(workers, ray), state, restart)
@@ -225,10 +229,20 @@ def _check(objective: str, top: int, batch: int | str) -> None:
     faults = []
     if objective not in GOALS:
         faults.append(f"objective {objective!r} is unknown. Known: {', '.join(GOALS)}.")
-    if top < 1:
-        faults.append(f"top {top}: must be 1 or more.")
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        faults.append(f"top {shown(top)}: must be a whole number, 1 or more.")
     if isinstance(batch, int) and batch < 1:
         faults.append(f"global batch {batch} is not a positive whole number.")
+    if faults:
+        raise InputError("invalid search:", faults=faults)
+
+
+def _expect_kinds(state: object, progress: object) -> None:
+    faults = []
+    if not isinstance(state, str | PathLike | None):
+        faults.append(f"state: {shown(state)} is not the path of a file.")
+    if progress is not None and not callable(progress):
+        faults.append(f"progress: {shown(progress)} is not a function.")
     if faults:
         raise InputError("invalid search:", faults=faults)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -252,3 +253,16 @@ def test_every_format_has_its_own_lists() -> None:
     marked = line.replace("--runtime", '<span class="flag">--runtime</span>')
     assert f"<li>{marked}</li>" in str(render(document, "html"))
     assert f"\n- {line}\n" in str(render(document, "md"))
+
+
+def test_a_file_is_shown_as_what_it_holds(tmp_path: Path) -> None:
+    model, cluster = tmp_path / "own.yaml", tmp_path / "two.yaml"
+    model.write_text("zoo: gpt2\nname: own\nseq: 512\n")
+    cluster.write_text("nodes: 2 x dgx-h100\n")
+    facts = catalog.entry_document(str(model)).data["model"]
+    assert (facts["name"], facts["seq_len"]) == ("own", 512)
+    assert any(block.startswith("layers x 12") for block in facts["blocks"])
+    assert "cluster" in catalog.entry_document(str(cluster)).data
+    cluster.write_text("name: two\n")
+    with pytest.raises(InputError, match="nodes: missing"):
+        catalog.entry_document(str(cluster))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.verify import verify_all
@@ -222,6 +224,25 @@ def test_words_leave_its_chunks_open(name: str) -> None:
         predict("gpt2-xl", on="1 x dgx-h100", plan=f"pp4 dp2 vpp4 {name}", batch=32)
     one = predict("gpt2", on="1 x dgx-h100", plan=f"dp8 {name}", batch=32)
     assert f"{name} in the plan has no effect: pp is 1." in one.warnings
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_numbers_that_do_not_suit_it_are_refused_with_a_remedy(name: str) -> None:
+    def asked(plan: str, **words: Any) -> None:
+        ask("gpt2-xl", on="1 x dgx-h100", plan=plan, batch=32, micro_batch=1, **words)
+
+    with pytest.raises(InputError, match=f"vpp1: schedule '{name}' runs 2 model chunks.*Drop vpp1"):
+        asked(f"pp4 dp2 vpp1 {name}")
+    with pytest.raises(InputError, match=f"lists 4 parts but {name} has 2 chunks.*list 8 parts"):
+        asked(f"pp4 dp2 {name} layers=12,12,12,12")
+    with pytest.raises(InputError, match="lists 3 parts but pp 4 x vpp 1 = 4: list 4 parts"):
+        asked("pp4 dp2 layers=16,16,16")
+
+
+def test_too_few_micro_batches_come_with_a_remedy() -> None:
+    told = r"1 micro-batch, 4 stages\. Use at least 8 micro-batches, or schedule 'zb-v'\."
+    with pytest.raises(InputError, match=told):
+        SCHEDULES["dualpipev"].order(0, 4, 1, 2)
 
 
 @pytest.mark.parametrize("name", TORCH)

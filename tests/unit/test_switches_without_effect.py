@@ -187,3 +187,41 @@ def test_labels_and_idle_schedules_are_told() -> None:
     assert "release = '25.02' has no effect: it only says where a run comes from." in found.warnings
     assert "1f1b in the plan has no effect: vpp is 2, so interleaved is used." in found.warnings
     assert not scenario_from_case(case({"release": "25.02"})).warnings
+
+
+# --- the stack and its options as they were named -----------------------------------------------------------------
+
+
+def test_a_word_of_published_runs_does_not_replace_the_stack_of_a_question() -> None:
+    with pytest.raises(InputError, match=r"framework = 'x'.*--runtime ddp-2020"):
+        asked({"framework": "x"}, model="gpt2", runtime="ddp")
+    run = case({"framework": "x"}, model={"zoo": "gpt2"}, seq_len=1024, runtime="ddp")
+    assert scenario_from_case(run).runtime.name == "ddp-2020"
+
+
+def test_a_switch_that_dates_a_stack_is_told() -> None:
+    found = asked({"attention": "unfused"}, model="gpt2", runtime="deepspeed")
+    assert found.runtime.name == "deepspeed-2021"
+    told = "runtime deepspeed-2021: deepspeed with attention='unfused' (--set attention=…)"
+    assert told in found.assumptions
+
+
+@pytest.mark.parametrize(("options", "kept"), [({}, False), ({"keeps_transposed": True}, True)])
+def test_an_option_is_the_last_word_on_any_device(options: dict[str, Any], kept: bool) -> None:
+    found = asked(options, model="gpt2", on="1 x dgx-b200", precision="fp8", runtime="nemo")
+    assert found.runtime.memory.keeps_transposed is kept
+
+
+def test_all_faults_of_the_options_are_told_at_once() -> None:
+    wrong = {
+        "bogus": 1,
+        "kernel_slowdown": 0,
+        "attention": "zz",
+        "bucket_cap_mb": -3,
+        "precision": "fp8",
+        "rl": True,
+    }
+    with pytest.raises(InputError) as caught:
+        asked(wrong)
+    told = [fault.replace(":", " ").split()[0] for fault in caught.value.faults]
+    assert sorted(told) == sorted(wrong)

@@ -43,6 +43,10 @@ _SIGMA = Range(0.0, 2.0)
 
 def with_stragglers(cluster: Cluster, slow: str | Mapping[int, float] | Spread) -> Cluster:
     """`{3: 1.5}` makes rank 3 take 1.5 times as long; `"3:1.5,7:1.2"` and `"sigma=0.05,seed=1"` say it as text."""
+    if not isinstance(slow, str | Mapping | Spread):
+        raise ClusterError(
+            f"stragglers: {shown(slow)} is not a text such as '3:1.5', a mapping or a Spread."
+        )
     factors = _factors(cluster, _read(slow) if isinstance(slow, str) else slow)
     if not factors:
         return cluster

@@ -74,6 +74,17 @@ def _expect_no_hub_name(spec: str | Path) -> None:
     )
 
 
+def holds_model(path: str) -> bool:
+    """Whether a file, or a folder, is of a model rather than of something else that is written in YAML or JSON."""
+    if is_file(Path(path) / "config.json"):
+        return True
+    if Path(path).suffix.lower() not in _ENDINGS or not is_file(path):
+        return False
+    is_json = Path(path).suffix.lower() == ".json"
+    data = (load_json if is_json else load_yaml)(Path(path), "a model or a cluster")
+    return isinstance(data, Mapping) and not {"model_type", "family", *_KINDS}.isdisjoint(data)
+
+
 def _from_file(path: Path, seq: int | None, notes: list[str] | None) -> Model:
     what = "a model: a Hugging Face config.json or Foretrain YAML"
     if is_file(path / "config.json"):  # as a model is saved and downloaded

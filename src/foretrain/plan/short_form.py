@@ -338,10 +338,12 @@ def schedule_of(words: Words) -> Schedule:
     if words.vpp > 1 and words.pp == 1:
         raise PlanError(f"vpp{words.vpp} needs a pipeline: pp is 1. Set pp, or drop vpp.")
     if words.layers is not None and len(words.layers) != words.pp * chunks:
-        raise PlanError(
-            f"layers= lists {len(words.layers)} parts but pp {words.pp} x vpp {chunks}"
-            f" = {words.pp * chunks}."
-        )
+        parts = f"layers= lists {len(words.layers)} parts but"
+        if kind.chunks.start > 1 and len(kind.chunks) == 1:  # nobody had to say vpp
+            parts += f" {kind.name} has {chunks} chunks per stage:"
+        else:
+            parts += f" pp {words.pp} x vpp {chunks} = {words.pp * chunks}:"
+        raise PlanError(f"{parts} list {words.pp * chunks} parts, in the order of the model.")
     return Schedule(
         kind=kind.name,
         micro_batch=words.micro or 1,

@@ -13,6 +13,7 @@ from foretrain.cluster import Cluster, Device, Link, Node, catalog
 from foretrain.errors import ForetrainError, InputError, did_you_mean
 from foretrain.model import zoo
 from foretrain.model.graph import Model
+from foretrain.model.load import holds_model, load_model
 from foretrain.report.document import Document, Facts, Lines, Section, Table
 from foretrain.report.words import usd
 from foretrain.runtime import Runtime, presets, runtime
@@ -184,10 +185,14 @@ def _measured_rows() -> list[dict[str, Any]]:
 
 
 def entry_document(name: str) -> Document:
-    """Everything known about what `name` means, in every table that has it; a cluster is drawn."""
-    if _CLUSTER.search(name):
+    """Everything known about what `name` means, in every table that has it, or in a model's file; a cluster is drawn."""
+    if holds_model(name):
+        model = load_model(name)
+        entries = [("model", model, _facts(model))]
+    elif _CLUSTER.search(name):
         return cluster_document(Cluster.of(name))
-    entries = list(_matches(name))
+    else:
+        entries = list(_matches(name))
     if not entries:
         known = [name for kind in KINDS.values() for name in kind.names()]
         raise InputError(

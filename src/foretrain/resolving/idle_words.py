@@ -16,6 +16,8 @@ from foretrain.units import counted
 
 def note_idle_words(said: Mapping[str, object], whole: Words, model: Model, notes: Notes) -> None:
     """`said`: what was written; `whole`: with what the stack and the devices add."""
+    if notes.strict:
+        _expect_chunks(said, whole)
     for word, reason in _idle(said, whole, model):
         notes.warn(f"{word} in the plan has no effect: {reason}.")
     if "recompute" in said:
@@ -41,6 +43,15 @@ def _idle(said: Mapping[str, object], whole: Words, model: Model) -> Iterator[tu
     names = {name for block, op in model.ops() for name in (block.name, op.name)}
     if said.get("tables") == "rows" and LARGE not in names:
         yield "tables=rows", f"{model.name} has no embedding tables to split"
+
+
+def _expect_chunks(said: Mapping[str, object], whole: Words) -> None:
+    """A stage in one piece, for a schedule that has none such."""
+    if said.get("vpp") == 1 and whole.vpp > 1:
+        raise PlanError(
+            f"vpp1: schedule {whole.schedule!r} runs {counted(whole.vpp, 'model chunk')} per stage. Drop vpp1, or use "
+            f"schedule {DEFAULT!r}."
+        )
 
 
 def _expect_layers(word: str, model: Model, notes: Notes) -> None:

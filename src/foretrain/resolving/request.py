@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from foretrain.asked import ClusterLike, ModelLike
+from foretrain.cluster.cluster import Cluster, Described
 from foretrain.errors import InputError, RuntimePresetError
-from foretrain.keywords import JobWords
+from foretrain.keywords import JobWords, counted_by
+from foretrain.limits import shown
+from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import DataSource
@@ -58,6 +63,45 @@ class Request:
     warnings: tuple[str, ...] = ()
     unknown: int = 0  # words of the run that nothing here answers to
 
+    def __post_init__(self) -> None:
+        faults = [*self._wrong_kinds()]
+        if faults:
+            raise InputError("invalid arguments:", faults=faults)
+        for name in ("batch", "micro_batch", "seq"):  # counts of other libraries become ours
+            object.__setattr__(self, name, counted_by(getattr(self, name)))
+
+    def _wrong_kinds(self) -> Iterator[str]:
+        """Values of a kind that a keyword does not take."""
+        for name, (kinds, expected) in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                yield f"{name}: {shown(value)} is not {expected}."
+        if isinstance(self.runtime_options, Mapping):
+            for key in self.runtime_options:
+                if not isinstance(key, str):
+                    yield f"runtime_options: {shown(key)} is not the name of an option."
+        # without a look at the values of its properties, which may take long
+        if self.measured is not None and "digest" not in dir(self.measured):
+            yield f"measured: {shown(self.measured)} is not what foretrain.calibrate() makes."
+
+
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "model": ((str, PathLike, Mapping, Model), "a name, a path, a mapping or a Model"),
+    "on": (
+        (str, PathLike, Mapping, Cluster, Described),
+        "a text such as '2 x dgx-h100', a path, a mapping or a Cluster",
+    ),
+    "plan": (
+        (str, Mapping, Plan, NoneType),
+        "a text such as 'tp8 dp2', a mapping or a Plan",
+    ),
+    "precision": ((str, Precision, NoneType), "a name such as 'bf16' or a Precision"),
+    "optimizer": ((str, Optimizer, NoneType), "a name such as 'adamw' or an Optimizer"),
+    "runtime": ((str, Runtime, NoneType), "a name such as 'megatron' or a Runtime"),
+    "runtime_options": ((Mapping,), "a mapping such as {'attention': 'flash'}"),
+    "data": ((DataSource, NoneType), "a DataSource"),
+}
+
 
 class Notes:
     """Defaults that were taken, and what a reader should know besides."""
@@ -75,9 +119,9 @@ class Notes:
     def warn(self, text: str) -> None:
         self.warnings.append(text)
 
-    def unknown_switch(self, text: str, fault: InputError) -> None:
+    def unknown_switch(self, text: str, fault: InputError | None = None) -> None:
         """A switch that nothing here answers to: a mistake of the user, or something of a run that we do not know."""
-        if self.strict:
+        if self.strict and fault is not None:
             raise fault
         self.unknown += 1
         self.warnings.append(text)

@@ -24,6 +24,7 @@ from foretrain.plan.short_form import Words, filled, said, words_in
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
+from foretrain.resolving.idle_options import note_idle_options
 from foretrain.resolving.idle_words import note_idle_words
 from foretrain.resolving.lora import tuned
 from foretrain.resolving.micro_batch import (
@@ -34,7 +35,7 @@ from foretrain.resolving.micro_batch import (
     shared_batch,
 )
 from foretrain.resolving.request import AUTO, Notes, Request
-from foretrain.resolving.stack import stack_of
+from foretrain.resolving.stack import Stack, stack_of
 from foretrain.resolving.work import as_trained
 from foretrain.runtime import presets
 from foretrain.scenario import Scenario
@@ -89,7 +90,7 @@ def request_of(model: ModelLike, words: Mapping[str, Any]) -> Request:
     """The request of a question in keywords; what is None was not said."""
     said = {name: value for name, value in words.items() if value is not None}
     job = {name: said.pop(name) for name in JobWords.__annotations__ if name in said}
-    return Request(model, **said, job=job)  # type: ignore[arg-type]
+    return Request(model, **{"on": None, **said}, job=job)  # type: ignore[arg-type]
 
 
 class _Resolver:
@@ -102,8 +103,8 @@ class _Resolver:
             False  # another stack may do: none was asked for, and the model can be split
         )
 
-    def draft(self) -> tuple[Draft, Mapping[str, object] | None, bool]:
-        """All but plan and batch, the words of the plan, and whether the software is known."""
+    def draft(self) -> tuple[Draft, Mapping[str, object] | None, Stack]:
+        """All but plan and batch, the words of the plan, and the software."""
         cluster = self._cluster()
         model = self._model()
         words = self._said()
@@ -137,11 +138,14 @@ class _Resolver:
             self.request.measured,
             headroom_share(self.request.headroom, cluster.devices, stack.runtime.memory.headroom),
         )
-        return draft, words, stack.is_known
+        return draft, words, stack
 
     def scenario(self) -> Scenario:
-        draft, words, is_known = self.draft()
+        draft, words, stack = self.draft()
         planned = self._planned(draft, words)
+        if self.notes.strict and stack.options:
+            plan = None if self.request.is_searched else planned.plan
+            note_idle_options(stack.options, draft.model, plan, stack.runtime, self.notes)
         self._note_storage(planned.cluster)
         return replace(
             planned,
@@ -150,7 +154,7 @@ class _Resolver:
             stragglers=self._stragglers(),
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
-            is_runtime_known=is_known,
+            is_runtime_known=stack.is_known,
             unknown_switches=self.notes.unknown,
         )
 

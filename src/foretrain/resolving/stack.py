@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from foretrain.cluster.cluster import Cluster
-from foretrain.errors import RuntimePresetError, did_you_mean
+from foretrain.errors import RuntimePresetError, did_you_mean, joined
 from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.ops import family
@@ -38,6 +38,7 @@ _AS_THE_DEVICE_HAS_IT = (None, "auto", "fused", "te", "transformer_engine")
 _SINCE_HOPPER = ("hopper", "blackwell", "blackwell-ultra")
 _NOTHING = (False, "none", "false", "0", "", "[]")
 _BLACKWELL = {"blackwell", "blackwell-ultra"}
+_INVALID = "invalid runtime options:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +62,28 @@ def stack_of(
     _compare_spellings(request.runtime_options, notes)
     given = spelled(request.runtime_options)
     preset, is_known = _preset(request, model, cluster, said, notes)
-    _expect_usable(given)
-    _expect_modelled(given)
     if notes.strict:
-        _expect_said_here(given)
         _note_labels(given, notes)
-    given = _understood(given, notes)
-    preset = _with_stated(preset, given)
-    chosen = preset.with_options(_changes(preset, given, notes))
+    given, errors = _understood(given, notes)
+    preset = _with_stated(preset, given, notes)
+    try:
+        chosen = preset.with_options(_changes(preset, given, notes))
+    except RuntimePresetError as error:
+        raise joined(_INVALID, (*errors, error)) from None
+    if errors:
+        raise joined(_INVALID, errors)
     chosen, why = _with_attention(chosen, given.get("attention"), cluster, precision)
     chosen = _as_released(chosen, given, cluster, model, notes)
     _assume(chosen, given, {"attention": why}, model, cluster, notes)
-    return Stack(on_devices(chosen, cluster), given, is_known)
+    return Stack(_on_devices(chosen, cluster, given), given, is_known)
 
 
-def on_devices(stack: Runtime, cluster: Cluster) -> Runtime:
+def _on_devices(stack: Runtime, cluster: Cluster, options: Mapping[str, Any]) -> Runtime:
     """Matrix units of Blackwell read FP8 operands in either order, so weights need no second, transposed copy
-    (NVIDIA Transformer Engine: non-TN FP8 GEMMs)."""
+    (NVIDIA Transformer Engine: non-TN FP8 GEMMs), unless an option says that there is one."""
     kinds = {device.architecture for device in cluster.devices}
-    if kinds <= _BLACKWELL and stack.memory.keeps_transposed:
+    is_open = "keeps_transposed" not in options
+    if is_open and kinds <= _BLACKWELL and stack.memory.keeps_transposed:
         return stack.with_features({"memory": {"keeps_transposed": False}})
     return stack
 
@@ -160,14 +164,18 @@ def nearest(name: str) -> str:
     return known[close[0]] if close else str(preset_file()["fallback"])
 
 
-def _with_stated(preset: Runtime, options: Mapping[str, Any]) -> Runtime:
+def _with_stated(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> Runtime:
     """The stack that a switch gives away, where it is more than the preset's name says."""
     for tell, stands_for in preset_file()["tells"].items():
         key, _, word = tell.partition("=")
         value = options.get(key)
         is_told = value is not None and word in ("", str(value).lower())
         if is_told and preset.name in stands_for:
-            return presets()[stands_for[preset.name]]
+            meant = stands_for[preset.name]
+            if notes.strict:
+                why = f"{preset.name} with {key}={shown(value)}"
+                notes.assume(f"runtime {meant}", why, f"--set {key}=…")
+            return presets()[meant]
     return preset
 
 
@@ -216,6 +224,15 @@ def _named_fields() -> dict[str, str]:
     return {name: name for name in option_table() if name not in switches} | before
 
 
+def fields_set(key: str, value: Any) -> tuple[str, ...]:
+    """The fields that a switch of the table is about."""
+    table = preset_file()["options"].get(key)
+    if table is not None:
+        return tuple(table.get(_word(value, table)) or ())
+    named = _named_fields()
+    return (named[key],) if key in named else ()
+
+
 def _kept(preset: Runtime, changes: Mapping[str, Any]) -> dict[str, Any]:
     """A switch that says "on" does not overrule what the preset knows better: its own share of hidden
     communication, and a host that is quicker than compiled PyTorch."""
@@ -237,50 +254,48 @@ def _word(value: object, table: Mapping[Any, Any] = MappingProxyType({})) -> str
             "false": False, "none": False, "0": False}.get(str(word), word)  # fmt: skip
 
 
-def _expect_usable(options: Mapping[str, Any]) -> None:
+def _unusable(options: Mapping[str, Any]) -> dict[str, str]:
+    """Sizes and times that are none."""
     kinds = dict.fromkeys(preset_file()["mebibytes"], ("a size", "MiB"))
     kinds |= dict.fromkeys(preset_file()["milliseconds"], ("a time", "ms"))
-    faults = []
+    faults = {}
     for key, (kind, unit) in kinds.items():
         value = options.get(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < value < float("inf")):
-            faults.append(f"{key}: {value!r} is not {kind}; must be a positive number of {unit}.")
-    if faults:
-        raise RuntimePresetError("invalid runtime options:", faults=faults)
+            faults[key] = f"{key}: {value!r} is not {kind}; must be a positive number of {unit}."
+    return faults
 
 
-def _expect_modelled(options: Mapping[str, Any]) -> None:
+def _unmodelled(options: Mapping[str, Any]) -> dict[str, str]:
     """Switches that change what is computed, not how: they are understood or refused, never passed over."""
     rows = preset_file()["work"]
     parts = preset_file()["work_words"]
     known = known_options()
-    faults = []
+    faults = {}
     for key, value in options.items():
         row = rows.get(key)
         if row is None and key not in known:
             row = next((parts[part] for part in parts if part in key.lower()), None)
         if row is None or _word(value) in (*row.get("same", ()), *_NOTHING):
             continue
-        faults.append(f"{key} = {value}: {row['is']}, which is not supported. {row['remedy']}")
-    if faults:
-        raise RuntimePresetError("unsupported training workload:", faults=faults)
+        faults[key] = f"{key} = {value}: {row['is']}, which is not supported. {row['remedy']}"
+    return faults
 
 
-def _expect_said_here(options: Mapping[str, Any]) -> None:
+def _said_elsewhere(options: Mapping[str, Any]) -> dict[str, str]:
     """Words that another option says: here they would change nothing."""
     data = preset_file()
-    faults = [
-        f"{key} = {shown(options[key])}: not an option of the runtime. Use {where}."
+    faults = {
+        key: f"{key} = {shown(options[key])}: not an option of the runtime. Use {where}."
         for key, where in data["elsewhere"].items()
         if key in options
-    ]
+    }
     task = options.get("task")
     if task is not None and str(task).lower() not in map(str.lower, data["lengths"]):
         known = ", ".join(data["lengths"])
-        faults.append(f"task = {shown(task)}: unknown task. Known: {known}.")
-    if faults:
-        raise RuntimePresetError("invalid runtime options:", faults=faults)
+        faults["task"] = f"task = {shown(task)}: unknown task. Known: {known}."
+    return faults
 
 
 def labels() -> tuple[str, ...]:
@@ -296,8 +311,29 @@ def _note_labels(options: Mapping[str, Any], notes: Notes) -> None:
             )
 
 
-def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """The switches without those that nothing here answers to, so that what is said to be ignored is."""
+def _understood(
+    options: Mapping[str, Any], notes: Notes
+) -> tuple[dict[str, Any], list[RuntimePresetError]]:
+    """The switches that something here answers to, so that what is said to be ignored is; and what is wrong with
+    the others, as far as it is a mistake."""
+    unusable, unmodelled, unknown = _unusable(options), _unmodelled(options), _unknown(options)
+    mistakes = dict(unusable)
+    if notes.strict:
+        mistakes |= _said_elsewhere(options) | unknown
+    else:
+        for key in unknown:
+            notes.unknown_switch(f"runtime_options.{key} = {options[key]}: unknown; ignored.")
+    mistakes = {key: fault for key, fault in mistakes.items() if key not in unmodelled}
+    told = {"unsupported training workload:": unmodelled, _INVALID: mistakes}
+    errors = [
+        RuntimePresetError(title, faults=told[title].values()) for title in told if told[title]
+    ]
+    left_out = unknown.keys() | unmodelled.keys() | mistakes.keys()
+    return {key: value for key, value in options.items() if key not in left_out}, errors
+
+
+def _unknown(options: Mapping[str, Any]) -> dict[str, str]:
+    """Words, and values of words, that nothing here answers to."""
     faults = {
         key: f"{key}: unknown option.{did_you_mean(key, known_options())}"
         for key in options
@@ -309,11 +345,7 @@ def _understood(options: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
             known = [str(word).lower() for word in table]
             near = did_you_mean(str(value), known) or f" Known: {', '.join(known)}."
             faults[key] = f"{key}: {value!r} is not a valid value.{near}"
-    error = RuntimePresetError("invalid runtime options:", faults=faults.values())
-    for key in faults:
-        warning = f"runtime_options.{key} = {options[key]}: unknown; ignored."
-        notes.unknown_switch(warning, error)
-    return {key: value for key, value in options.items() if key not in faults}
+    return faults
 
 
 def known_options() -> frozenset[str]:

@@ -11,7 +11,7 @@ from foretrain.runtime.presets import (
     releases,
     runtime,
 )
-from foretrain.runtime.runtime import RENAMED, Runtime, option_table
+from foretrain.runtime.runtime import RENAMED, Runtime, option_needs, option_table
 
 __all__ = [
     "RENAMED",
@@ -20,6 +20,7 @@ __all__ = [
     "folded",
     "is_outside",
     "names",
+    "option_needs",
     "option_table",
     "preset_file",
     "presets",

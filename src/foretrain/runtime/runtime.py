@@ -22,7 +22,7 @@ from foretrain.runtime.features.kernels import Kernels
 from foretrain.runtime.features.memory import MemoryHabits
 from foretrain.runtime.features.model_variants import ModelVariants
 from foretrain.runtime.features.network_polling import NetworkPolling
-from foretrain.runtime.features.option import Feature, OptionalFeature, Read, options_of
+from foretrain.runtime.features.option import Feature, OptionalFeature, Read, needs_of, options_of
 from foretrain.runtime.features.per_tensor_update import PerTensorUpdate
 from foretrain.runtime.features.pipeline import Pipeline
 from foretrain.runtime.features.plan import PlanHabits
@@ -177,3 +177,10 @@ def option_table() -> Mapping[str, tuple[str, Read]]:
         for feature, kind in (*CORE.items(), *OPTIONAL.items())
         for name, read in options_of(kind).items()
     }
+
+
+@cache
+def option_needs() -> Mapping[str, tuple[str, ...]]:
+    """What a question must have for an option to matter, of those that do not always."""
+    kinds = (*CORE.values(), *OPTIONAL.values())
+    return {name: needs for kind in kinds for name, needs in needs_of(kind).items()}

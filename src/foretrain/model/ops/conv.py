@@ -32,6 +32,9 @@ class Conv(OpFamily):
     makes = "cnn"
     backward_products = 2.0
 
+    def trait(self, op: Op) -> str:
+        return "convolutions"
+
     def divides(self, op: Op, dims: tuple[str, ...]) -> bool:
         return True
 

@@ -92,6 +92,9 @@ class Elementwise(OpFamily):
     name = "elementwise"
     hands_on_kept = True
 
+    def trait(self, op: Op) -> str:
+        return "rotary positions" if op.attr.get("op") == "rope" else ""
+
     def forward(self, op: Op, precision: Precision, choices: KernelChoices) -> tuple[Kernel, ...]:
         row = _row(op, choices)
         if _is_in_the_product(op, choices):

@@ -84,6 +84,9 @@ class EmbeddingBag(Embedding):
         rows, share = popular(op, samples, least)
         return rows * op.size["hidden"], share
 
+    def trait(self, op: Op) -> str:
+        return "embedding tables"
+
     def pooled(self, op: Op) -> tuple[int, ...]:
         return tuple(bag for _, bag in listed(op))
 

@@ -111,6 +111,10 @@ class OpFamily(ABC):
         """How wide the heads of keys and of values are, where it has some."""
         return None
 
+    def trait(self, op: Op) -> str:
+        """What only models with such ops have, where stacks have options about it: convolutions, rotary positions."""
+        return ""
+
     def pooled(self, op: Op) -> tuple[int, ...]:
         """Look-ups of every table whose sums it makes, which stacks may send without those that are empty."""
         return ()

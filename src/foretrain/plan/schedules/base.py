@@ -89,6 +89,10 @@ class PipelineSchedule(ABC):
         """[plans] or one: whether so many micro-batches can be run."""
         return np.ones(np.broadcast(stages, micro_batches).shape, dtype=np.bool_)
 
+    def remedy(self, stages: int) -> str:
+        """What to do where the number of micro-batches does not fit, after a space."""
+        return ""
+
     def check(self, stages: int, micro_batches: int, chunks: int) -> None:
         """Raises `PlanError` where the schedule cannot run these numbers."""
         check_counts(self.name, stages, micro_batches, chunks)
@@ -100,7 +104,8 @@ class PipelineSchedule(ABC):
             )
         if not self.fits(stages, micro_batches):
             raise PlanError(
-                f"schedule {self.name!r}: {self.needs}: {micro_batches} micro-batches, {stages} stages."
+                f"schedule {self.name!r}: {self.needs}: {counted(micro_batches, 'micro-batch', 'micro-batches')}, "
+                f"{counted(stages, 'stage')}.{self.remedy(stages)}"
             )
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:

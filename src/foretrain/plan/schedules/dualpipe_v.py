@@ -41,6 +41,9 @@ class DualPipeV(PipelineSchedule):
     def fits(self, stages: Counts, micro_batches: Counts) -> Bools:
         return np.asarray(np.asarray(micro_batches) >= 2 * np.asarray(stages))
 
+    def remedy(self, stages: int) -> str:
+        return f" Use at least {2 * stages} micro-batches, or schedule 'zb-v'."
+
     def pieces(self, stages: int, chunks: int) -> Pieces:
         return folded(stages, chunks)
 

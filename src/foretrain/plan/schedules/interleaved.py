@@ -35,6 +35,9 @@ class Interleaved(PipelineSchedule):
     otherwise = "1f1b"
     needs = "micro-batches not divisible by stages"
 
+    def remedy(self, stages: int) -> str:
+        return f" Use a multiple of {stages} micro-batches, or drop vpp."
+
     def fits(self, stages: Counts, micro_batches: Counts) -> Bools:
         return np.asarray(np.asarray(micro_batches) % stages == 0)
 

@@ -13,6 +13,6 @@ class EmbeddingExchange(OptionalFeature):
     """What of tables that are split by rows goes between ranks."""
 
     # samples are sent the vectors with something in them; else all are reduced
-    sends_looked_up: bool = switch(False)
+    sends_looked_up: bool = switch(False, needs=("embedding tables",))
     # draws in a step from which a row is kept on all ranks, its gradients reduced (hybrid embeddings); 0: no row
-    hot_row_threshold: float = number(0.0, 0.0, LARGEST)
+    hot_row_threshold: float = number(0.0, 0.0, LARGEST, needs=("embedding tables",))

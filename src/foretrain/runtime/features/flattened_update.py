@@ -11,4 +11,4 @@ from foretrain.runtime.features.option import OptionalFeature, number
 class FlattenedUpdate(OptionalFeature):
     """What the update takes besides, in blocks of its own, as copies of the split optimizer states."""
 
-    update_copies: float = number(0.0, 0.0, 100.0)
+    update_copies: float = number(0.0, 0.0, 100.0, needs=("sharded states",))

@@ -15,12 +15,12 @@ class FusionCycles(OptionalFeature):
     # how often it looks; 0: there is none, buckets fill up
     cycle_seconds: float = seconds(0.0, 60.0)
     # times a tensor stands in the buffer, with what it receives
-    fusion_copies: float = number(1.0, 0.0, 100.0)
+    fusion_copies: float = number(1.0, 0.0, 100.0, needs=("fusion cycles",))
     # trips over a binary tree of the ranks in a cycle
-    negotiation_rounds: float = number(0.0, 0.0, 1000.0)
-    negotiation_seconds_per_hop: float = seconds(0.0, SLOWEST_LAUNCH)
+    negotiation_rounds: float = number(0.0, 0.0, 1000.0, needs=("fusion cycles",))
+    negotiation_seconds_per_hop: float = seconds(0.0, SLOWEST_LAUNCH, needs=("fusion cycles",))
     # the coordinator's own time
-    negotiation_seconds_per_rank: float = seconds(0.0, SLOWEST_LAUNCH)
+    negotiation_seconds_per_rank: float = seconds(0.0, SLOWEST_LAUNCH, needs=("fusion cycles",))
 
     @property
     def is_idle(self) -> bool:

@@ -12,8 +12,8 @@ class GatherCopies(OptionalFeature):
     """What is copied because a collective's buffer is not where the weights and gradients live."""
 
     # each rank's part of a weight gathered after its update is copied to its place
-    copies_gathered: bool = switch(False)
+    copies_gathered: bool = switch(False, needs=("sharded states",))
     # fully sharded weights leave the gather's buffer by a copy …
-    copies_out_gathered: bool = switch(False)
+    copies_out_gathered: bool = switch(False, needs=("fully sharded weights",))
     # … and their gradients enter the reduction's by one
-    copies_in_gradients: bool = switch(False)
+    copies_in_gradients: bool = switch(False, needs=("fully sharded weights",))

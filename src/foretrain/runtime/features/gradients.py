@@ -40,13 +40,13 @@ class GradientReduction(Feature):
     # buckets are reduced while backward runs …
     overlaps_gradients: bool = switch(True)
     # … also where each is reduced to the rank that owns it
-    overlaps_scatters: bool = switch(True)
+    overlaps_scatters: bool = switch(True, needs=("sharded states",))
     bucket_bytes: float = number(25e6, BUCKET.least, BUCKET.most)
     first_bucket_bytes: float = number(1e6, BUCKET.least, BUCKET.most)
     # a block's gradients go together, whatever their size
     reduces_blocks: bool = switch(False)
     # to who owns them; else they are all-reduced all the same
-    scatters_gradients: bool = switch(True)
+    scatters_gradients: bool = switch(True, needs=("sharded states",))
     # weight-gradient GEMMs add a micro-batch's gradients to the buffer …
     wgrad_accumulation_fusion: bool = switch(False)
     # … or kernels of their own do

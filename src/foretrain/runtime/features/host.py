@@ -20,7 +20,7 @@ class Host(Feature):
     jitter_seconds: float = seconds(0.0, 60.0)
     uses_cuda_graphs: bool = switch(False)
     # waits for a received activation before issuing more
-    host_blocks_on_pipeline: bool = switch(False)
+    host_blocks_on_pipeline: bool = switch(False, needs=("pipeline parallelism",))
 
     @property
     def launches_take_time(self) -> bool:

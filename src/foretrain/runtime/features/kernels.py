@@ -18,11 +18,13 @@ class Kernels(Feature):
     # RMS norms are one kernel even where element-wise work is not fused
     fuses_norms: bool = switch(True)
     # rotary positions where element-wise work is not fused
-    rotary: str = word("halves", "halves", "complex", "matrices", "copies")
+    rotary: str = word(
+        "halves", "halves", "complex", "matrices", "copies", needs=("rotary positions",)
+    )
     # cross entropy in one pass, where element-wise work is fused at all
     fuses_loss: bool = switch(True)
     # feature maps; if not, 16-bit convolutions transpose what they read
-    channels_last: bool = switch(True)
+    channels_last: bool = switch(True, needs=("convolutions",))
     # low-precision GEMMs keep their input as they read it
     keeps_quantised: bool = switch(False)
     # time of its kernels over that of the best ones measured alone

@@ -12,7 +12,7 @@ from foretrain.limits import Range, shown
 Read = Callable[[Any], Any]
 """The value of an option in its field's type, or an InputError that says what the field takes."""
 
-_OPTION, _PRESET = "option", "preset"
+_OPTION, _PRESET, _NEEDS = "option", "preset", "needs"
 
 
 class Feature:
@@ -38,35 +38,41 @@ def options_of(feature: type) -> Mapping[str, Read]:
     return {one.name: one.metadata[_OPTION] for one in fields(feature) if _OPTION in one.metadata}
 
 
+def needs_of(feature: type) -> Mapping[str, tuple[str, ...]]:
+    """What a question must have for options to matter: of its model, its plan or its stack (`resolving.idle_options`)."""
+    return {one.name: one.metadata[_NEEDS] for one in fields(feature) if one.metadata.get(_NEEDS)}
+
+
 def readers_of(feature: type) -> Mapping[str, Read]:
     """How each of a feature's fields is read where a preset sets it."""
     return {one.name: one.metadata.get(_OPTION) or one.metadata[_PRESET] for one in fields(feature)}
 
 
-def switch(default: bool) -> Any:
+def switch(default: bool, *, needs: tuple[str, ...] = ()) -> Any:
     """On or off."""
-    return read_by(default, _switch)
+    return read_by(default, _switch, needs=needs)
 
 
-def number(default: float | None, least: float, most: float) -> Any:
+def number(default: float | None, least: float, most: float, *, needs: tuple[str, ...] = ()) -> Any:
     """A number, or a size with a unit; whole where the default is, None where that is."""
     is_whole = isinstance(default, int)
-    return read_by(default, _Number(Range(least, most), is_whole, may_be_none=default is None))
+    read = _Number(Range(least, most), is_whole, may_be_none=default is None)
+    return read_by(default, read, needs=needs)
 
 
-def seconds(default: float, most: float) -> Any:
+def seconds(default: float, most: float, *, needs: tuple[str, ...] = ()) -> Any:
     """A time, with a unit or in seconds."""
-    return read_by(default, _Number(Range(0.0, most), is_time=True))
+    return read_by(default, _Number(Range(0.0, most), is_time=True), needs=needs)
 
 
-def word(default: str, *words: str) -> Any:
+def word(default: str, *words: str, needs: tuple[str, ...] = ()) -> Any:
     """One of some words; an empty one says nothing."""
-    return read_by(default, _Word(words))
+    return read_by(default, _Word(words), needs=needs)
 
 
-def read_by(default: Any, read: Read) -> Any:
+def read_by(default: Any, read: Read, *, needs: tuple[str, ...] = ()) -> Any:
     """A field whose options a function of its own reads."""
-    return field(default=default, metadata={_OPTION: read})
+    return field(default=default, metadata={_OPTION: read, _NEEDS: needs})
 
 
 def of_presets(default: Any, read: Read) -> Any:

@@ -12,8 +12,14 @@ class Pipeline(Feature):
     """How stages are cut and exchange activations."""
 
     # sends run beside the next micro-batch
-    overlaps_pipeline: bool = switch(True)
+    overlaps_pipeline: bool = switch(True, needs=("pipeline parallelism",))
     # sends 1/tp of a replicated boundary, gathers on arrival
-    scatters_pipeline: bool = switch(False)
+    scatters_pipeline: bool = switch(
+        False,
+        needs=(
+            "tensor parallelism",
+            "pipeline parallelism",
+        ),
+    )
     # stages share out the head too, by its GEMMs
-    places_by_products: bool = switch(False)
+    places_by_products: bool = switch(False, needs=("pipeline parallelism",))

@@ -44,7 +44,9 @@ class PlanHabits(Feature):
     """How plan words are meant, and those used where a case says nothing."""
 
     # what recompute=selective runs again
-    selective: str = word("attention", "attention", "products", "blocks")
+    selective: str = word(
+        "attention", "attention", "products", "blocks", needs=("selective recomputation",)
+    )
     pads_vocabulary_to: int = number(1, 1, 2**20)
     # outermost first
     rank_order: tuple[str, ...] = read_by(_AXES, _rank_order)

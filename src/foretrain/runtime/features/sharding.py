@@ -24,12 +24,12 @@ class ShardedWeights(Feature):
     """When sharded weights are gathered, and in which format."""
 
     # under the next forward
-    overlaps_parameter_gather: bool = switch(False)
+    overlaps_parameter_gather: bool = switch(False, needs=("sharded states",))
     # precisions whose GEMMs' weights are gathered as the GEMMs read them
-    gathers_quantised: tuple[str, ...] = read_by((), _quantised)
+    gathers_quantised: tuple[str, ...] = read_by((), _quantised, needs=("sharded states",))
     # blocks whose fully sharded weights are gathered ahead
-    prefetched_blocks: int = number(1, 0, 10_000)
+    prefetched_blocks: int = number(1, 0, 10_000, needs=("fully sharded weights",))
     # fully sharded weights are the master copy, cast when gathered
-    shards_master: bool = switch(False)
+    shards_master: bool = switch(False, needs=("fully sharded weights",))
     # a case's fully sharded weights are gathered and their gradients reduced once in a step where there is a pipeline
-    keeps_gathered_in_pipelines: bool = switch(False)
+    keeps_gathered_in_pipelines: bool = switch(False, needs=("pipeline parallelism",))

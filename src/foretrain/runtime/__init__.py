@@ -1,5 +1,6 @@
 """How software stacks behave."""
 
+from foretrain.runtime.checking import register
 from foretrain.runtime.presets import (
     changed_options,
     folded,
@@ -7,7 +8,6 @@ from foretrain.runtime.presets import (
     names,
     preset_file,
     presets,
-    register,
     releases,
     runtime,
 )

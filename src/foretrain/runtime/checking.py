@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from foretrain.conformity import Schema, array_schema, object_schema, schema_faults
 from foretrain.errors import InputError, RuntimePresetError, hint
 from foretrain.limits import shown
-from foretrain.registering import is_name
+from foretrain.registering import expect_name, is_name
 from foretrain.runtime.features.option import Read, readers_of
-from foretrain.runtime.presets import LABELS, RECORDS, fitted_file, folded, names, preset_file
+from foretrain.runtime.presets import LABELS, RECORDS, add, fitted_file, folded, names, preset_file
 from foretrain.runtime.runtime import option_table
 
 _TEXT: Schema = {"type": "string"}
 _TEXTS = array_schema(dict(_TEXT))
 _LABELS: Mapping[str, Schema] = {**dict.fromkeys((*LABELS, "like"), _TEXT), "aliases": _TEXTS}
 _KEYS = {*_LABELS, "releases", *RECORDS}
+
+
+def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
+    """Add a preset of one's own, written like a row of `presets.yaml`, for this process; what comes back takes it out
+    again."""
+    if folded(str(name)) in names():
+        raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
+    expect_name(name, "a runtime", RuntimePresetError)
+    return add(name, checked_row(name, row))
 
 
 def checked_row(name: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from foretrain.errors import RuntimePresetError, hint
 from foretrain.limits import shown
-from foretrain.registering import expect_name, once
+from foretrain.registering import once
 from foretrain.runtime.runtime import CORE, OPTIONAL, Runtime, option_table
 
 LABELS = ("title", "source", "release")
@@ -60,17 +60,8 @@ _OWN: dict[str, Mapping[str, Any]] = {}
 """Rows beside those of `presets.yaml`."""
 
 
-def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
-    """Add a preset of one's own, written like a row of `presets.yaml`, for this process; what comes back takes it out
-    again."""
-    if folded(str(name)) in names():
-        raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
-    expect_name(name, "a runtime", RuntimePresetError)
-    from foretrain.runtime.checking import (
-        checked_row,
-    )  # here, because presets as they are need no check
-
-    checked = checked_row(name, row)
+def add(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
+    """A row that was checked joins the table for this process; what comes back takes it out again."""
 
     def forget() -> None:
         presets.cache_clear()
@@ -80,7 +71,7 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
         del _OWN[name]
         forget()
 
-    _OWN[name] = checked
+    _OWN[name] = row
     forget()
     try:
         presets()

@@ -23,7 +23,7 @@ from foretrain.compile.segment import Interner
 from foretrain.cost.host import chain_clock
 from foretrain.resolving import ask
 from foretrain.runtime import runtime
-from foretrain.runtime.features import FusionCycles
+from foretrain.runtime.features.fusion_cycles import FusionCycles
 from foretrain.simulate import compile_scenario, compute_of, simulate_scenario
 
 MIB = float(1 << 20)

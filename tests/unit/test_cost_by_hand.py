@@ -1,4 +1,4 @@
-"""Charges of single items, each put together by hand from its parts."""
+"""Costs of single items, each put together by hand from its parts."""
 
 from __future__ import annotations
 

@@ -19,7 +19,11 @@ from foretrain.cost.joints import Joint, Joints
 from foretrain.errors import Bug
 
 FILE = files("foretrain.cost.calibration").joinpath("curves").joinpath("curves.json")
-ALL = [(via, key) for via in ("nccl-tests", "param") for key in curves.shipped(via).curves]
+ALL = [
+    (via, key)
+    for via in (curves.DEVICE_TIME, curves.CALL_TIME)
+    for key in curves.shipped(via).curves
+]
 MB = 2**20
 
 # Published readings, each with the relative error allowed: the file is distilled from medians over library
@@ -51,7 +55,7 @@ def test_published_readings(device, ranks, collective, size, published, off):
 
 def test_calls_of_a_framework_are_kept_apart():
     """PARAM on 4 V100 (Lin et al., comm_bench.ipynb): the host's 80 us are in there, in device times not."""
-    called = curves.shipped("param")
+    called = curves.shipped(curves.CALL_TIME)
     assert called.seconds("v100-sxm2-32gb", 4, "all_reduce", 16 * MB) == pytest.approx(423.7e-6, rel=0.03)  # fmt: skip
     assert called.seconds("v100-sxm2-32gb", 4, "all_to_all", 2**31) == pytest.approx(28.21e-3, rel=0.03)  # fmt: skip
     assert curves.shipped().seconds("v100-sxm2-32gb", 4, "all_reduce", 16 * MB) < 400e-6
@@ -207,7 +211,7 @@ def test_one_rank_costs_nothing_and_what_is_not_measured_is_not_answered():
     assert curves.shipped().seconds("h100-sxm5-80gb", 1, "all_reduce", MB) == 0.0
     assert curves.shipped().seconds("mi300x", 8, "all_reduce", MB) is None
     assert curves.shipped().seconds("h100-sxm5-80gb", 8, "exchange", MB) is None
-    assert curves.shipped("param").seconds("v100-sxm2-32gb", 2, "all_to_all", MB) is None
+    assert curves.shipped(curves.CALL_TIME).seconds("v100-sxm2-32gb", 2, "all_to_all", MB) is None
     with pytest.raises(Bug):
         curves.shipped().seconds("h100-sxm5-80gb", 0, "all_reduce", MB)
 

@@ -30,8 +30,9 @@ def too_many(vertices: int) -> str:
 
 def _form(noun: type, *required: str, about: str = "", **other: Any) -> Any:
     """A form with the fields of a noun: but for the `required` ones each may be left out. `other`: fields that files have
-    besides, or write in another way."""
-    hints = {**get_type_hints(noun, include_extras=True), **other}
+    besides, write in another way, or (None) do not have."""
+    every = {**get_type_hints(noun, include_extras=True), **other}
+    hints = {name: hint for name, hint in every.items() if hint is not None}
     return make_dataclass(
         f"{noun.__name__.removeprefix('Network')}Form",
         [
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 else:
     Names = tuple[str, ...]
     DeviceForm = _form(Device, aliases=Names, like=str, node=str, peak_flops=dict[str, Rate])
-    LinkForm = _form(Link)
+    LinkForm = _form(Link, name=None)
     EdgeForm = _form(
         NetworkEdge,
         "ends",

@@ -1,6 +1,6 @@
 """From descriptions to an execution graph."""
 
-from foretrain.compile.compile import Compilation, compile_step, micro_batches
+from foretrain.compile.compile import Compilation, micro_batches
 from foretrain.compile.execution import ExecutionGraph
 
-__all__ = ["Compilation", "ExecutionGraph", "compile_step", "micro_batches"]
+__all__ = ["Compilation", "ExecutionGraph", "micro_batches"]

@@ -27,20 +27,6 @@ from foretrain.runtime import Runtime
 from foretrain.units import multiples_near
 
 
-def compile_step(
-    workload: Workload,
-    plan: Plan,
-    runtime: Runtime,
-    traffic: Traffic,
-    *,
-    is_folded: bool = True,
-    kernel_timer: KernelTimer | None = None,
-) -> ExecutionGraph:
-    """Run the passes. `traffic` says which links groups of ranks load; it decides who can be folded. `kernel_timer` says
-    how long items take, for runtimes that fuse gradients by time."""
-    return Compilation(workload, plan, runtime, kernel_timer).graph(workload, traffic, is_folded)
-
-
 def stage_programs(
     workload: Workload, plan: Plan, runtime: Runtime, kernel_timer: KernelTimer | None = None
 ) -> tuple[tuple[StageProgram, ...], tuple[Item, ...]]:

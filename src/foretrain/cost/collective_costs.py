@@ -202,7 +202,7 @@ class ContendedCollective:
     library: str
     members: Ints
     wiring: GroupTopology
-    rate: dict[str, float]  # pattern → bytes/s in the contended …
+    rate: dict[str, float]  # pattern → bytes/s among all groups …
     own_rate: dict[str, float]  # … and of the group alone
     is_network: bool
 

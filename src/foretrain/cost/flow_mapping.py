@@ -62,7 +62,7 @@ class FlowMapping:
         return Flows.joined(parts)
 
     def subgroups(self, algorithm: Algorithm, groups: Ints) -> Subgroups | None:
-        """Who sends by itself, and who hears whom; None where all members of a group move together."""
+        """Who sends by itself, and who receives from whom; None where all members of a group move together."""
         if algorithm.senders == "all":
             return None
         of = np.arange(len(self.domain_of))

@@ -24,7 +24,7 @@ from foretrain.units import counted, parse_bytes
 
 LONGEST_WORD = 4_000  # characters; layers= and recompute= of many stages and ops have hundreds
 _SWITCHED = {"on": True, "true": True, "off": False, "false": False}
-_CHOICES = {"cp": ("ring", "all-gather"), "tables": ("replicated", "rows")}
+_CHOICES = {"cp": EXCHANGES, "tables": ("replicated", "rows")}
 
 
 def vocabulary() -> tuple[str, ...]:
@@ -203,12 +203,12 @@ def _option(name: str, text: str) -> tuple[str, object]:
     return name, _READERS[name](value)
 
 
-def value_of(word: str, name: str, text: str) -> object:
+def value_of(word: str, name: str, text: str) -> Any:
     """What an option of a plan is set to; `word` is how it was said."""
     try:
-        return _option(name, text.lower())[1]
+        return _READERS[name](text) if name == "exchange" else _option(name, text.lower())[1]
     except InputError as error:
-        raise PlanError(f"{shown(word)}: {error}") from None
+        raise PlanError(f"{word:.80}: {error}") from None
 
 
 def _number(text: str) -> int | str:
@@ -276,7 +276,7 @@ def _layers(value: Any) -> tuple[int, ...]:
 
 
 def _size(value: Any) -> float:
-    unit = value.replace("mb", "MB").replace("mib", "MiB") if isinstance(value, str) else value
+    unit = value.upper().replace("IB", "iB") if isinstance(value, str) else value
     size = parse_bytes(unit)
     if not BUCKET.allows(size):
         bounds = f"{BUCKET.least:g} to {BUCKET.most:g} bytes"

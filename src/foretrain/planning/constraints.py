@@ -19,7 +19,7 @@ _NOTHING = {
     "recompute": "none", "offload": "none", "shard": 0, "zero": 0, "sp": False,
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 1, "buckets": "default", "layers": "even",
 }  # fmt: skip
-_READ_AS = {"order": "order", "offload": "offload", "cp-exchange": "cp", "tables": "tables", "buckets": "buckets"}  # fmt: skip
+_READ_AS = {"order": "order", "offload": "offload", "cp-exchange": "exchange", "tables": "tables", "buckets": "buckets"}  # fmt: skip
 """Options of plans, which say what they take, by their names among constraints."""
 _LEFT_OPEN = {"order": ("default",), "offload": ("none",), "buckets": ("default",)}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -106,7 +106,7 @@ def _value(word: str, name: str, text: str) -> Any:
     if text in _LEFT_OPEN.get(name, ()) or name not in _READ_AS:
         return text
     value = value_of(word, _READ_AS[name], text)
-    return value if name == "buckets" else text
+    return value if name == "buckets" else "-".join(value) if name == "order" else text
 
 
 def kept(name: str, values: Sequence[Any], constraints: Sequence[Constraint]) -> tuple[Any, ...]:

@@ -145,9 +145,9 @@ class Exchange:
             return
         slowest = contended(network, groups, collective, library)
         self.is_network = slowest.is_network
-        priced = cache(slowest.seconds)
-        self._curve = SizeCurve(lambda sizes: [priced(size)[0] for size in sizes], _SMALLEST)
-        self._flow = SizeCurve(lambda sizes: [priced(size)[1] for size in sizes], _SMALLEST)
+        known = cache(slowest.seconds)
+        self._curve = SizeCurve(lambda sizes: [known(size)[0] for size in sizes], _SMALLEST)
+        self._flow = SizeCurve(lambda sizes: [known(size)[1] for size in sizes], _SMALLEST)
 
     def seconds(self, sizes: Floats) -> Floats:
         """A rank alone has nobody to wait for."""

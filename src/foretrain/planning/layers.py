@@ -428,12 +428,12 @@ def chain_seconds(
 
 def _latencies(costs: ItemCosts, rank_class: int) -> Floats:
     """[items] seconds of collectives in which nothing moves."""
-    found = np.zeros(len(costs.items))
+    latencies = np.zeros(len(costs.items))
     for other in costs.roles.others[rank_class]:
-        charged, work = costs.collective_cost(other), other.item.work
-        if charged is not None and isinstance(work, Communication):
-            found[other.index] = charged.choice.latency * costs.exposed(work)
-    return found
+        cost, work = costs.collective_cost(other), other.item.work
+        if cost is not None and isinstance(work, Communication):
+            latencies[other.index] = cost.choice.latency * costs.exposed(work)
+    return latencies
 
 
 def _is_tensor(item: Item) -> bool:

@@ -191,7 +191,7 @@ def _expect_known_to_workers(task: Task, plans: Space) -> None:
     if own:
         raise InputError(
             f"{', '.join(own)}: variants registered in this process are not known to worker processes. "
-            "Use workers=1."
+            "Use workers=1, without Ray."
         )
 
 

@@ -127,7 +127,7 @@ class Planner:
         return (*(text for name, text in texts.items() if name not in pinned), *self.where)
 
     def layers(self, task: Task, states: Sequence[State], rows: Places) -> Layers:
-        """As `search.layers.layers`, remembering across clusters."""
+        """As `planning.layers.layers`, remembering across clusters."""
         size = (task.workload.global_batch, task.devices)
         shared = self._shared.setdefault(size, SharedBlocks(task))
         compiled, refused = [], {}

@@ -63,14 +63,13 @@ def check_orders(subject: PipelineSchedule, stages: int, micro_batches: int, chu
             f"{subject.name} stage {stage} of {stages}, m={micro_batches}, v={chunks}: {'; '.join(faults)}"
         )
     orders = [subject.order(s, stages, micro_batches, chunks) for s in range(stages)]
-    held = subject.held(stages, chunks, np.array([float(micro_batches)]))
-    assert held.shape == (1, chunks, stages), f"{subject.name}: held has the shape {held.shape}"
+    held = subject.moments(stages, chunks, micro_batches).held
     for stage, steps in enumerate(orders):
         where = f"{subject.name} stage {stage} of {stages}, m={micro_batches}, v={chunks}"
         peak = peak_in_flight(steps, subject.splits_backward)
         closed = subject.in_flight(stage, stages, micro_batches, chunks)
         assert peak == closed, f"{where}: holds {peak} activations, closed form says {closed}"
-        several = held[0, :, stage].sum()
+        several = held[stage].sum(axis=1).max()
         assert peak == several, f"{where}: holds {peak} activations, the search says {several}"
     makespan(subject, orders, durations(subject, chunks))
 

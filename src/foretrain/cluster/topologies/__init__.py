@@ -2,7 +2,7 @@
 
 An interconnect builder joins the devices of a node or NVLink domain; a network builder joins the network
 ports of nodes. Each returns a `Fabric`; `foretrain.testing.topology.check_topology` says if it is sound.
-A new topology is one new file and one row below.
+A new topology is one new builder and one row below.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound="PipelineSchedule")
 def made_once(
     order: Callable[[Kind, int, int, int, int], Steps],
 ) -> Callable[[Kind, int, int, int, int], Steps]:
-    """An `order` that is worked out once for each numbers, which are checked then."""
+    """An `order` that is worked out once for each set of numbers, which are checked then."""
 
     @lru_cache(maxsize=1024)
     def checked(kind: Kind, stage: int, stages: int, micro_batches: int, chunks: int) -> Steps:
@@ -112,15 +112,6 @@ class PipelineSchedule(ABC):
         """The largest number of chunk activations a stage holds at once: from a forward step to the last backward step
         of the same chunk and micro-batch."""
         return int(running.held(self, stage, stages, micro_batches, chunks).sum())
-
-    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
-        """The same for the search: [plans, chunks, stages] of each chunk, for so many micro-batches of each plan."""
-        several, which = np.unique(counts, return_inverse=True)
-        each = [
-            [running.held(self, stage, stages, int(count), chunks) for stage in range(stages)]
-            for count in several.tolist()
-        ]
-        return np.array(each, dtype=np.float64)[which].swapaxes(1, 2)
 
     def moments(self, stages: int, chunks: int, micro_batches: int) -> running.Moments:
         """What stages hold while they are at which step."""

@@ -35,9 +35,6 @@ class GPipe(PipelineSchedule):
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return micro_batches
 
-    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
-        return np.repeat(counts[:, None, None], stages, axis=2)
-
     def seconds(self, p: Pipelines) -> Floats:
         """All forward steps behind the slowest stage, or the slowest send, then all backward steps."""
         backward = p.backward + p.weight

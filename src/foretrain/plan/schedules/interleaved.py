@@ -35,9 +35,6 @@ class Interleaved(PipelineSchedule):
     otherwise = "1f1b"
     needs = "micro-batches not divisible by stages"
 
-    def remedy(self, stages: int) -> str:
-        return f" Use a multiple of {stages} micro-batches, or drop vpp."
-
     def fits(self, stages: Counts, micro_batches: Counts) -> Bools:
         return np.asarray(np.asarray(micro_batches) % stages == 0)
 
@@ -66,14 +63,6 @@ class Interleaved(PipelineSchedule):
 
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(warm_up(stage, stages, chunks) + 1, micro_batches * chunks)
-
-    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
-        units = np.array([warm_up(stage, stages, chunks) + 1 for stage in range(stages)])
-        units = np.minimum(units[None, :], (counts * chunks)[:, None])
-        rounds, rest = np.divmod(units, stages * chunks)
-        chunk = np.arange(chunks)[None, :, None]
-        extra = np.clip(rest[:, None, :] - chunk * stages, 0, stages)
-        return np.asarray(rounds[:, None, :] * stages + extra)
 
     def seconds(self, p: Pipelines) -> Floats:
         """A stage's work, the first chunks ahead of it and the last ones behind it, and all sends of one micro-batch:

@@ -40,9 +40,5 @@ class OneForwardOneBackward(PipelineSchedule):
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages - stage, micro_batches)
 
-    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
-        several = np.arange(stages, 0.0, -1.0)[None, :]
-        return np.asarray(np.minimum(several, counts[:, None]))[:, None, :]
-
     def seconds(self, p: Pipelines) -> Floats:
         return turns(p, p.backward + p.weight)

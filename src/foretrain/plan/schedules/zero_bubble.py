@@ -46,9 +46,6 @@ class ZeroBubbleH1(PipelineSchedule):
     def in_flight(self, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages, micro_batches)
 
-    def held(self, stages: int, chunks: int, counts: Floats) -> Floats:
-        return np.repeat(np.minimum(stages, counts)[:, None, None], stages, axis=2)
-
     def seconds(self, p: Pipelines) -> Floats:
         """Weight gradients put off fill what backward steps take to come back to the first stage."""
         place, sent, count = np.arange(p.stages)[None, :], before(p.send), p.count[:, None]

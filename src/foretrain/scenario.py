@@ -48,6 +48,13 @@ class Measured(Protocol):
         ...
 
 
+class CompiledStages(dict[object, "Compilation"]):
+    """What was compiled for a question in this process; it does not travel to others."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return CompiledStages, ()
+
+
 @dataclass(frozen=True)
 class Scenario:
     """Model, workload, machines, plan, stack and costs of one training step.
@@ -68,7 +75,7 @@ class Scenario:
     warnings: tuple[str, ...] = ()
     is_runtime_known: bool = True  # else a preset stands in for it
     unknown_switches: int = 0  # that may have changed the run
-    compiled: dict[object, Compilation] = field(default_factory=dict, compare=False, repr=False)
+    compiled: CompiledStages = field(default_factory=CompiledStages, compare=False, repr=False)
     """What stages run, by all that decides it; filled in by `simulate`, so that a plan that was compiled to see
     whether it fits need not be compiled once more to be timed."""
 

@@ -80,12 +80,12 @@ def test_mistakes_are_explained(
     assert told in capsys.readouterr().err
 
 
-def test_the_whole_catalogue_in_half_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_catalogue_in_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     """Llama 3 8B on 1 T tokens; time of this process, since clocks of a shared machine wander."""
     began = time.process_time()
     words = ["recommend", "llama3-8b", "--tokens", "1e12", "--deadline", "14d", "--json", "-q"]
     assert run(words) == 0
-    assert time.process_time() - began < 30.0
+    assert time.process_time() - began < 60.0
     document = json.loads(capsys.readouterr().out)
     usd = [row["usd"] for row in document["offers"]]
     assert len(usd) > 30

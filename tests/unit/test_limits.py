@@ -37,7 +37,7 @@ def _tree(**fields: Any) -> dict[str, Any]:
         ({"seq": 10**12}, ["sequence length", "at most"]),
         ({"plan": "pp8 vpp99999999"}, ["vpp99999999", "at most"]),
         ({"plan": "tp" + "9" * 5000}, ["too long"]),
-        ({"plan": "dp8 micro=" + "9" * 500}, ["not a whole number"]),
+        ({"plan": "dp8 micro=" + "9" * 500}, ["is not a positive whole number"]),
         ({"stragglers": "3:1e300"}, ["from 0.01 to 1000"]),
         ({"stragglers": "3:nan"}, ["from 0.01 to 1000"]),
         ({"stragglers": {3: HUGE}}, ["rank 3", "from 0.01 to 1000"]),

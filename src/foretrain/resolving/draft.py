@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from foretrain.analysis.prediction import Memory
 from foretrain.cluster.cluster import Cluster
-from foretrain.compile import Compilation
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
@@ -16,7 +15,7 @@ from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.short_form import Words
 from foretrain.runtime import Runtime
-from foretrain.scenario import Measured, Scenario
+from foretrain.scenario import CompiledStages, Measured, Scenario
 from foretrain.simulate import peak_memory
 
 
@@ -32,7 +31,7 @@ class Draft:
     data: DataSource | None = None
     measured: Measured | None = None
     headroom: float = 0.0
-    compiled: dict[object, Compilation] = field(default_factory=dict, compare=False, repr=False)
+    compiled: CompiledStages = field(default_factory=CompiledStages, compare=False, repr=False)
     """As of a `Scenario`: all that are made of a draft share it."""
 
     @property

@@ -143,7 +143,7 @@ class _Resolver:
     def scenario(self) -> Scenario:
         draft, words, stack = self.draft()
         planned = self._planned(draft, words)
-        if self.notes.strict and stack.options:
+        if stack.options:
             plan = None if self.request.is_searched else planned.plan
             note_idle_options(stack.options, draft.model, plan, stack.runtime, self.notes)
         self._note_storage(planned.cluster)

@@ -172,9 +172,8 @@ def _with_stated(preset: Runtime, options: Mapping[str, Any], notes: Notes) -> R
         is_told = value is not None and word in ("", str(value).lower())
         if is_told and preset.name in stands_for:
             meant = stands_for[preset.name]
-            if notes.strict:
-                why = f"{preset.name} with {key}={shown(value)}"
-                notes.assume(f"runtime {meant}", why, f"--set {key}=…")
+            why = f"{preset.name} with {key}={shown(value)}"
+            notes.assume(f"runtime {meant}", why, f"--set {key}=…")
             return presets()[meant]
     return preset
 

@@ -68,7 +68,9 @@ def test_switches_under_their_own_softwares_names(
 ) -> None:
     question = asked("composer", options)
     assert question.runtime.option(field) == value
-    assert not [one for one in question.warnings if "has no effect" not in one]  # a model without experts
+    assert not [
+        one for one in question.warnings if "has no effect" not in one
+    ]  # a model without experts
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ Question = dict[str, Any]
 
 
 TIES = frozenset({"drawn/1554"})
-"""Left out: two waits end together but for the last bit, which numpy's `exp` rounds otherwise on CPUs with AVX-512, and
-so does which of the two stalls is named."""
+"""Left out: its stalls differ from machine to machine with the same code (its step does not), probably since two waits end
+together but for the last bit; which rounding differs was not traced."""
 
 
 def questions() -> Iterator[tuple[str, Question]]:

@@ -17,6 +17,7 @@ from foretrain.cost.collectives.base import FromProgram
 from foretrain.errors import InputError, ModelError, RuntimePresetError
 from foretrain.model import ops
 from foretrain.model.graph import Op, Tensor
+from foretrain.model.ops import FAMILIES
 from foretrain.model.ops.base import (
     FORWARD,
     INPUT_GRADIENT,
@@ -217,6 +218,7 @@ def test_formulas_count_from_nothing_up(monkeypatch, wrong):
     for method in ("flops", "stored_bytes"):
         with monkeypatch.context() as patched:
             patched.setattr(Fourier, method, lambda *_: wrong)
+            patched.setitem(FAMILIES, "fourier", Fourier())  # of one that is known, blocks are kept
             with pytest.raises(ModelError, match=told.format(rf"{method}\(\)")):
                 foretrain.predict(**asked)
     for method in ("forward", "backward"):

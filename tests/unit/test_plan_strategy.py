@@ -9,7 +9,7 @@ import pytest
 from support.plans import tiny_model
 
 from foretrain import predict
-from foretrain.compile.blocks import Blocks
+from foretrain.compile.blocks import blocks_of
 from foretrain.errors import PlanError
 from foretrain.model.graph import Op, Tensor
 from foretrain.plan.mesh import Mesh
@@ -329,7 +329,7 @@ def test_layers_named_by_ranges_share_what_is_compiled_for_alike_ones():
     said = replace(
         asked, plan=replace(asked.plan, root=replace(root, children=root.children + ranges))
     )
-    blocks = Blocks(said.workload, said.plan, said.runtime)
+    blocks = blocks_of(said.workload, said.plan, said.runtime)
     number = said.workload.model.blocks.index(block)
     _, layouts = blocks.block(number, 0, None, "none")
     one, _ = blocks.block(number, 1, layouts, "none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.passes.communicate import (
@@ -17,7 +18,11 @@ from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.place import finer, stored_before
 from foretrain.compile.passes.recompute import BlockPass, recompute
 from foretrain.compile.passes.shard import unpacked
+from foretrain.model.graph import Model
+from foretrain.model.ops import FAMILIES
 from foretrain.model.ops.base import KernelChoices
+from foretrain.model.ops.family import OpFamily
+from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
 from foretrain.plan.strategy import likeness, nodes, of_repetition
@@ -25,17 +30,20 @@ from foretrain.runtime import Runtime
 from foretrain.runtime.features.gemm_alignment import GemmAlignment
 from foretrain.runtime.features.special_fusions import SpecialFusions
 
+KNOWN = 16
+"""Plans whose blocks are kept: those of one search that are simulated."""
+
 
 class Blocks:
-    """The blocks of a workload's model, cut as a plan says; what was compiled is remembered."""
+    """The blocks of a model, cut as a plan says; what was compiled is remembered."""
 
-    def __init__(self, workload: Workload, plan: Plan, runtime: Runtime) -> None:
+    def __init__(self, model: Model, precision: Precision, plan: Plan, runtime: Runtime) -> None:
         self.plan, self.runtime = plan, runtime
-        self.model = finer(workload.model, plan.schedule)
+        self.model = finer(model, plan.schedule)
         self.setting = Setting(
             sizes=dict(plan.mesh.axes),
             spoken=_spoken(plan),
-            precision=workload.precision,
+            precision=precision,
             choices=choices_of(runtime),
             runtime=runtime,
         )
@@ -100,6 +108,20 @@ class Blocks:
             return replace(op, weights=tuple(w for w in op.weights if w.path not in self._drops))
 
         return replace(program, ops=tuple(lean(op) for op in program.ops))
+
+
+def blocks_of(workload: Workload, plan: Plan, runtime: Runtime) -> Blocks:
+    """The blocks of a workload under a plan. Neither its batch nor the cluster decides them, so that questions that differ
+    in those alone (sweeps, offers, one plan asked about again) share what was compiled."""
+    families = tuple(FAMILIES.values())  # others may be registered under the same names
+    return _known(workload.model, workload.precision, replace(plan, text=""), runtime, families)
+
+
+@lru_cache(maxsize=KNOWN)
+def _known(
+    model: Model, precision: Precision, plan: Plan, runtime: Runtime, _: tuple[OpFamily, ...]
+) -> Blocks:
+    return Blocks(model, precision, plan, runtime)
 
 
 def recomputed(choice: str, repetition: int, runtime: Runtime) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from foretrain.compile.assemble import Pipeline, assemble
-from foretrain.compile.blocks import Blocks
+from foretrain.compile.blocks import blocks_of
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import NORM_BYTES, ModelStates
@@ -77,7 +77,7 @@ class Compilation:
         )
         self.sizes = dict(plan.mesh.axes)
         self.interner = Interner()
-        self.blocks = Blocks(workload, plan, runtime)
+        self.blocks = blocks_of(workload, plan, runtime)
         check_names(plan.root, workload.model)
 
     def graph(self, workload: Workload, traffic: Traffic, is_folded: bool) -> ExecutionGraph:

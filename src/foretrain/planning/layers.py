@@ -233,7 +233,8 @@ class SharedBlocks:
         base = state._replace(recompute="none")
         if base not in self.known:
             plan = self.task.plan(base.words(self.task.devices))
-            self.known[base] = plan.mesh, Blocks(self.workload, plan, self.task.runtime)
+            model, precision = self.workload.model, self.workload.precision
+            self.known[base] = plan.mesh, Blocks(model, precision, plan, self.task.runtime)
         mesh, blocks = self.known[base]
         passes = _steady(blocks, state.recompute, rows)
         check_axes(mesh, blocks.used_axes, self.task.workload.model)

@@ -17,7 +17,7 @@ from itertools import groupby, product
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
-from foretrain.compile.blocks import Blocks
+from foretrain.compile.blocks import Blocks, blocks_of
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import weights_of
 from foretrain.compile.passes.place import layer_blocks
@@ -98,7 +98,7 @@ class _Walker:
 
     def _made(self, tp: int) -> Blocks | None:
         """All blocks with one degree; None where it does not divide one of them."""
-        made = Blocks(self.task.workload, self.probe(tp), self.task.runtime)
+        made = blocks_of(self.task.workload, self.probe(tp), self.task.runtime)
         layouts: tuple[TensorLayout, ...] | None = None
         try:
             for number in range(len(self.model.blocks)):

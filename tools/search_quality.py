@@ -54,7 +54,7 @@ Written by `tools/search_quality.py`; do not edit. The first two parts use the s
 ## Estimates vs. simulations
 
 {plans} plans of each space, sampled evenly from those that fit (seed {seed}); nothing is pinned. Gaps are
-|estimated / simulated − 1|, tau is Kendall's between the two orders of the plans. Wanted: median ≤ 3 %, p95 ≤ 10 %,
+|estimated / simulated − 1|, tau is Kendall's between the two orders of the plans. Wanted: median ≤ 0.5 %, p95 ≤ 5 %,
 tau ≥ 0.95. *Unfit* counts plans that fit as estimated but not as simulated; the search simulates what it recommends,
 so none of these is ever recommended.
 

@@ -17,8 +17,8 @@ from foretrain.cost import collectives
 from foretrain.errors import InputError
 from foretrain.keywords import counted_by, keywords, texts_of
 from foretrain.limits import shown
-from foretrain.plan import schedules
-from foretrain.planning import constraints, explain, planner
+from foretrain.plan import constraints, schedules
+from foretrain.planning import explain, planner
 from foretrain.planning.document import document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.explain import Explanation
@@ -98,6 +98,7 @@ def search(
     top: int = 10,
     where: str | Sequence[str] = (),
     per_layer: bool = False,
+    hypothetical: bool = False,
     workers: int | None = None,
     ray: str | None = None,
     state: str | Path | None = None,
@@ -117,6 +118,7 @@ def search(
         top: number of plans to simulate and return.
         where: constraints on plans: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
         per_layer: also search for different strategies per layer.
+        hypothetical: also search plans that the software stack cannot run.
         workers: number of worker processes on this machine.
         ray: address of a Ray cluster to use instead; `"local"` starts one on this machine.
         state: file to save progress in; a later call with the same arguments resumes from it.
@@ -149,7 +151,9 @@ def search(
     said = {name: value for name, value in said.items() if value is not None}
     target = "" if to is None else expect_target(to)
     asked = resolve(Request(**{"model": model, "on": on, **said}, target=target, is_searched=True))
-    task = Task.of(asked)
+    task = replace(Task.of(asked), is_hypothetical=hypothetical)
+    if per_layer:
+        _expect_per_layer(task)
     wanted = _Wanted(task, pinned, objective, top, progress)
     result = wanted.searched(executor_of(workers, ray), state, restart)
     if per_layer:
@@ -258,6 +262,14 @@ def _expect_partners(state: object, restart: bool, slow: object, seed: int | Non
         )
     if faults:
         raise InputError("invalid search:", faults=faults)
+
+
+def _expect_per_layer(task: Task) -> None:
+    if not task.is_hypothetical and task.runtime.supported_plans.per_layer == "none":
+        raise InputError(
+            f"per_layer (--per-layer): {task.runtime.name} cannot run different strategies per layer. Use "
+            "hypothetical (--hypothetical) to search them all the same."
+        )
 
 
 def _seeded(slow: Any, seed: int | None) -> Any:

@@ -83,7 +83,9 @@ def test_documents_and_cases_know_it() -> None:
 def test_it_is_searched_when_asked_for() -> None:
     question = {"model": "gpt2-xl", "on": "1 x dgx-h100", "batch": 64}
     where = "pp=4, tp=1, cp=1, zero=1, no offload, recompute=none"
-    pinned = search(**question, where=f"{where}, schedule=accordion", top=3)
+    with pytest.raises(InputError, match="schedule=accordion: Megatron Core has 1F1B"):
+        search(**question, where=f"{where}, schedule=accordion")
+    pinned = search(**question, where=f"{where}, schedule=accordion", top=3, hypothetical=True)
     assert {row.plan.schedule.kind for row in pinned.best} == {"accordion"}
     assert pinned.command is None, "no other process knows the schedule"
     for row in pinned.best:
@@ -96,7 +98,7 @@ def test_it_is_searched_when_asked_for() -> None:
 def test_workers_know_nothing_of_it() -> None:
     question = {"model": "gpt2", "on": "1 x dgx-h100", "batch": 64, "workers": 2}
     with pytest.raises(InputError, match=r"schedule 'accordion': .* worker processes"):
-        search(**question, where="pp=4, schedule=accordion")
+        search(**question, where="pp=4, schedule=accordion", hypothetical=True)
     assert search(**question, where="pp=4, tp=1, schedule=1f1b", top=1).best
 
 

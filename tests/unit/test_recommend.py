@@ -12,11 +12,9 @@ import pytest
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
 from foretrain.recommendation.facade import Recommendation, recommend
-from foretrain.recommendation.figures import figures
 from foretrain.recommendation.offers import Offer, least_hours
 from foretrain.report import document_of, render
 from foretrain.resolving import ask
-from foretrain.runtime import runtime
 from foretrain.simulate import answer
 
 STASH = ("aws:p2.*", "aws:p3.*", "aws:p3dn.24xlarge")
@@ -197,12 +195,6 @@ def test_stacks_are_asked_for_what_they_can_do() -> None:
     assert all("zero" in o.plan and "tp" not in o.plan for o in shards.offers)
     replicas = recommend("llama3-8b", runtime="ddp", **asked)
     assert not replicas.offers, "16 bytes a parameter are more than a device has"
-    known = {r for g in figures()["stacks"].values() for r in _runtimes(g)}
-    assert all(runtime(name).name == name for name in known)
-
-
-def _runtimes(group: Any) -> list[str]:
-    return group["runtimes"] if isinstance(group, dict) else []
 
 
 def test_no_plan_beats_the_data_sheet() -> None:

@@ -250,7 +250,8 @@ def test_too_few_micro_batches_come_with_a_remedy() -> None:
 @pytest.mark.parametrize("name", TORCH)
 def test_searches_look_at_it_when_asked(name: str) -> None:
     where = f"schedule={name}, pp=2|4, tp=1, cp=1, zero=1, no offload, recompute=none, micro=1"
-    best = search("gpt2", on="1 x dgx-h100", batch=64, where=where, top=2)
+    question = {"on": "1 x dgx-h100", "batch": 64, "runtime": "torchtitan"}
+    best = search("gpt2", **question, where=where, top=2)
     assert best.best
     assert all(row.plan.schedule.kind == name for row in best.best)
     task = Task.of(ask("gpt2", on="1 x dgx-h100", plan="dp8", batch=64))

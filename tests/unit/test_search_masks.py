@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plans import tiny_model
 
+from foretrain.plan.constraints import parse
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.planning import layerwise
 from foretrain.planning.choices import COLUMNS, Palette, joined
-from foretrain.planning.constraints import parse
 from foretrain.planning.layerwise import _is_even, _seconds, _walk
 from foretrain.planning.markov import LayerState, LayerwiseProblem
 from foretrain.planning.space import Space, SpacePart, _chunks, _micros, space
@@ -156,7 +156,7 @@ def test_chunks_share_layers_evenly_with_embedding_and_head_as_a_layer_each(laye
 
 def test_what_a_cluster_and_a_model_leave_to_choose():
     def found(model: object, on: str, **words: int) -> Space:
-        return space(Task.of(ask(model, on=on, batch=16, **words)))
+        return space(Task.of(ask(model, on=on, batch=16, runtime="generic", **words)))
 
     dense, sparse = {"zoo": "llama3-8b", "num_hidden_layers": 4}, tiny_model("moe")
     node, two = (
@@ -227,6 +227,10 @@ def test_stages_are_even_where_they_differ_by_a_layer_at_most(layers, is_even):
     assert _is_even(walked([], layers)) == is_even
 
 
+ANY = SimpleNamespace(is_hypothetical=True, rules=())
+"""A question that leaves plans to no stack."""
+
+
 @pytest.mark.parametrize(
     ("pinned", "asked"),
     [
@@ -255,7 +259,7 @@ def test_walks_heed_what_the_user_pins(monkeypatch, pinned, asked):
     monkeypatch.setattr(layerwise, "best_walk", walks)
     words = [w for w in pinned if "no-such" not in w]
     constraints = parse(words) if words == pinned else [SimpleNamespace(name="recompute", allows=lambda _: False)]  # fmt: skip
-    found = _walk(None, GROUND, constraints)
+    found = _walk(ANY, GROUND, constraints)
     assert (found is mixed) == (asked is not None)
     assert tried == ([] if asked is None else [asked])
 
@@ -277,12 +281,12 @@ def test_walks_heed_what_the_user_pins(monkeypatch, pinned, asked):
 def test_walks_are_new_plans_within_their_constraints(monkeypatch, choices, layers, pinned, is_new):
     walk = walked([LayerState(tp, "none") for tp in choices], layers)
     monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: walk)
-    assert (_walk(None, GROUND, parse(pinned)) is walk) == is_new
+    assert (_walk(ANY, GROUND, parse(pinned)) is walk) == is_new
 
 
 def test_no_walk_is_no_plan(monkeypatch):
     monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: None)
-    assert _walk(None, GROUND, []) is None
+    assert _walk(ANY, GROUND, []) is None
 
 
 def ranked(plan, simulated, estimate):

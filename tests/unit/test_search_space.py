@@ -11,7 +11,7 @@ from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import PlanError
-from foretrain.planning.constraints import kept, parse
+from foretrain.plan.constraints import kept, parse
 from foretrain.planning.estimator import Estimates
 from foretrain.planning.more_nodes import larger, times
 from foretrain.planning.partial_result import (
@@ -30,7 +30,7 @@ PLAIN = ("no offload", "no recompute", "schedule=1f1b")
 
 
 def task(model: str = "llama", batch: int = 8, on: str = "1 x dgx-a100-80gb") -> Task:
-    return Task.of(ask(tiny_model(model), on=on, batch=batch))
+    return Task.of(ask(tiny_model(model), on=on, batch=batch, runtime="generic"))
 
 
 def rows(plans: Space) -> set[tuple[int, ...]]:

@@ -114,6 +114,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "where": (
         "CONSTRAINTS", "Only consider plans matching 'tp<=8, pp=4|8, zero>=1, sp, no recompute'. Repeatable."),
     "per_layer": ("", "Also search for different strategies per layer."),
+    "hypothetical": ("", "Also consider plans that the software stack cannot run."),
     "seed": ("N", "Random seed for --stragglers given as a distribution; the search itself is deterministic."),
     "workers": ("N", "Number of worker processes. Default: search in this process."),
     "ray": ("ADDRESS", "Address of a Ray cluster to use; 'local' starts one on this machine."),

@@ -46,6 +46,7 @@ class Market:
     instances: list[str] | None = None
     max_devices: str | None = None
     where: list[str] | None = None
+    hypothetical: bool = False
     headroom: str | None = None
     mtbf: str | None = None
     spot_rate: float | None = None
@@ -105,6 +106,7 @@ def _market(market: Market) -> dict[str, Any]:
         "quota": tuple(market.quota or ()),
         "instances": tuple(market.instances or ()),
         "where": tuple(market.where or ()),
+        "hypothetical": market.hypothetical,
         "risk": risk,
         "headroom": market.headroom,
         **counts(vars(market), "max_devices"),

@@ -23,6 +23,7 @@ class Wanted:
     top: int = 10
     where: list[str] | None = None
     per_layer: bool = False
+    hypothetical: bool = False
     seed: int | None = None
 
 
@@ -60,7 +61,7 @@ def search(
 
     asked = _asked(question, wanted, workforce)
     _expect_target(launch.export, launch.to)
-    from foretrain.planning.constraints import parse
+    from foretrain.plan.constraints import parse
     from foretrain.report.search import search_document
     from foretrain.searching import search as find
 

@@ -52,16 +52,18 @@ def plan_defaults(stack: Runtime, model: Model | None = None) -> PlanDefaults:
     """The defaults of a stack's preset, for a model where one is known.
 
     Stacks that keep weights gathered in pipelines split them no more there: gradients and optimizer states stay
-    where one rank keeps them (ZeRO-1). Latent attention has a recomputation of its own in some recipes.
+    where one rank keeps them (ZeRO-1). Others refuse to split as much there as elsewhere. Latent attention has a recomputation of its own in some recipes.
     """
     rows = dict(stack.plan.defaults)
-    zero = int(rows.get("zero", "0"))
+    zero, in_pipelines = int(rows.get("zero", "0")), rows.get("zero_in_pipelines")
+    if zero == 3 and stack.sharding.keeps_gathered_in_pipelines:
+        in_pipelines = "1"
     latent = rows.get("recompute_latent")
     if model is None or not any(op.name == "kv_up" for _, op in model.ops()):
         latent = None
     return PlanDefaults(
         zero=zero,
-        zero_in_pipelines=1 if zero == 3 and stack.sharding.keeps_gathered_in_pipelines else None,
+        zero_in_pipelines=None if in_pipelines is None else int(in_pipelines),
         sp=rows.get("sequence_parallel") == "true",
         recompute=latent or rows.get("recompute", "none"),
         schedule=rows.get("schedule"),

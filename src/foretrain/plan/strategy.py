@@ -161,6 +161,14 @@ def likeness(node: StrategyNode, block: str, index: int) -> tuple[object, ...]:
     return node.split, node.state, node.exchange, tuple(below)
 
 
+def recompute_kind(word: str) -> str:
+    """`none`, `selective`, `full` (also of some repetitions alone), or `ops` that are named."""
+    if word in ("none", "selective"):
+        return word
+    is_full = word == "full" or share_recomputed(word) is not None or listed_recomputed(word)
+    return "full" if is_full else "ops"
+
+
 def share_recomputed(word: str) -> float | None:
     """Of `full*0.5`: 0.5."""
     match = re.fullmatch(r"full\*(0?\.\d+|0|1(\.0*)?)", word)

@@ -29,6 +29,24 @@ class Palette:
     tables: tuple[str, ...] = ("replicated",)
     defaults: PlanDefaults = PLAIN  # of the stack, which texts leave open
 
+    def values(self, choice: str) -> tuple[Any, ...] | None:
+        """What the numbers of a choice stand for, as constraints name it; None where it is a number."""
+        match choice:
+            case "recompute" | "schedule" | "tables":
+                named: tuple[Any, ...] = getattr(self, choice)
+                return named
+            case "cp-exchange":
+                return self.exchange
+            case "order":
+                return tuple("default" if one is None else "-".join(one) for one in self.order)
+            case "offload":
+                return tuple("+".join(one) or "none" for one in self.offload)
+            case "buckets":
+                return tuple("default" if one is None else one for one in self.buckets)
+            case "sp":
+                return False, True
+        return None
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Choices:

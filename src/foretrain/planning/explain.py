@@ -9,9 +9,9 @@ from typing import Any
 
 from foretrain.analysis.prediction import Prediction
 from foretrain.errors import InputError
-from foretrain.plan.schedules import DEFAULT
+from foretrain.plan import constraints
+from foretrain.plan.constraints import value_in
 from foretrain.plan.short_form import Words
-from foretrain.planning import constraints
 from foretrain.planning.choices import lone
 from foretrain.planning.estimator import Estimator
 from foretrain.planning.partial_result import (
@@ -77,7 +77,7 @@ def explanations(result: RankedPlans) -> tuple[Explanation, ...]:
     for row in result.told:
         if row.best is None:
             continue
-        if value_of(result.task.words(row.best.plan), row.choice) == value_of(words, row.choice):
+        if value_in(result.task.words(row.best.plan), row.choice) == value_in(words, row.choice):
             continue
         told = _missing(row)
         if row.fitting:
@@ -254,32 +254,8 @@ def estimate(task: Task, words: Words) -> EstimatedPlan:
 # --- values of choices ----------------------------------------------------------------------------
 
 
-def value_of(words: Words, choice: str) -> Any:
-    """What a plan has of a choice, comparable between plans."""
-    match choice:
-        case "shard":
-            return words.shard or 0
-        case "micro":
-            return words.micro or 1
-        case "recompute":
-            return words.recompute or "none"
-        case "schedule":
-            return (words.schedule or DEFAULT) if words.pp > 1 else None
-        case "offload":
-            return "+".join(words.offload) or "none"
-        case "order":
-            return "-".join(words.order) if words.order else "default"
-        case "cp-exchange":
-            return words.exchange
-        case "layers":
-            return "even" if words.layers is None else ",".join(map(str, words.layers))
-        case "buckets":
-            return words.buckets or "default"
-    return getattr(words, choice)
-
-
 def _holds(one: constraints.Constraint, words: Words) -> bool:
-    value = value_of(words, one.name)
+    value = value_in(words, one.name)
     return value is not None and one.allows(value)
 
 

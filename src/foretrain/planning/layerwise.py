@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from foretrain.plan.constraints import Constraint
 from foretrain.plan.schedules import DEFAULT
-from foretrain.planning.constraints import Constraint
+from foretrain.plan.short_form import Words
+from foretrain.plan.supported import always
 from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem
 from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.per_layer import best_walk, described, grounds
@@ -20,6 +22,8 @@ FIXED: dict[str, Any] = {
     "order": "default", "buckets": "default", "cp-exchange": "all-gather", "tables": "replicated",
 }  # fmt: skip
 """What every walk has."""
+WHOLE_LAYERS = ("none", "full")
+"""What stacks recompute of some layers and not of others."""
 
 
 def with_walks(
@@ -56,7 +60,10 @@ def _walk(
     task: Task, ground: LayerwiseProblem, pinned: Sequence[Constraint]
 ) -> LayerwisePlan | None:
     """The walk of a ground under the user's constraints; None where they forbid it."""
+    if not task.is_hypothetical and task.runtime.supported_plans.per_layer == "recompute":
+        ground = replace(ground, recomputes=WHOLE_LAYERS, is_tp_fixed=True)
     allowed = [c for c in pinned if c.name == "recompute"]
+    allowed += [c for c, _ in always(task.rules, "recompute")]
     kinds = tuple(kind for kind in ground.recomputes if all(c.allows(kind) for c in allowed))
     has = {**FIXED, "pp": ground.stages, "micro": ground.micro, "zero": ground.zero}
     if not kinds or any(c.name in has and not c.allows(has[c.name]) for c in pinned):
@@ -68,8 +75,25 @@ def _walk(
     is_pinned = [c for c in pinned if c.name == "tp"]
     if any(not c.allows(tp) for c in is_pinned for tp in degrees):
         return None
+    words = _words(walk, ground)
+    if not all(rule.allows(words) for rule in task.rules):
+        return None
     replicas = [c for c in pinned if c.name == "dp"]
     return None if any(not c.allows(walk.plan.replicas) for c in replicas) else walk
+
+
+def _words(walk: LayerwisePlan, ground: LayerwiseProblem) -> Words:
+    """What a walk has, in the words of plans; of different layers the one that is split most."""
+    tp = max(choice.tp for choice in walk.choices)
+    return Words(
+        tp=tp,
+        pp=ground.stages,
+        dp=walk.plan.replicas,
+        zero=ground.zero,
+        sp=tp > 1,
+        micro=walk.plan.schedule.micro_batch,
+        layers=None if _is_even(walk) else walk.plan.schedule.layers,
+    )
 
 
 def _higher(task: Task, walk: LayerwisePlan, ground: LayerwiseProblem) -> LayerwiseProblem | None:

@@ -17,7 +17,7 @@ from itertools import groupby, product
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
-from foretrain.compile.blocks import Blocks, blocks_of
+from foretrain.compile.blocks import Blocks
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import weights_of
 from foretrain.compile.passes.place import layer_blocks
@@ -47,6 +47,7 @@ class LayerwiseProblem:
     micro: int  # samples per rank that the batch is cut over
     zero: int
     recomputes: tuple[str, ...] = ("none", "selective", "full")
+    is_tp_fixed: bool = False  # layers differ in what they recompute alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class _Walker:
                 f"tp {ground.least_tp} cannot be formed from the factors of {ranks} ranks."
             )
         domain = int(np.bincount(np.asarray(task.cluster.domain_of)).max())
-        most = max(domain, ground.least_tp)
+        most = ground.least_tp if ground.is_tp_fixed else max(domain, ground.least_tp)
         self.tps = [t for t in self.degrees if ground.least_tp <= t <= most]
         self.blocks = {tp: made for tp in self.tps if (made := self._made(tp)) is not None}
         self.tps = list(self.blocks)
@@ -98,7 +99,8 @@ class _Walker:
 
     def _made(self, tp: int) -> Blocks | None:
         """All blocks with one degree; None where it does not divide one of them."""
-        made = blocks_of(self.task.workload, self.probe(tp), self.task.runtime)
+        work = self.task.workload
+        made = Blocks(work.model, work.precision, self.probe(tp), self.task.runtime)
         layouts: tuple[TensorLayout, ...] | None = None
         try:
             for number in range(len(self.model.blocks)):

@@ -20,11 +20,12 @@ from foretrain.compile.passes.scope import check_names
 from foretrain.errors import PlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.model.graph import Model
+from foretrain.plan.constraints import Constraint, kept, parse
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.strategy import Schedule, StrategyNode
+from foretrain.plan.supported import Rule, always, as_ruled, shown_value
 from foretrain.planning.choices import COLUMNS, Choices, Palette
-from foretrain.planning.constraints import Constraint, kept, parse
 from foretrain.planning.task import Task
 
 SHORTEST_SLICE = 512
@@ -63,6 +64,7 @@ class Space:
     palette: Palette
     constraints: tuple[Constraint, ...] = ()
     refused_parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
 
     def parts(self) -> tuple[SpacePart, ...]:
         """Every way to split blocks that the number of devices allows."""
@@ -126,9 +128,12 @@ class Space:
         yield "", state.mask(~is_same)
         for constraint in self.constraints:
             if constraint.name == "dp":
-                degrees, of = np.unique(c.dp, return_inverse=True)
-                ok = np.array([constraint.allows(v) for v in degrees.tolist()], dtype=np.bool_)
-                yield constraint.text, state.mask(ok[of])
+                yield constraint.text, state.mask(_allowed(c, constraint))
+        for rule in self.rules:
+            broken = ~_all(c, rule.needs)
+            for one in rule.when:
+                broken &= _allowed(c, one)
+            yield f"not run by the stack: {rule.because}", state.mask(~broken)
         yield (
             "global batch not divisible by replicas x micro-batch",
             state.mask(self.batch % (c.dp * c.micro) == 0),
@@ -149,6 +154,28 @@ class Space:
             for pp, vpp in (p for p, why in self.refused_parts.items() if why == reason):
                 bad |= (c.pp == pp) & (c.vpp == vpp)
             yield reason, state.mask(~bad)
+
+
+def _all(plans: Choices, constraints: Sequence[Constraint]) -> Bools:
+    """[plans] which of them all constraints allow; what a plan does not have is not asked for."""
+    ok = np.ones(len(plans), dtype=np.bool_)
+    for one in constraints:
+        has = (plans.pp > 1) | (one.name != "schedule")
+        ok &= ~has | _allowed(plans, one)
+    return ok
+
+
+def _allowed(plans: Choices, one: Constraint) -> Bools:
+    """[plans] which of them a constraint allows; those of stages none where there is one stage."""
+    if one.name == "layers":  # stages share them out evenly
+        return np.full(len(plans), one.allows("even"))
+    named = plans.palette.values(one.name)
+    column = getattr(plans, "exchange" if one.name == "cp-exchange" else one.name)
+    codes, of = np.unique(column, return_inverse=True)
+    values = [int(code) if named is None else named[code] for code in codes]
+    ok = [one.allows(as_ruled(one.name, value)) for value in values]
+    allowed: Bools = np.array(ok, dtype=np.bool_)[of]
+    return allowed & (plans.pp > 1) if one.name == "schedule" else allowed
 
 
 class _Left:
@@ -172,7 +199,14 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     domain, layers = _domain(task), _repeated(task)
     _expect_meaning(wanted, dims, model)
 
+    rules = task.rules
+
     def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        able = always(rules, name)
+        values = [v for v in values if all(c.allows(as_ruled(name, v)) for c, _ in able)]
+        if name == "schedule" and not values:  # none that is looked at unasked
+            values = [v for c, _ in able for v in c.values]
+        _expect_able(task, _asked_for(name, wanted), able)
         found = kept(name, values, wanted)
         if not found:
             told = ", ".join(c.text for c in wanted if c.name == name)
@@ -204,7 +238,24 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         palette=_palette(option, task, domain),
         constraints=wanted,
         refused_parts=_refused(task, pps, vpps, chunks | _asked_for("vpp", wanted)),
+        rules=tuple(rule for rule in rules if rule.when),
     )
+
+
+def _expect_able(task: Task, asked: set[Any], able: Sequence[tuple[Constraint, str]]) -> None:
+    """Values that the user names must be such as the stack can run."""
+    faults = [
+        f"{one.name}={shown_value(value)}: {because}."
+        for one, because in able
+        for value in sorted(asked, key=str)
+        if not one.allows(as_ruled(one.name, value))
+    ]
+    if faults:
+        raise PlanError(
+            f"constraints ask for plans that {task.runtime.name} cannot run. Remove them, or use --hypothetical "
+            "to search such plans as well:",
+            faults=faults,
+        )
 
 
 _LIMITS = {

@@ -18,6 +18,7 @@ from foretrain.model.workload import Workload
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
+from foretrain.plan.supported import Rule, rules_of
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
 from foretrain.simulate import compute_of, network_on
@@ -37,6 +38,7 @@ class Task:
     is_runtime_known: bool = True
     unknown_switches: int = 0
     stragglers: str = ""  # as they were asked for; the cluster has them
+    is_hypothetical: bool = False  # plans that the stack cannot run are searched, too
 
     @classmethod
     def of(cls, scenario: Scenario) -> Task:
@@ -61,6 +63,11 @@ class Task:
     def defaults(self) -> PlanDefaults:
         """What a plan's text leaves open is as the stack has it."""
         return plan_defaults(self.runtime, self.workload.model)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What plans must keep to for the stack to run them."""
+        return () if self.is_hypothetical else rules_of(self.runtime)
 
     @cached_property
     def states(self) -> ModelStates:

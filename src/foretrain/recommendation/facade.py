@@ -16,7 +16,7 @@ from foretrain.limits import Limit, shown
 from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
-from foretrain.planning.constraints import parse
+from foretrain.plan.constraints import parse
 from foretrain.recommendation.evaluate import Look, Miss, nearest
 from foretrain.recommendation.figures import figure
 from foretrain.recommendation.job import Dataset, Job
@@ -116,6 +116,7 @@ def recommend(
     quota: int | str | Sequence[int | str] = (),
     max_devices: int | None = None,
     where: str | Sequence[str] = (),
+    hypothetical: bool = False,
     risk: Risk | None = None,
     headroom: float | str | None = None,
     simulated: int = SIMULATED,
@@ -145,6 +146,7 @@ def recommend(
         quota: maximum number of instances: `16`, or `["16", "aws:p4*=8"]`.
         max_devices: maximum number of devices in a cluster.
         where: constraints on plans, as for `search`.
+        hypothetical: also consider plans that the software stack cannot run.
         risk: failures, checkpoints and restarts.
         headroom: device memory to keep free: a fraction or a size.
         simulated: number of offers simulated in addition to the Pareto front of time and cost.
@@ -173,7 +175,14 @@ def recommend(
     own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
     machines = int(figure("limits", "machines"))
     terms = Terms(buying, quotas(texts_of("quota", quota)), most, machines, storage, risk or Risk())
-    stacks = Stacks(job, runtime, rules, figure("limits", "memory_share"), headroom)
+    stacks = Stacks(
+        job,
+        runtime,
+        rules,
+        figure("limits", "memory_share"),
+        headroom,
+        is_hypothetical=hypothetical,
+    )
     market = {
         name: (node, tariffs(own)[name])
         for name, node in chosen(texts_of("instances", instances)).items()

@@ -16,8 +16,9 @@ from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
+from foretrain.plan.constraints import parse
+from foretrain.plan.supported import narrowed
 from foretrain.planning.choices import Choices, joined
-from foretrain.planning.constraints import parse
 from foretrain.planning.estimator import Estimates, Estimator, row_keys
 from foretrain.planning.layers import (
     CompiledState,
@@ -30,7 +31,6 @@ from foretrain.planning.layers import (
 from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.space import space
 from foretrain.planning.task import Task
-from foretrain.recommendation.figures import figures
 from foretrain.runtime import Runtime
 
 KEPT = 4
@@ -71,6 +71,8 @@ class Planner:
     precision: Precision
     optimizer: Optimizer
     where: tuple[str, ...] = ()
+    is_hypothetical: bool = False
+    """Whether plans that the stack cannot run are looked at, too."""
     margin: float = 1.0
     """Share of what is usable of a device that an estimate may fill."""
     headroom: float | str | None = None
@@ -85,7 +87,8 @@ class Planner:
 
     def task(self, workload: Workload, cluster: Cluster) -> Task:
         free = headroom_share(self.headroom, cluster.devices, self.runtime.memory.headroom)
-        return Task(workload, cluster, self.runtime, headroom=free)
+        hypothetical = self.is_hypothetical
+        return Task(workload, cluster, self.runtime, headroom=free, is_hypothetical=hypothetical)
 
     def best(
         self, workload: Workload, cluster: Cluster, near: Sequence[EstimatedPlan] = ()
@@ -122,9 +125,8 @@ class Planner:
         pinned = {constraint.name for constraint in parse(self.where)}
         ours = {parse([text])[0].name: text for text in _usual(task)}
         texts = {**ours, **fixed}
-        if task.workload.seq_len is not None:
-            texts |= {parse([text])[0].name: text for text in _able(self.runtime.name)}
-        return (*(text for name, text in texts.items() if name not in pinned), *self.where)
+        free = [text for name, text in texts.items() if name not in pinned]
+        return (*(free if task.is_hypothetical else narrowed(free, self.runtime)), *self.where)
 
     def layers(self, task: Task, states: Sequence[State], rows: Places) -> Layers:
         """As `planning.layers.layers`, remembering across clusters."""
@@ -184,14 +186,6 @@ def _usual(task: Task) -> list[str]:
     eps = [n for n in (8, 16, 64) if experts % n == 0 and task.devices % n == 0]
     words = [word for word in words if not word.startswith(("micro=", "recompute=", "zero="))]
     return [*words, "micro=1|2", "recompute=none|full", "zero=1|3", f"ep={max(eps, default=1)}"]
-
-
-def _able(runtime: str) -> tuple[str, ...]:
-    """What a stack that can do less than the space has is limited to."""
-    for group in figures()["stacks"].values():
-        if isinstance(group, Mapping) and runtime in group["runtimes"]:
-            return tuple(group["plans"])
-    return ()
 
 
 def _dividing(word: str, task: Task) -> str:

@@ -22,6 +22,7 @@ class Stacks:
     where: tuple[str, ...]
     margin: float
     headroom: float | str | None
+    is_hypothetical: bool = False
     _known: dict[tuple[Any, ...], Planner] = field(default_factory=dict)
     _planners: dict[tuple[Any, ...], Planner] = field(default_factory=dict)
 
@@ -75,6 +76,7 @@ class Stacks:
                 resolved.precision,
                 resolved.optimizer,
                 self.where,
+                self.is_hypothetical,
                 self.margin,
                 self.headroom,
             )

@@ -281,6 +281,7 @@ def _plain(value: Any) -> dict[str, Any]:
         facts["peak_flops"] = dict(facts["peak_flops"])
     if isinstance(value, Runtime):
         facts["plan"]["defaults"] = dict(value.plan.defaults)
+        facts["supported_plans"]["rules"] = dict(value.supported_plans.rules)
     return facts
 
 

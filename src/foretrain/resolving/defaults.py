@@ -12,6 +12,7 @@ from foretrain.cluster.device import Device
 from foretrain.loading import load_own_yaml
 from foretrain.model.graph import Model
 from foretrain.model.ops import family
+from foretrain.plan.supported import narrowed
 from foretrain.runtime import Runtime
 
 KINDS_OF_MODELS = ("recommender", "transformer", "cnn")
@@ -83,11 +84,9 @@ def quick_space(model: Model, stack: Runtime) -> tuple[str, ...]:
         contexts = (one for one in row["contexts"] if _reaches(facts, one["from"]))
         base += next(contexts)["where"]
         base += row["recompute"]["unfused" if stack.kernels.attention == "unfused" else "fused"]
-    able: list[str] = next(
-        (one["where"] for one in row["stacks"] if stack.name in one["runtimes"]), []
-    )
-    names = {text.split("=")[0].removeprefix("no ") for text in able}
-    return (*(text for text in base if text.split("=")[0].removeprefix("no ") not in names), *able)
+        if dict(stack.plan.defaults).get("sequence_parallel") == "true":
+            base.append("sp")
+    return narrowed(base, stack)
 
 
 def _reaches(facts: Mapping[str, float], least: Mapping[str, float]) -> bool:

@@ -21,6 +21,7 @@ from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.short_form import Words, filled, said, words_in
+from foretrain.plan.supported import refusals
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
@@ -337,6 +338,8 @@ class _Resolver:
         whole = filled(words, draft.defaults, draft.cluster.device_count)
         self._assume_words(words, whole, draft.runtime.name)
         note_idle_words(words, whole, draft.model, self.notes)
+        for refusal in refusals(draft.runtime, whole):
+            self.notes.warn(f"{refusal}. Predicted as if it could.")
         return draft.plan(replace(whole, micro=None))
 
     def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:

@@ -28,6 +28,7 @@ from foretrain.runtime.features.pipeline import Pipeline
 from foretrain.runtime.features.plan import PlanHabits
 from foretrain.runtime.features.sharding import ShardedWeights
 from foretrain.runtime.features.special_fusions import SpecialFusions
+from foretrain.runtime.features.supported_plans import SupportedPlans
 from foretrain.runtime.features.tensor_parallel import TensorParallel
 from foretrain.runtime.features.uncoalesced_gather import UncoalescedGather
 from foretrain.runtime.features.update import OptimizerUpdate
@@ -70,6 +71,7 @@ class Runtime:
     update: OptimizerUpdate = field(default_factory=OptimizerUpdate)
     memory: MemoryHabits = field(default_factory=MemoryHabits)
     plan: PlanHabits = field(default_factory=PlanHabits)
+    supported_plans: SupportedPlans = field(default_factory=SupportedPlans)
     # what few stacks have
     special_fusions: SpecialFusions | None = None
     gemm_alignment: GemmAlignment | None = None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrain.errors import PlanError, hint
-from foretrain.plan.schedules import SCHEDULES
-from foretrain.plan.short_form import value_of
+from foretrain.plan.schedules import SCHEDULES, meant
+from foretrain.plan.short_form import Words, value_of
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro", "zero", "shard")
 NAMES = ("recompute", "schedule", "order", "offload", "cp-exchange", "tables", "buckets", "layers")
@@ -115,3 +115,27 @@ def kept(name: str, values: Sequence[Any], constraints: Sequence[Constraint]) ->
     asked = [v for c in mine if c.sign == "=" for v in c.values]
     every = dict.fromkeys((*values, *asked))
     return tuple(v for v in every if all(c.allows(v) for c in mine))
+
+
+def value_in(words: Words, name: str) -> Any:
+    """What a plan has of a choice, comparable between plans and with constraints; None where it has no such choice."""
+    match name:
+        case "shard":
+            return words.shard or 0
+        case "micro":
+            return words.micro or 1
+        case "recompute":
+            return words.recompute or "none"
+        case "schedule":
+            return meant(words.schedule, words.pp, words.vpp)[0].name if words.pp > 1 else None
+        case "offload":
+            return "+".join(words.offload) or "none"
+        case "order":
+            return "-".join(words.order) if words.order else "default"
+        case "cp-exchange":
+            return words.exchange
+        case "layers":
+            return "even" if words.layers is None else ",".join(map(str, words.layers))
+        case "buckets":
+            return words.buckets or "default"
+    return getattr(words, name)

@@ -1,0 +1,241 @@
+"""What a stack can run: predictions warn of the rest, searches leave it out, `hypothetical` lifts it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretrain import predict, recommend, search
+from foretrain.errors import InputError, PlanError, RuntimePresetError
+from foretrain.plan.defaults import plan_defaults
+from foretrain.plan.short_form import Words, filled, parse
+from foretrain.plan.strategy import recompute_kind
+from foretrain.plan.supported import narrowed, refusals, rules_of
+from foretrain.planning.space import space
+from foretrain.planning.task import Task
+from foretrain.resolving import ask
+from foretrain.runtime import Runtime, presets, register, runtime
+
+STACKS = tuple(presets())
+LAYERED = {"model": "llama3.2-1b", "on": "2 x dgx-h100", "batch": 64}
+
+
+def task_of(stack: str, model: str = "llama3.2-1b", on: str = "2 x dgx-h100") -> Task:
+    return Task.of(ask(model, on=on, batch=64, plan="dp16", micro_batch=1, runtime=stack))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("words", [{}, {"pp": 2}, {"tp": 2}], ids=["replicas", "stages", "tensor"])
+def test_what_a_stack_does_by_itself_it_can_run(stack: str, words: dict[str, int]) -> None:
+    kept = runtime(stack)
+    asked = Words(**words)
+    if any(
+        c.name in words and not c.allows(words[c.name]) for r in rules_of(kept) for c in r.needs
+    ):
+        pytest.skip(f"{stack} has no {asked.text()}")
+    whole = filled(words, plan_defaults(kept), 8)
+    assert not list(refusals(kept, whole)), whole.text()
+
+
+@pytest.mark.parametrize(
+    ("stack", "plan", "says"),
+    [
+        ("ddp", "tp2 dp8", "ddp cannot run tp=2: every device has a whole replica"),
+        ("ddp", "zero1", "ZeroRedundancyOptimizer"),
+        ("horovod", "pp2 dp8", "horovod cannot run pp=2: every device has a whole replica"),
+        ("fsdp", "zero1", "fsdp cannot run zero=1: sharding strategies are"),
+        ("fsdp2", "pp2 zero3", "fsdp2 cannot run pp=2"),
+        ("megatron", "pp2 zero3", "megatron cannot run zero=3 with pp=2: .* Megatron-FSDP"),
+        ("megatron", "pp2 zb-h1", "megatron cannot run schedule=zb-h1: Megatron Core has 1F1B"),
+        ("megatron-2021", "tp2 sp", "megatron-2021 cannot run sp=on: .* April 2022"),
+        ("megatron-2021", "zero1", "came in March 2022"),
+        ("megatron-2021", "pp2 vpp2", "megatron-2021 cannot run vpp=2 with pp=2: .* two stages"),
+        ("megatron-2021", "pp2 layers=7,9", "megatron-2021 cannot run layers=7,9"),
+        ("deepspeed", "pp2 zero2", "deepspeed cannot run pp=2 with zero=2: .* refuses ZeRO-2"),
+        ("deepspeed", "pp2 vpp2 zero1", "stages in one piece"),
+        ("nanotron", "zero2", "nanotron has ZeRO-1 or none"),
+        ("nanotron", "recompute=selective", "as a whole or not at all"),
+        ("torchtitan", "tp2 no-sp", "torchtitan cannot run tp=2 with sp=off"),
+        ("maxtext", "pp2 1f1b", "GPipe"),
+    ],
+)  # fmt: skip
+def test_a_prediction_says_what_the_stack_cannot_run(stack: str, plan: str, says: str) -> None:
+    warnings = predict(**LAYERED, plan=plan, micro_batch=1, runtime=stack).warnings
+    (line,) = [text for text in warnings if "cannot run" in text]
+    assert re.search(says, line), line
+    assert line.endswith(". Predicted as if it could.")
+
+
+@pytest.mark.parametrize(
+    ("stack", "plan"),
+    [
+        ("generic", "tp2 pp2 zb-h1 zero3"),
+        ("megatron", "pp4 vpp3 zero1"),
+        ("megatron", "tp2 sp zero1 recompute=full*0.5"),
+        ("megatron-bridge", "zero3"),
+        ("megatron-2021", "pp4 vpp3 recompute=full@0,1"),
+        ("deepspeed", "pp2 zero1"),
+        ("deepspeed", "zero3 offload=optimizer"),
+        ("fsdp", "zero3 shard=8"),
+        ("torchtitan", "pp2 zb-v zero1"),
+        ("torchtitan", "pp2 dualpipev zero3"),
+        ("nanotron", "pp2 gpipe zero1"),
+        ("maxtext", "zero3 shard=8"),
+    ],
+)
+def test_what_it_can_run_goes_without_a_word(stack: str, plan: str) -> None:
+    assert not list(refusals(runtime(stack), parse(plan, plan_defaults(runtime(stack)), 16)))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_space_has_plans_that_its_stack_can_run_alone(stack: str) -> None:
+    """All of them, and none of those that are in the hypothetical space and can be run is left out."""
+    task = task_of(stack)
+    where = ["micro=1|2", "cp<=2"]
+    able = _texts(task, where)
+    every = _texts(replace(task, is_hypothetical=True), where)
+    can = {text for text in every if not list(refusals(task.runtime, task.words(text)))}
+    assert able, "some plan is left"
+    assert able == can
+
+
+def _texts(task: Task, where: list[str]) -> set[str]:
+    plans = space(task, where)
+    tables = [plans.choices(part)[0] for part in plans.parts()]
+    return {table.text(row) for table in tables for row in range(len(table))}
+
+
+def test_plans_that_are_not_run_are_counted_by_the_reason() -> None:
+    found = search(**LAYERED, runtime="deepspeed", where="tp=1, cp=1, micro=1", top=1)
+    (reason,) = [text for text in found.plans_pruned if "refuses ZeRO-2" in text]
+    assert reason.startswith("not run by the stack: ")
+    assert found.plans_pruned[reason] > 0
+
+
+@pytest.mark.parametrize("where", ["tp=2", "pp=1|2", "zero=3", "sp"])
+def test_constraints_that_ask_for_more_are_refused_with_the_way_out(where: str) -> None:
+    with pytest.raises(
+        PlanError, match=r"that ddp cannot run\. .*--hypothetical[\s\S]*every device has"
+    ):
+        search(**LAYERED, runtime="ddp", where=where)
+
+
+def test_a_hypothetical_search_has_them() -> None:
+    found = search(**LAYERED, runtime="ddp", where="tp=2, micro=1, cp=1", hypothetical=True, top=1)
+    assert parse(found.best[0].plan.text).tp == 2
+    assert found.task.is_hypothetical
+
+
+def test_offers_keep_to_what_the_stack_can_run() -> None:
+    asked: dict[str, Any] = {
+        "tokens": 1e9,
+        "batch": 64,
+        "instances": ["aws:p4d*"],
+        "max_devices": 8,
+    }
+    plain = recommend("llama3.2-1b", **asked, runtime="ddp")
+    assert all(not list(refusals(runtime("ddp"), parse(o.plan))) for o in plain.offers)
+    assert plain.offers
+    odd = recommend("llama3.2-1b", **asked, runtime="ddp", where="tp=2", hypothetical=True)
+    assert all("tp2" in offer.plan for offer in odd.offers)
+    assert odd.offers
+    assert not recommend("llama3.2-1b", **asked, runtime="ddp", where="tp=2").offers
+
+
+def test_strategies_per_layer_are_for_stacks_that_have_them() -> None:
+    asked = {"where": "vpp=1, cp=1, pp=1, micro=1", "per_layer": True, "top": 1}
+    with pytest.raises(InputError, match="nanotron cannot run different strategies per layer"):
+        search(**LAYERED, runtime="nanotron", **asked)
+    assert search(**LAYERED, runtime="nanotron", hypothetical=True, **asked).best
+
+
+def test_where_only_recomputation_may_differ_nothing_else_does() -> None:
+    tight = {"model": "llama3-8b", "on": "1 x dgx-a100-40gb", "batch": 16, "top": 8}
+    where = "vpp=1, cp=1, no offload, pp=1, micro=2, tp=2, zero=3"
+    found = search(**tight, runtime="megatron", where=where, per_layer=True)
+    walks = [row.plan for row in found.best if not row.plan.text]
+    assert walks
+    for plan in walks:
+        layers = [node for node in plan.root.children if node.select.startswith("layer")]
+        assert len({node.split for node in layers}) == 1
+        assert {node.recompute for node in layers} <= {"none", "full", None}
+
+
+# --- rules as texts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_rules_are_read_and_have_reasons(stack: str) -> None:
+    for rule in rules_of(runtime(stack)):
+        assert rule.needs
+        assert len(rule.because) > 15
+        assert not rule.because.endswith(".")
+
+
+def test_a_stack_of_ones_own_has_its_rules() -> None:
+    rules = {"pp=1": "it has no pipelines", "tp>1: zero=0": "states of split weights stay whole"}
+    undo = register("own", {"like": "generic", "supported_plans": {"rules": rules}})
+    try:
+        (line,) = refusals(runtime("own"), parse("tp2 zero1", devices=8))
+        assert line == "own cannot run tp=2 with zero=1: states of split weights stay whole"
+        assert space(task_of("own")).pp == (1,)
+    finally:
+        undo()
+
+
+def test_a_rule_that_cannot_be_read_is_named() -> None:
+    broken = Runtime("own").with_features({"supported_plans": {"rules": (("tp~1", "why"),)}})
+    with pytest.raises(RuntimePresetError, match=r"'own': supported_plans\.rules[\s\S]*tp~1"):
+        rules_of(broken)
+
+
+@pytest.mark.parametrize("rules", [["tp=1"], "tp=1", 3])
+def test_rules_without_reasons_are_refused(rules: object) -> None:
+    with pytest.raises(RuntimePresetError, match="not a mapping of rules"):
+        register("own", {"supported_plans": {"rules": rules}})
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("none", "none"), ("selective", "selective"), ("full", "full"), ("full*0.5", "full"), ("full@0,3", "full"),
+        ("q_up,kv_up", "ops"),
+    ],
+)  # fmt: skip
+def test_recomputations_are_of_four_kinds(word: str, kind: str) -> None:
+    assert recompute_kind(word) == kind
+
+
+def test_constraints_of_our_own_lose_the_values_that_a_stack_lacks() -> None:
+    asked = ("tp=1|2|4", "sp", "zero=0|1|3", "schedule=1f1b", "micro=1|2", "no offload")
+    assert narrowed(asked, runtime("ddp")) == ("tp=1", "zero=0", "schedule=1f1b", "micro=1|2", "no offload")  # fmt: skip
+    assert narrowed(asked, runtime("generic")) == asked
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    stack=st.sampled_from(STACKS),
+    tp=st.sampled_from((1, 2)),
+    pp=st.sampled_from((1, 2, 4)),
+    zero=st.sampled_from((0, 1, 2, 3)),
+    recompute=st.sampled_from(("none", "selective", "full")),
+)
+def test_rules_say_the_same_of_columns_and_of_words(
+    stack: str, tp: int, pp: int, zero: int, recompute: str
+) -> None:
+    task = replace(task_of("generic"), runtime=runtime(stack), is_hypothetical=True)
+    where = [f"tp={tp}", f"pp={pp}", f"zero={zero}", f"recompute={recompute}", "micro=1", "cp=1"]
+    every = space(task, where)
+    plans = replace(every, rules=rules_of(runtime(stack)))
+    kept: set[str] = set()
+    for part in plans.parts():
+        table = plans.choices(part)[0]
+        kept |= {table.text(row) for row in range(len(table))}
+    whole = [t for part in every.parts() for t in [every.choices(part)[0]]]
+    words = {t.text(row): t.words(row) for t in whole for row in range(len(t))}
+    assert kept == {text for text, one in words.items() if not list(refusals(runtime(stack), one))}

@@ -206,7 +206,7 @@ def _words(tiny: str, ask: list[str]) -> tuple[Target, ...]:
         "no recompute",
         "sp",
         "schedule=1f1b, dp=4",
-        "order=tp-cp-dp-pp",
+        "order=tp-cp-pp-dp",
         "buckets=25MB",
     )
     call = ("predict", *ask, "--json")

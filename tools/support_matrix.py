@@ -2,8 +2,9 @@
 
     python tools/support_matrix.py [-o docs/support.md]
 
-Every cell is a question that is resolved and compiled as a prediction would be: it works, or it is refused and the
-reason is that of the error message. Of the four things two vary in each table; the others are named above it.
+Every cell is a question that is resolved and compiled as a prediction would be. It works; or it is refused, and the
+reason is that of the error message; or the stack cannot run the plan, and the reason is its rule's. Of the four things
+two vary in each table; the others are named above it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from foretrain.cluster.catalog import nodes
 from foretrain.errors import InputError
 from foretrain.model import zoo
 from foretrain.model.precision import precisions
+from foretrain.plan.defaults import plan_defaults
 from foretrain.plan.schedules import SCHEDULES, meant
+from foretrain.plan.short_form import parse
+from foretrain.plan.supported import rules_of
 from foretrain.report.md import table
 from foretrain.resolving import ask
 from foretrain.runtime import presets
 from foretrain.simulate import compile_scenario, cost_scenario
 
 HERE = Path(__file__).resolve().parents[1]
-WORKS = "✓"
+WORKS, CANNOT_RUN = "✓", "the stack cannot run it: "
 PIPELINES = {
     name: f"pp2 {name} dp4" if meant(name, 2, 1)[0].name == name else f"pp2 vpp2 {name} dp4"
     for name in SCHEDULES
@@ -75,7 +79,7 @@ class Question:
         )
 
     def answer(self) -> tuple[bool, str]:
-        """Whether it works, and why not or what it warns of."""
+        """Whether it works on this stack, and why not or what it warns of."""
         words = {} if self.precision is None else {"precision": self.precision}
         try:
             asked = ask(
@@ -85,6 +89,10 @@ class Question:
             lacks = self._lacking(cost_scenario(asked, graph).notes) if self.precision else ()
         except InputError as error:
             return False, _reason(str(error), self)
+        whole = parse(self.plan, plan_defaults(asked.runtime, asked.workload.model), 8)
+        for rule in rules_of(asked.runtime):
+            if not rule.allows(whole):
+                return False, f"{CANNOT_RUN}{rule.because}."
         return True, " ".join(_reason(warning, self) for warning in (*asked.warnings, *lacks))
 
 
@@ -161,7 +169,8 @@ def page() -> str:
 PAGE = """# What goes together
 
 Written by `tools/support_matrix.py`; do not edit. Each cell is a question that was resolved and compiled: ✓ works, a
-number is the [reason](#reasons) it is refused for, one in brackets a warning. Features of plans, by the [words](plans.md) that ask for them:
+number is the [reason](#reasons) it is refused for or that the stack [cannot run](runtime.md#what-a-stack-can-run) it, one in
+brackets a warning. Features of plans, by the [words](plans.md) that ask for them:
 
 {plans}
 

@@ -138,7 +138,8 @@ def test_dualpipe_v_names_what_it_needs() -> None:
     ):
         SCHEDULES["dualpipev"].order(0, 4, 7, 2)
     where = "schedule=dualpipev, pp=4, tp=1, cp=1, zero=1, no offload, recompute=none"
-    task = Task.of(ask("gpt2-xl", on="1 x dgx-h100", plan="dp8", batch=64))
+    question = {"on": "1 x dgx-h100", "plan": "dp8", "batch": 64, "runtime": "torchtitan"}
+    task = Task.of(ask("gpt2-xl", **question))
     plans = space(task, where.split(", "))
     kept, pruned = zip(*(plans.choices(part) for part in plans.parts()), strict=True)
     assert sum(map(len, kept)) > 0

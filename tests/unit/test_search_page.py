@@ -29,7 +29,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
-    return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4)
+    return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4, runtime="generic")
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,8 @@ def plan_defaults(stack: Runtime, model: Model | None = None) -> PlanDefaults:
     """The defaults of a stack's preset, for a model where one is known.
 
     Stacks that keep weights gathered in pipelines split them no more there: gradients and optimizer states stay
-    where one rank keeps them (ZeRO-1). Others refuse to split as much there as elsewhere. Latent attention has a recomputation of its own in some recipes.
+    where one rank keeps them (ZeRO-1). Others refuse to split as much there as elsewhere. Latent attention has a
+    recomputation of its own in some recipes.
     """
     rows = dict(stack.plan.defaults)
     zero, in_pipelines = int(rows.get("zero", "0")), rows.get("zero_in_pipelines")

@@ -84,8 +84,9 @@ def quick_space(model: Model, stack: Runtime) -> tuple[str, ...]:
         contexts = (one for one in row["contexts"] if _reaches(facts, one["from"]))
         base += next(contexts)["where"]
         base += row["recompute"]["unfused" if stack.kernels.attention == "unfused" else "fused"]
-        if dict(stack.plan.defaults).get("sequence_parallel") == "true":
-            base.append("sp")
+        own = dict(stack.plan.defaults)
+        base += row["zero"] if int(own.get("zero", "0")) <= 1 else []
+        base += ["sp"] if own.get("sequence_parallel") == "true" else []
     return narrowed(base, stack)
 
 

@@ -205,7 +205,7 @@ def _fields(group: type) -> tuple[inspect.Parameter, ...]:
 
 def _worded(path: str, parameter: inspect.Parameter) -> Any:
     """The type of a parameter with the words of this command for it, else those of all commands."""
-    tables: tuple[tuple[dict[str, tuple[str, ...]], Any], ...]
+    tables: tuple[tuple[dict[str, list[str]], Any], ...]
     tables = ((ARGUMENTS, typer.Argument), (OPTIONS, typer.Option))
     for key in (f"{path}.{parameter.name}", parameter.name):
         for table, kind in tables:

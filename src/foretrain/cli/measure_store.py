@@ -22,7 +22,8 @@ def export(
     """Export measurements to a file for other stores and other software."""
     from foretrain.cli.output import print_text
     from foretrain.measurement.exchange import WRITERS, to_json
-    from foretrain.measurement.store import KINDS, Store
+    from foretrain.measurement.records import KINDS
+    from foretrain.measurement.store import Store
     from foretrain.report.files import write_whole
     from foretrain.report.measured import moved_document
 

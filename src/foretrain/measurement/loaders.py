@@ -6,8 +6,6 @@ import copy
 import sys
 from typing import Any
 
-__all__ = ["batches_of", "prefetched_by", "samples_of", "with_workers", "workers_of"]
-
 
 def workers_of(loader: Any) -> int:
     """Processes that prepare batches; none where the loader prepares them when it is asked."""

@@ -30,8 +30,6 @@ from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, Run
 from foretrain.measurement.train_runs import TrainRun, train_run
 from foretrain.measurement.whatif import whatif_document
 
-__all__ = ["Protocol", "measure_train"]
-
 SCHEMA_VERSION = 1
 SHOWN_OF_LOG = 2000  # characters
 

@@ -20,8 +20,6 @@ from foretrain.measurement.records import (
 )
 from foretrain.measurement.traces import TraceReport
 
-__all__ = ["link_measurements", "trace_measurements"]
-
 UNKNOWN = "unknown"
 SOURCE = {"source": "trace"}
 

@@ -35,8 +35,6 @@ from foretrain.measurement.loaders import (
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import HostClock, StepEvents, clock_of
 
-__all__ = ["ORDERS", "RUNS", "RunSpec", "Watched", "watch"]
-
 ORDERS = "FORETRAIN_MEASURE"
 SYNTHETIC = ("T0", "T1", "T5")
 REAL = ("T2", "T3")

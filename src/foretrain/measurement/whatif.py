@@ -11,8 +11,6 @@ from foretrain.limits import is_finite
 from foretrain.measurement.feeding import Feeding, feeding
 from foretrain.measurement.train_runs import TrainRun
 
-__all__ = ["changed", "feeding_of", "whatif_document"]
-
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 FACTORS = (2.0, 4.0, 10.0)
 

@@ -18,8 +18,6 @@ from foretrain.adapters.read.stream import FileChunks
 from foretrain.errors import FileError, InputError
 from foretrain.loading import load_json
 
-__all__ = ["LinkRow", "LinkTable", "read_nccl_tests"]
-
 MAX_BYTES = 64_000_000
 MAX_LINE = 10_000
 MAX_RANKS = 10_000_000

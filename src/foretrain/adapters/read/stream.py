@@ -15,8 +15,6 @@ from typing import IO, Any
 from foretrain.errors import FileError, did_you_mean
 from foretrain.units import show_bytes
 
-__all__ = ["FileChunks"]
-
 CHUNK = 1 << 22
 SLICE = 1 << 16
 MAX_BYTES = 8 << 30

@@ -49,7 +49,7 @@ def read_text(path: str | Path, limit: int = MAX_BYTES, what: str = "text") -> s
         with file.open("rb") as stream:
             raw = stream.read(limit + 1)
     except FileNotFoundError:
-        raise FileError(f"{file} does not exist; expected {what}.{_near(file)}") from None
+        raise FileError(f"{file} does not exist; expected {what}.{near_files(file)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(
@@ -88,7 +88,8 @@ def _decoded(raw: bytes, where: str, what: str) -> str:
     return text
 
 
-def _near(file: Path) -> str:
+def near_files(file: Path) -> str:
+    """What follows a file that does not exist: names like it in its directory."""
     try:
         names = sorted(entry.name for entry in file.parent.iterdir())
     except OSError:

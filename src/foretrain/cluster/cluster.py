@@ -13,7 +13,7 @@ from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
 from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.layout import RankLayout, lay_out
-from foretrain.cluster.link import ClusterNetwork, Nics
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.node import Node
 from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 from foretrain.cluster.topology import Topology, compose, network_fabric
@@ -235,11 +235,6 @@ class Cluster:
         changed = Factors(**factors)
         runs = tuple(replace(run, node=scaled_node(run.node, changed)) for run in self.runs)
         return replace(self, runs=runs, network=scaled_network(self.network, changed))
-
-    def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
-        """The same nodes with other NICs."""
-        runs = tuple(replace(run, node=run.node.with_nics(nics)) for run in self.runs)
-        return replace(self, runs=runs, network=ClusterNetwork(nics.kind, topology, source))
 
     def renamed(self, name: str) -> Self:
         return replace(self, name=name)

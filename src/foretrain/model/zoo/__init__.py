@@ -21,8 +21,7 @@ _FAMILIES = (
     "vgg",
     "inception",
     "yolo",
-    "gnmt",
-    "deepspeech",
+    "recurrent",
     "dlrm",
 )
 _ALIASES = {

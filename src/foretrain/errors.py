@@ -116,9 +116,8 @@ def hint(word: object, known: Iterable[object], listing: str = "") -> str:
     )
 
 
-LONGEST_WORD = (
-    100  # of a word that is compared with others: longer ones are like none, and take long
-)
+# of a word that is compared with others: longer ones are like none, and take long
+LONGEST_WORD = 100
 
 
 def near_words(word: object, known: Iterable[object]) -> list[str]:

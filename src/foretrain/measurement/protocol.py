@@ -43,9 +43,8 @@ class Protocol:
     repeats: int = 3  # launches of each run
     rounds: int = 2  # of all runs of a launch, within it
     seconds: float = 60.0  # of the steps of a run, at most
-    least_seconds: float = (
-        1.0  # of the steps of a run, as far as an epoch goes: steps of a millisecond need more
-    )
+    # of the steps of a run, as far as an epoch goes: steps of a millisecond need more
+    least_seconds: float = 1.0
     timeout: float = 900.0  # of one launch in all
     data: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()  # left out: all that make sense for the command

@@ -21,9 +21,8 @@ from foretrain.model.ops.base import Kernel
 KINDS = ("op", "link", "data", "train", "host")
 MOST_SAMPLES = 100_000
 LONGEST_KEY = 20_000  # characters
-TO_DEVIATION = (
-    1.4826  # median absolute deviation of a normal distribution to its standard deviation
-)
+# median absolute deviation of a normal distribution to its standard deviation
+TO_DEVIATION = 1.4826
 
 Key = Mapping[str, Any]
 

@@ -50,9 +50,8 @@ class RunSpec:
     warmup: int = 5
     rounds: int = 1  # all runs, then all again: what slows the machine for a while slows all alike
     seconds: float = 60.0  # steps of a run are cut down so that they take no longer
-    least_seconds: float = (
-        0.0  # there are more of them until they take as long, as far as an epoch goes
-    )
+    # there are more of them until they take as long, as far as an epoch goes
+    least_seconds: float = 0.0
     data: tuple[str, ...] = ()  # files or folders of training data
 
     @classmethod

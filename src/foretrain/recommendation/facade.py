@@ -187,9 +187,8 @@ def recommend(
         name: (node, tariffs(own)[name])
         for name, node in chosen(texts_of("instances", instances)).items()
     }
-    if (
-        headroom is not None
-    ):  # what even the largest device cannot keep free is a fault of the question
+    # what even the largest device cannot keep free is a fault of the question
+    if headroom is not None:
         every = [device for node, _ in market.values() for device in node.devices]
         headroom_share(headroom, [max(every, key=lambda device: device.memory_bytes)])
     assumed = []

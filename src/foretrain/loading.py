@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -239,6 +239,20 @@ def load_yaml(path_or_text: str | Path, what: str = "a YAML document") -> Any:
 def load_own_yaml(path: Path) -> Any:
     """A YAML file that ships with the package: tests have checked its shape, so only parse it."""
     return parse_cached(path, _parsed)
+
+
+class Figures:
+    """Numbers of a file of our own, by group and name; each group has its source."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def groups(self) -> dict[str, Any]:
+        return dict(load_own_yaml(self._path))
+
+    def __call__(self, group: str, name: str) -> float:
+        return float(self.groups[group][name])
 
 
 def _parsed(text: str) -> Any:

@@ -18,8 +18,7 @@ from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.plan.constraints import parse
 from foretrain.recommendation.evaluate import Look, Miss, nearest
-from foretrain.recommendation.figures import figure
-from foretrain.recommendation.job import Dataset, Job
+from foretrain.recommendation.job import Dataset, Job, figure
 from foretrain.recommendation.job import job as job_of
 from foretrain.recommendation.offers import Candidate, Offer, Terms, front
 from foretrain.recommendation.prices import (

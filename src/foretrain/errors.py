@@ -43,6 +43,12 @@ class InputError(ForetrainError):
         super().__init__("\n".join(map(_trimmed, lines)))
 
 
+def refuse(message: str, faults: Sequence[str], kind: type[InputError] = InputError) -> None:
+    """Raise one error with all faults, if there are any."""
+    if faults:
+        raise kind(message, faults=faults)
+
+
 def joined(message: str, errors: Sequence[InputError]) -> InputError:
     """One error of several, with the faults of all; one alone stays as it is."""
     if len(errors) == 1:

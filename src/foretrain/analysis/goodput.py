@@ -13,7 +13,7 @@ from math import exp, expm1, inf, isinf, log, log1p, sqrt
 from pathlib import Path
 
 from foretrain.cluster.node import Node
-from foretrain.errors import InputError
+from foretrain.errors import refuse
 from foretrain.loading import Figures
 from foretrain.model.workload import Workload
 from foretrain.units import show_bandwidth
@@ -46,8 +46,7 @@ class Interruptions:
             )
             if not (value > 0 if need == "positive" else value >= 0)
         ]
-        if faults:
-            raise InputError("invalid interruptions:", faults=faults)
+        refuse("invalid interruptions:", faults)
 
     def expected(self, useful: float, interval: float | None = None) -> float:
         """Seconds from start to end of a job with `useful` seconds of work, a checkpoint after each `interval`.

@@ -13,7 +13,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import InputError
+from foretrain.errors import InputError, refuse
 from foretrain.loading import load_own_yaml, whole_number
 
 LOCAL_PROCESSES = re.compile(r"\s*(?:\d+\s*[x×*]\s*)?local\s*")
@@ -74,8 +74,7 @@ class Question:
         """Arguments of the public API; what was left out stays out."""
         needed = ((self.model, NO_MODEL), (self.on, NO_CLUSTER))
         missing = [fault for value, fault in needed if value is None]
-        if missing:
-            raise InputError("incomplete command:", faults=missing)
+        refuse("incomplete command:", missing)
         texts = (
             "model",
             "on",

@@ -17,7 +17,7 @@ from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.node import Node
 from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 from foretrain.cluster.topology import Topology, compose, network_fabric
-from foretrain.errors import ClusterError
+from foretrain.errors import ClusterError, refuse
 from foretrain.limits import DEVICES, shown
 from foretrain.named import named
 from foretrain.units import counted
@@ -45,8 +45,7 @@ class NodeRun:
             faults.append(f"count: {self.count} must be 1 or more.")
         if not 1 <= self.used <= self.node.device_count:
             faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
-        if faults:
-            raise ClusterError(f"Nodes {self.node.name!r} are invalid:", faults=faults)
+        refuse(f"Nodes {self.node.name!r} are invalid:", faults, ClusterError)
 
 
 def runs_of(nodes: Iterable[tuple[Node, int]]) -> tuple[NodeRun, ...]:

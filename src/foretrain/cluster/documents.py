@@ -44,7 +44,7 @@ from foretrain.cluster.schema import (
     too_many,
 )
 from foretrain.cluster.topologies import network_shape
-from foretrain.errors import ClusterError, InputError, did_you_mean
+from foretrain.errors import ClusterError, InputError, did_you_mean, refuse
 from foretrain.loading import validated
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -106,8 +106,7 @@ def joined(cluster: Cluster, where: str) -> Cluster:
         return cluster
     faults: list[str] = []
     tried(lambda: cluster.network_fabric, "network", faults)
-    if faults:
-        raise ClusterError(f"{where} is invalid:", faults=faults)
+    refuse(f"{where} is invalid:", faults, ClusterError)
     return cluster
 
 
@@ -263,8 +262,7 @@ def network_of(runs: list[NodeRun], form: NetworkForm) -> ClusterNetwork:
         faults.append(f"edges: only for topology graph, not {name}.")
     if name == "graph" and (nodes := sum(run.count for run in runs)) > MOST_VERTICES:
         faults.append(f"edges: {too_many(nodes)}")
-    if faults:
-        raise ClusterError("invalid network:", faults=faults)
+    refuse("invalid network:", faults, ClusterError)
     kind = form.kind or network_kind([run.node for run in runs])
     edges = tuple(NetworkEdge(**_said(edge)) for edge in form.edges)
     return ClusterNetwork(kind, name, form.source, edges, parameters, form.routing)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import InputError, hint
+from foretrain.errors import InputError, hint, refuse
 from foretrain.measurement.launching import Launch
 from foretrain.measurement.stalls import breakdown, document
 from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, RunSpec
@@ -70,8 +70,7 @@ class Protocol:
             for name in ("seconds", "timeout")
             if not getattr(self, name) > 0
         ]
-        if faults:
-            raise InputError("invalid protocol:", faults=faults)
+        refuse("invalid protocol:", faults)
 
 
 def measure_train(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from foretrain.analysis.answer import Answer
-from foretrain.errors import InputError
+from foretrain.errors import InputError, refuse
 from foretrain.limits import is_finite, shown
 from foretrain.measurement.machine import Machine
 from foretrain.model.ops.base import Kernel
@@ -76,8 +76,7 @@ class Measurement:
             faults.append(f"samples: {len(self.samples):,} exceed the limit of {MOST_SAMPLES:,}.")
         if not all(isinstance(s, float) and is_finite(s) and s >= 0 for s in self.samples):
             faults.append("samples: must be finite numbers of seconds.")
-        if faults:
-            raise InputError("Invalid measurement:", faults=faults)
+        refuse("Invalid measurement:", faults)
 
     @classmethod
     def of(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, did_you_mean, refuse
 from foretrain.limits import is_finite
 from foretrain.measurement.feeding import Feeding, feeding
 from foretrain.measurement.train_runs import TrainRun
@@ -55,8 +55,7 @@ def feeding_of(document: Any, name: str = "the document") -> Feeding:
         for field in fields(Feeding)
         if not _is_amount(fields_of.get(field.name))
     ]
-    if faults:
-        raise InputError(f"{name} is invalid:", faults=faults)
+    refuse(f"{name} is invalid:", faults)
     return Feeding(**{field.name: fields_of[field.name] for field in fields(Feeding)})
 
 
@@ -82,8 +81,7 @@ def changed(now: Feeding, changes: Mapping[str, Any]) -> Feeding:
             faults.append(f"workers: {value!r} is not a whole number.")
         else:
             wanted[name] = number
-    if faults:
-        raise InputError("invalid change:", faults=faults)
+    refuse("invalid change:", faults)
     workers = wanted.pop("workers", None)
     return now.with_(**wanted, workers=None if workers is None else int(workers))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean, hint
+from foretrain.errors import ModelError, did_you_mean, hint, refuse
 from foretrain.model import zoo
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
@@ -80,8 +80,7 @@ def shape_from_case(data: Mapping[str, Any]) -> tuple[TransformerShape, tuple[st
     given = {key: value for key, value in data.items() if key != "family" and value is not None}
     _refuse_unknown(given, where="model")
     missing = [f"{key}: missing." for key in _REQUIRED if key not in given]
-    if missing:
-        raise ModelError("this shape is incomplete:", faults=missing)
+    refuse("this shape is incomplete:", missing, ModelError)
     merged, notes = {**FAMILY_DEFAULTS[family], **given}, _notes(data, family)
     _imply(merged, given, family, notes)
     try:
@@ -96,8 +95,7 @@ def _refuse_unknown(given: Mapping[str, Any], where: str) -> None:
         for key in given
         if key not in _FIELDS
     ]
-    if faults:
-        raise ModelError(f"{where} has unknown keys:", faults=faults)
+    refuse(f"{where} has unknown keys:", faults, ModelError)
 
 
 def _notes(data: Mapping[str, Any], family: str) -> list[str]:

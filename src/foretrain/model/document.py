@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from foretrain.errors import ModelError
+from foretrain.errors import ModelError, refuse
 from foretrain.loading import validated
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.verify import model_faults
@@ -100,8 +100,7 @@ def model_from_document(data: Mapping[str, Any], where: str = "the model") -> Mo
     tied = tuple((first, second) for first, second in document.tied)
     model = Model(document.name, blocks, document.seq, tied, document.source)
     faults = model_faults(model)
-    if faults:
-        raise ModelError(f"{where} is not a valid graph:", faults=faults)
+    refuse(f"{where} is not a valid graph:", faults, ModelError)
     return model
 
 

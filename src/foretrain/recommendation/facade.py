@@ -10,7 +10,7 @@ from typing import Any
 from foretrain.analysis.answer import TableAnswer
 from foretrain.analysis.goodput import Risk
 from foretrain.cluster.headroom import headroom_share
-from foretrain.errors import InputError, hint
+from foretrain.errors import InputError, hint, refuse
 from foretrain.keywords import keywords, texts_of
 from foretrain.limits import Limit, shown
 from foretrain.model.graph import Model
@@ -207,8 +207,7 @@ def _expect_partners(storage: object, data: object, risk: Risk | None, buying: s
         faults.append("storage: has no effect without data (--data), whose samples it would read.")
     if risk is not None and risk.spot_rate is not None and buying != "spot":
         faults.append('spot_rate: has no effect without buying="spot" (--spot).')
-    if faults:
-        raise InputError("invalid job:", faults=faults)
+    refuse("invalid job:", faults)
 
 
 class _Round:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from foretrain.analysis.goodput import checkpoint_bytes
 from foretrain.analysis.job import length_of
-from foretrain.errors import InputError, did_you_mean, hint
+from foretrain.errors import InputError, did_you_mean, hint, refuse
 from foretrain.limits import Limit, shown
 from foretrain.loading import Figures, Quantity, validated
 from foretrain.model.graph import Model
@@ -88,8 +88,7 @@ def _described(spec: str) -> dict[str, Any]:
             fields[key] = value in ("", "yes", "true", "1")
         else:
             fields[key] = int(value) if key == "workers" and value.isdigit() else value
-    if faults:
-        raise InputError(f"data {spec!r} is invalid:", faults=faults)
+    refuse(f"data {spec!r} is invalid:", faults)
     if "size" in fields:
         size = parse_bytes(fields.pop("size"))
         if "samples" in fields and "sample" not in fields:

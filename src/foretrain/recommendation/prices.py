@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from foretrain.cluster.catalog import nodes
 from foretrain.cluster.node import Node
-from foretrain.errors import FileError, InputError, did_you_mean
+from foretrain.errors import FileError, InputError, did_you_mean, refuse
 from foretrain.loading import Quantity, load_yaml, read_text, validated
 
 BUYING = ("on-demand", "spot", "reserved")
@@ -187,8 +187,7 @@ def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
                 f"{text!r}: no instance has this name.{near} Use * as wildcard, as in aws:p5*=4."
             )
         read.append(quota)
-    if faults:
-        raise InputError("invalid quotas:", faults=faults)
+    refuse("invalid quotas:", faults)
     return tuple(read)
 
 

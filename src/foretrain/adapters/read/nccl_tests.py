@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.adapters.read.stream import FileChunks
-from foretrain.errors import FileError, InputError
+from foretrain.errors import FileError, InputError, refuse
 from foretrain.loading import load_json
 
 MAX_BYTES = 64_000_000
@@ -188,8 +188,7 @@ def _complete(setting: _Setting, given: _Setting, path: str) -> _Setting:
         faults.append("the collective: specify --collective, such as all_reduce.")
     if ranks is None:
         faults.append("the number of ranks: specify --ranks.")
-    if faults:
-        raise FileError(f"{path} does not state", faults=faults)
+    refuse(f"{path} does not state", faults, FileError)
     return _Setting(collective, ranks, given.nodes or setting.nodes or 1, setting.device)
 
 

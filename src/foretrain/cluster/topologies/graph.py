@@ -14,7 +14,7 @@ from foretrain.cluster.quantities import STRICT, Bandwidth, Number, Seconds
 from foretrain.cluster.routing import distances, shortest_routed, sparse_graph
 from foretrain.cluster.schema import MOST_VERTICES, too_many
 from foretrain.cluster.topologies.direct import Cables, direct_fabric, hosts_of
-from foretrain.errors import ClusterError, did_you_mean
+from foretrain.errors import ClusterError, did_you_mean, refuse
 from foretrain.loading import Quantity
 from foretrain.units import parse_count
 
@@ -37,8 +37,7 @@ def graph(site: Site, network: ClusterNetwork, given: GraphParameters) -> Fabric
     ends = {end for cable in network.edges for end in cable.ends}
     if (count := len(ends | known.keys())) > MOST_VERTICES:
         faults.append(f"edges: {too_many(count)}")
-    if faults:
-        raise ClusterError("Invalid network graph:", faults=faults)
+    refuse("Invalid network graph:", faults, ClusterError)
     for cable in network.edges:
         for end in cable.ends:
             known.setdefault(end, len(known))
@@ -119,8 +118,7 @@ def random_graph(site: Site, network: ClusterNetwork, given: RandomParameters) -
         faults.append(f"p: {given.p} must be a probability above 0 and up to 1.")
     if hosts.count > MOST_NODES:
         faults.append(f"random: {hosts.count:,} nodes; at most {MOST_NODES:,}.")
-    if faults:
-        raise ClusterError("Invalid network:", faults=faults)
+    refuse("Invalid network:", faults, ClusterError)
     one, other = np.triu_indices(hosts.count, 1)
     has = np.random.default_rng(given.seed).random(len(one)) < given.p
     expect_links(2 * int(has.sum()), "The random network")

@@ -19,7 +19,7 @@ from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Routes, Site, compressed, expect_links, left_packed
 from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Number, Seconds
-from foretrain.errors import ClusterError
+from foretrain.errors import ClusterError, refuse
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -289,5 +289,4 @@ def _require_lengths(given: HierarchyParameters) -> None:
         values = getattr(given, name)
         if values is not None and len(values) != tiers:
             faults.append(f"{name}: {len(values)} values for {tiers} tiers in sizes.")
-    if faults:
-        raise ClusterError("Invalid network:", faults=faults)
+    refuse("Invalid network:", faults, ClusterError)

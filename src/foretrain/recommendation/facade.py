@@ -21,6 +21,7 @@ from foretrain.recommendation.evaluate import Look, Miss, nearest
 from foretrain.recommendation.job import Dataset, Job, figure
 from foretrain.recommendation.job import job as job_of
 from foretrain.recommendation.offers import Candidate, Offer, Terms, front
+from foretrain.recommendation.plans import Stacks
 from foretrain.recommendation.prices import (
     BUYING,
     OwnPrice,
@@ -31,7 +32,6 @@ from foretrain.recommendation.prices import (
     tariffs,
 )
 from foretrain.recommendation.reasons import days, unfit, why
-from foretrain.recommendation.stacks import Stacks
 from foretrain.runtime import Runtime
 
 MOST_DEVICES = 2**17

@@ -310,6 +310,13 @@ def _check_yaml_shape(text: str, where: str, what: str) -> None:
 # --- values -------------------------------------------------------------------------------------
 
 
+class Strict:
+    """A record that is read with no key but its own: a misspelt one is a fault."""
+
+    __slots__ = ()
+    __pydantic_config__: typing.ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantity:
     """Annotation of a number that files may write with a unit: `Annotated[float, Quantity(parse_bytes)]`."""
@@ -352,8 +359,7 @@ class Quantity:
 def validated(cls: type[T], data: object, where: str, error: type[InputError] = InputError) -> T:
     """`data` as a `cls`, or one `error` that lists every fault with its dotted path.
 
-    `cls` is a frozen dataclass; give it `__pydantic_config__: ClassVar = {"extra": "forbid"}` so that
-    misspelt keys are faults too.
+    `cls` is a frozen dataclass, `Strict` if misspelt keys are faults too.
     """
     from pydantic import ValidationError
 

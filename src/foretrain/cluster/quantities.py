@@ -26,9 +26,6 @@ Count = Annotated[int, Quantity(parse_count)]
 Number = Annotated[float, Quantity(float)]
 NumberOrZero = Annotated[float, Quantity(float, zero_allowed=True)]
 
-STRICT: Any = {"extra": "forbid"}
-"""The `__pydantic_config__` of every form: a misspelt key is a fault."""
-
 
 @cache
 def quantities(noun: type) -> Mapping[str, Quantity]:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from foretrain.analysis.goodput import checkpoint_bytes
 from foretrain.analysis.job import length_of
 from foretrain.errors import InputError, did_you_mean, hint, refuse
 from foretrain.limits import Limit, shown
-from foretrain.loading import Figures, Quantity, validated
+from foretrain.loading import Figures, Quantity, Strict, validated
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer
@@ -31,10 +31,8 @@ figure = Figures(Path(__file__).with_name("figures.yaml"))
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Strict):
     """Samples as they lie on storage. `prep_seconds`: CPU time of one core for one sample."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     bytes_per_sample: Annotated[float, Quantity(parse_bytes, zero_allowed=True)]
     samples: Count | None = None

@@ -54,9 +54,8 @@ def model_from_case(
     shape, assumptions = shape_from_case(data)
     if seq is None:
         raise ModelError("a transformer needs seq_len, the tokens per sample.")
-    return transformer(
-        shape, seq, name or _label(data, shape), "described by its shape"
-    ), assumptions
+    name = name or f"{data['family']}-{shape.num_hidden_layers}x{shape.hidden_size}"
+    return transformer(shape, seq, name, "described by its shape"), assumptions
 
 
 def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | None) -> Model:
@@ -139,7 +138,3 @@ def _without_experts(given: Mapping[str, Any], family: str) -> Iterator[str]:
     for key in _OF_EXPERTS:
         if given.get(key):
             yield f"model.{key} = {given[key]} has no effect: model.num_experts is not specified"
-
-
-def _label(data: Mapping[str, Any], shape: TransformerShape) -> str:
-    return f"{data['family']}-{shape.num_hidden_layers}x{shape.hidden_size}"

@@ -124,7 +124,7 @@ def load_json(path_or_text: str | Path, what: str = "a JSON document") -> Any:
         raise FileError(f"{where} is nested deeper than {MAX_DEPTH} levels; expected {what}.")
     try:
         return json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=whole_number
+            text, object_pairs_hook=_unique, parse_constant=no_constant, parse_int=whole_number
         )
     except json.JSONDecodeError as error:
         raise FileError(
@@ -168,7 +168,8 @@ def _too_large(number: int) -> str:
     return f"{shown(number)} is too large: numbers are at most {sys.float_info.max:.1e}"
 
 
-def _no_constant(name: str) -> float:
+def no_constant(name: str) -> float:
+    """For `parse_constant` of `json.loads`: NaN and Infinity are no numbers."""
     raise ValueError(f"{name} is not a JSON number")
 
 

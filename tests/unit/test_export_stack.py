@@ -34,7 +34,7 @@ def test_the_target_names_the_stack(
     assert f"runtime {stack}: --to {target} (--runtime)" in made.assumptions
     is_beyond = words.get("plan") == "zero1"  # which neither has as it is modeled
     assert [line.split(":")[0] for line in made.warnings] == [
-        f"{stack} cannot run {_HAS.get(stack)}"
+        f"{stack} cannot run {_HAS[stack]}"
     ] * is_beyond
 
 

@@ -43,6 +43,12 @@ class InputError(ForetrainError):
         super().__init__("\n".join(map(_trimmed, lines)))
 
 
+def refuse(message: str, faults: Sequence[str], kind: type[InputError] = InputError) -> None:
+    """Raise one error with all faults, if there are any."""
+    if faults:
+        raise kind(message, faults=faults)
+
+
 def joined(message: str, errors: Sequence[InputError]) -> InputError:
     """One error of several, with the faults of all; one alone stays as it is."""
     if len(errors) == 1:
@@ -116,9 +122,8 @@ def hint(word: object, known: Iterable[object], listing: str = "") -> str:
     )
 
 
-LONGEST_WORD = (
-    100  # of a word that is compared with others: longer ones are like none, and take long
-)
+# of a word that is compared with others: longer ones are like none, and take long
+LONGEST_WORD = 100
 
 
 def near_words(word: object, known: Iterable[object]) -> list[str]:

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, did_you_mean, refuse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,8 +72,7 @@ def expect_keywords(
         for name in given
         if name not in known
     ]
-    if faults:
-        raise InputError(f"{function.__name__}: invalid keywords:", faults=faults)
+    refuse(f"{function.__name__}: invalid keywords:", faults)
 
 
 def paths_of(given: str | PathLike[str] | Iterable[str | PathLike[str]]) -> tuple[Path, ...]:

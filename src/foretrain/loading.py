@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,7 +49,7 @@ def read_text(path: str | Path, limit: int = MAX_BYTES, what: str = "text") -> s
         with file.open("rb") as stream:
             raw = stream.read(limit + 1)
     except FileNotFoundError:
-        raise FileError(f"{file} does not exist; expected {what}.{_near(file)}") from None
+        raise FileError(f"{file} does not exist; expected {what}.{near_files(file)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(
@@ -88,7 +88,8 @@ def _decoded(raw: bytes, where: str, what: str) -> str:
     return text
 
 
-def _near(file: Path) -> str:
+def near_files(file: Path) -> str:
+    """What follows a file that does not exist: names like it in its directory."""
     try:
         names = sorted(entry.name for entry in file.parent.iterdir())
     except OSError:
@@ -123,7 +124,7 @@ def load_json(path_or_text: str | Path, what: str = "a JSON document") -> Any:
         raise FileError(f"{where} is nested deeper than {MAX_DEPTH} levels; expected {what}.")
     try:
         return json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=whole_number
+            text, object_pairs_hook=_unique, parse_constant=no_constant, parse_int=whole_number
         )
     except json.JSONDecodeError as error:
         raise FileError(
@@ -167,7 +168,8 @@ def _too_large(number: int) -> str:
     return f"{shown(number)} is too large: numbers are at most {sys.float_info.max:.1e}"
 
 
-def _no_constant(name: str) -> float:
+def no_constant(name: str) -> float:
+    """For `parse_constant` of `json.loads`: NaN and Infinity are no numbers."""
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -240,6 +242,20 @@ def load_own_yaml(path: Path) -> Any:
     return parse_cached(path, _parsed)
 
 
+class Figures:
+    """Numbers of a file of our own, by group and name; each group has its source."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def groups(self) -> dict[str, Any]:
+        return dict(load_own_yaml(self._path))
+
+    def __call__(self, group: str, name: str) -> float:
+        return float(self.groups[group][name])
+
+
 def _parsed(text: str) -> Any:
     import yaml
 
@@ -295,6 +311,13 @@ def _check_yaml_shape(text: str, where: str, what: str) -> None:
 # --- values -------------------------------------------------------------------------------------
 
 
+class Strict:
+    """A record that is read with no key but its own: a misspelt one is a fault."""
+
+    __slots__ = ()
+    __pydantic_config__: typing.ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantity:
     """Annotation of a number that files may write with a unit: `Annotated[float, Quantity(parse_bytes)]`."""
@@ -337,8 +360,7 @@ class Quantity:
 def validated(cls: type[T], data: object, where: str, error: type[InputError] = InputError) -> T:
     """`data` as a `cls`, or one `error` that lists every fault with its dotted path.
 
-    `cls` is a frozen dataclass; give it `__pydantic_config__: ClassVar = {"extra": "forbid"}` so that
-    misspelt keys are faults too.
+    `cls` is a frozen dataclass, `Strict` if misspelt keys are faults too.
     """
     from pydantic import ValidationError
 

@@ -14,7 +14,7 @@ from foretrain.adapters.write import expect_target
 from foretrain.analysis.answer import TableAnswer
 from foretrain.asked import OF_JOBS, ClusterLike, ModelLike, StackOptions, command_line
 from foretrain.cost import collectives
-from foretrain.errors import InputError
+from foretrain.errors import InputError, refuse
 from foretrain.keywords import counted_by, keywords, texts_of
 from foretrain.limits import shown
 from foretrain.plan import constraints, schedules
@@ -237,8 +237,7 @@ def _check(objective: str, top: int, batch: int | str) -> None:
         faults.append(f"top {shown(top)}: must be a whole number, 1 or more.")
     if isinstance(batch, int) and batch < 1:
         faults.append(f"global batch {batch} is not a positive whole number.")
-    if faults:
-        raise InputError("invalid search:", faults=faults)
+    refuse("invalid search:", faults)
 
 
 def _expect_kinds(state: object, progress: object) -> None:
@@ -247,8 +246,7 @@ def _expect_kinds(state: object, progress: object) -> None:
         faults.append(f"state: {shown(state)} is not the path of a file.")
     if progress is not None and not callable(progress):
         faults.append(f"progress: {shown(progress)} is not a function.")
-    if faults:
-        raise InputError("invalid search:", faults=faults)
+    refuse("invalid search:", faults)
 
 
 def _expect_partners(state: object, restart: bool, slow: object, seed: int | None) -> None:
@@ -260,8 +258,7 @@ def _expect_partners(state: object, restart: bool, slow: object, seed: int | Non
         faults.append(
             "seed: has no effect without stragglers as a distribution (--stragglers sigma=0.05)."
         )
-    if faults:
-        raise InputError("invalid search:", faults=faults)
+    refuse("invalid search:", faults)
 
 
 def _expect_per_layer(task: Task) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from foretrain.analysis.answer import TableAnswer
 from foretrain.analysis.prediction import Prediction
 from foretrain.asked import ClusterLike, ModelLike, Options, word_of
-from foretrain.errors import InputError
+from foretrain.errors import InputError, refuse
 from foretrain.keywords import keywords
 from foretrain.simulate import answer
 from foretrain.units import rounded_seconds
@@ -155,8 +155,7 @@ def _expect(vary: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> None
         faults.append("vary: missing. Specify what to vary, such as seq.")
     if math.prod(len(values) for values in vary.values()) > MAX_POINTS:
         faults.append(f"more than {MAX_POINTS:,} combinations; specify fewer values.")
-    if faults:
-        raise InputError("invalid sweep:", faults=faults)
+    refuse("invalid sweep:", faults)
 
 
 def _point(

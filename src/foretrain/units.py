@@ -16,15 +16,19 @@ from foretrain.errors import InputError
 from foretrain.limits import MOST_COUNT, shown
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_SIZES = _PREFIX | {
+    "ki": 2.0**10, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+}  # fmt: skip
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
     "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0,
     "sec": 1.0, "second": 1.0, "minute": 60.0, "hr": 3600.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0,
     "month": 2592000.0,  # 30 days
+    "": 1.0,
 }  # fmt: skip
-LONGEST = 60  # characters of a quantity
 _PLURAL = ("sec", "second", "min", "minute", "hr", "hour", "day", "week", "month")
+_SECONDS |= {f"{unit}s": _SECONDS[unit] for unit in _PLURAL}
+LONGEST = 60  # characters of a quantity
 _NUMBER = r"\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 
 
@@ -53,46 +57,38 @@ def _finite(value: float, given: object, what: str) -> float:
     return number
 
 
+def _quantity(
+    value: float | str, pattern: str, scales: Mapping[str, float], what: str, example: str
+) -> float:
+    """A plain number, or one with a unit: behind it `pattern` has a prefix or a unit of `scales`, and for bits a `b`."""
+    name = what.partition(" ")[0]
+    if isinstance(value, int | float):
+        return _finite(value, value, name)
+    number, unit, *bits = _match(_NUMBER + pattern, value, f"a {what}", example).groups()
+    scale = scales[unit] / (8.0 if bits and bits[0] != "B" else 1.0)
+    return _finite(_number(number) * scale, value, name)
+
+
 def parse_bytes(value: float | str) -> float:
     """Bytes from `"80GB"`, `"64GiB"`, `"25 MB"` or a plain number."""
-    if isinstance(value, int | float):
-        return _finite(value, value, "size")
-    match = _match(_NUMBER + r"([kKMGTPE]i?|)B?", value, "a size in bytes", '"80GB"')
-    prefix = match[2]
-    scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
-    return _finite(_number(match[1]) * scale, value, "size")
+    return _quantity(value, r"([kKMGTPE]i?|)B?", _SIZES, "size in bytes", '"80GB"')
 
 
 def parse_bandwidth(value: float | str) -> float:
     """Bytes per second from `"200Gb/s"`, `"200Gbps"`, `"25GB/s"` or a plain number of bytes/s."""
-    if isinstance(value, int | float):
-        return _finite(value, value, "bandwidth")
-    pattern = _NUMBER + r"([kKMGTP]i?|)(b|B|bit)(?:/s|ps)"
-    match = _match(pattern, value, "a bandwidth", '"200Gb/s" or "25GB/s"')
-    prefix = match[2]
-    scale = _BINARY[prefix.replace("k", "K")] if prefix.endswith("i") else _PREFIX[prefix]
-    rate = _number(match[1]) * scale / (1.0 if match[3] == "B" else 8.0)
-    return _finite(rate, value, "bandwidth")
+    example = '"200Gb/s" or "25GB/s"'
+    return _quantity(value, r"([kKMGTP]i?|)(b|B|bit)(?:/s|ps)", _SIZES, "bandwidth", example)
 
 
 def parse_seconds(value: float | str) -> float:
     """Seconds from `"3us"`, `"14d"`, `"36h"`, `"2 weeks"`, `"1 month"` (30 days) or a plain number."""
-    if isinstance(value, int | float):
-        return _finite(value, value, "time")
-    units = "|".join(sorted((*_SECONDS, *(f"{u}s" for u in _PLURAL)), key=len, reverse=True))
-    match = _match(_NUMBER + f"({units}|)", value, "a time", '"3us", "14d" or "2 weeks"')
-    unit = match[2] or "s"
-    scale = _SECONDS[unit if unit in _SECONDS else unit.removesuffix("s")]
-    return _finite(_number(match[1]) * scale, value, "time")
+    units = "|".join(sorted(_SECONDS, key=len, reverse=True))
+    return _quantity(value, f"({units})", _SECONDS, "time", '"3us", "14d" or "2 weeks"')
 
 
 def parse_flops(value: float | str) -> float:
     """FLOP/s from `"312TFLOPS"`, `"19.5 TFLOP/s"` or a plain number."""
-    if isinstance(value, int | float):
-        return _finite(value, value, "rate")
-    pattern = _NUMBER + r"([kKMGTPE]|)FLOP(?:S|/s|s)"
-    match = _match(pattern, value, "a rate", '"312TFLOPS"')
-    return _finite(_number(match[1]) * _PREFIX[match[2]], value, "rate")
+    return _quantity(value, r"([kKMGTPE]|)FLOP(?:S|/s|s)", _PREFIX, "rate", '"312TFLOPS"')
 
 
 def parse_count(value: float | str, name: str = "") -> int:

@@ -27,7 +27,7 @@ UNWANTED = (
     "foretrain.cluster.schema", "foretrain.cluster.documents", "foretrain.cluster.topologies.grid",
     "foretrain.model.huggingface", "foretrain.model.document", "foretrain.model.case",
     "foretrain.model.zoo.t5", "foretrain.model.zoo.cnn", "foretrain.report.html",
-    "foretrain.report.terminal", "foretrain.cli.sweep", "foretrain.testing", "foretrain.schemas",
+    "foretrain.report.terminal", "foretrain.cli.questions", "foretrain.testing", "foretrain.schemas",
 )  # fmt: skip
 MOST_OF_OURS = 232  # modules; each is a file to find, read and run (23 are features of stacks)
 

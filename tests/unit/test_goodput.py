@@ -16,7 +16,6 @@ from foretrain.analysis.goodput import (
     daly,
     failures_per_hour,
     figure,
-    figures,
     spot_per_hour,
     young,
 )
@@ -124,7 +123,7 @@ def test_the_rates_say_what_their_sources_say() -> None:
     )
     assert failures_per_hour(find_node("aws:p5.4xlarge")) < failures_per_hour(find_node("dgx-h100"))
     assert 1 - np.exp(-spot_per_hour() * 730) == pytest.approx(0.2)
-    for name, group in figures().items():
+    for name, group in figure.groups.items():
         if name not in ("batch", "datasets"):
             assert group["source"], name
 

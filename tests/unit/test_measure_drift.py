@@ -13,8 +13,8 @@ import pytest
 
 from foretrain.cost.compute.base import latest
 from foretrain.measurement.calibration import Calibration
-from foretrain.measurement.drift import WORKS, drift_of, measure_drift
 from foretrain.measurement.fitting import calibration_of
+from foretrain.measurement.links import WORKS, drift_of, measure_drift
 from foretrain.measurement.local import local_cluster
 from foretrain.measurement.store import Store
 from foretrain.resolving import ask

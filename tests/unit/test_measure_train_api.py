@@ -16,7 +16,6 @@ import pytest
 from foretrain.errors import FileError, InputError
 from foretrain.measure import watch
 from foretrain.measurement import page_cache
-from foretrain.measurement.loaders import with_workers
 from foretrain.measurement.ranks import bucket_sizes
 from foretrain.measurement.step_events import (
     PARTS,
@@ -25,7 +24,7 @@ from foretrain.measurement.step_events import (
     StepEvents,
     clock_of,
 )
-from foretrain.measurement.train_api import ORDERS, RunSpec
+from foretrain.measurement.train_api import ORDERS, RunSpec, with_workers
 
 
 class FakeClock:

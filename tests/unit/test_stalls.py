@@ -58,12 +58,13 @@ def test_rounding_is_all_that_is_left_over(plan):
     step = float(run.end.max())
     from foretrain.analysis import stalls as module
 
-    out = np.zeros((graph.fold.classes, len(STALLS)))
+    walk = module._Walk(graph, costs, run)
     order, owner = graph.chains
-    module._busy(graph, costs, run, order, owner, out)
-    module._idle(graph, costs, run, order, owner, step, out)
-    assert np.abs(out.sum(axis=1) - step).max() <= 1e-9 * step
-    assert stalls(graph, costs, run, step).by_class == pytest.approx(out, rel=1e-6, abs=1e-9 * step)
+    walk.add_busy(order, owner)
+    walk.add_idle(order, owner, step)
+    assert np.abs(walk.out.sum(axis=1) - step).max() <= 1e-9 * step
+    found = pytest.approx(walk.out, rel=1e-6, abs=1e-9 * step)
+    assert stalls(graph, costs, run, step).by_class == found
 
 
 def test_one_device_without_host_time_only_computes():

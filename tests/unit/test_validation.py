@@ -11,8 +11,7 @@ import pytest
 from foretrain.errors import CaseError, InputError
 from foretrain.validation import validate
 from foretrain.validation.cases import read_cases, report
-from foretrain.validation.figures import Scored, figures, row_document
-from foretrain.validation.reasons import likely_reason
+from foretrain.validation.figures import Scored, figures, likely_reason, row_document
 from foretrain.validation.running import run_all
 from foretrain.validation.split import half_of
 

@@ -240,7 +240,8 @@ def _figures(
     many = amounts or (1.0, 1.0)
     memory = [document.get("memory") or {} for document in pair]
     cost = [document.get("cost") or {} for document in pair]
-    usd = [_divided(row.get("usd_per_step"), n) for row, n in zip(cost, many, strict=True)]
+    prices = [row.get("usd_per_step") for row in cost]
+    usd = [None if price is None else price / n for price, n in zip(prices, many, strict=True)]
     times = [float(d["step_seconds"]) / n for d, n in zip(pair, many, strict=True)]
     rows: list[tuple[str, str, Sequence[Any]]] = [
         (f"time per {per or 'step'}", "s", times),
@@ -258,10 +259,6 @@ def _figures(
         a, b = (None if value is None else float(value) for value in values)
         if a is not None or b is not None:
             yield Difference("figure", name, unit, a, b)
-
-
-def _divided(value: float | None, by: float) -> float | None:
-    return None if value is None else value / by
 
 
 def _sentences(

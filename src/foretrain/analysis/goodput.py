@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import exp, expm1, inf, isinf, log, log1p, sqrt
 from pathlib import Path
-from typing import Any
 
 from foretrain.cluster.node import Node
-from foretrain.errors import InputError
-from foretrain.loading import load_own_yaml
+from foretrain.errors import refuse
+from foretrain.loading import Figures
 from foretrain.model.workload import Workload
 from foretrain.units import show_bandwidth
 
@@ -26,15 +24,8 @@ _MOST_EXPONENT = 300.0
 _MOST_RATIO = 36.0
 
 
-@cache
-def figures() -> dict[str, Any]:
-    """What is taken where nobody says better, with sources."""
-    rows: dict[str, Any] = load_own_yaml(Path(__file__).with_name("goodput.yaml"))
-    return rows
-
-
-def figure(group: str, name: str) -> float:
-    return float(figures()[group][name])
+figure = Figures(Path(__file__).with_name("goodput.yaml"))
+"""What is taken where nobody says better, with sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +46,7 @@ class Interruptions:
             )
             if not (value > 0 if need == "positive" else value >= 0)
         ]
-        if faults:
-            raise InputError("invalid interruptions:", faults=faults)
+        refuse("invalid interruptions:", faults)
 
     def expected(self, useful: float, interval: float | None = None) -> float:
         """Seconds from start to end of a job with `useful` seconds of work, a checkpoint after each `interval`.
@@ -180,7 +170,7 @@ class Risk:
 
     def assumptions(self, *, is_spot: bool) -> tuple[str, ...]:
         """The figures that are taken, each with the word that changes it."""
-        known, lines = figures(), []
+        known, lines = figure.groups, []
         if self.machine_mtbf_hours is None:
             days, size = figure("failures", "machine_days"), figure("failures", "devices")
             lines.append(

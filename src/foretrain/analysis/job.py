@@ -12,7 +12,7 @@ import numpy as np
 from foretrain.analysis.goodput import HOUR, Interruptions, Risk, checkpoint_bytes
 from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
-from foretrain.errors import InputError
+from foretrain.errors import InputError, refuse
 from foretrain.keywords import JobWords
 from foretrain.limits import shown
 from foretrain.model.workload import Workload
@@ -195,8 +195,7 @@ def job_terms(words: JobWords, workload: Workload) -> JobTerms:
     if pue is not None and not 1.0 <= pue <= MOST_PUE:
         faults.append(f"pue: {given['pue']} must be between 1 and {MOST_PUE:g}.")
     risks = {name: _quantity(name, given.get(name), faults) for name in _RISKS}
-    if faults:
-        raise InputError("invalid job:", faults=faults)
+    refuse("invalid job:", faults)
     mtbf = None if risks["mtbf"] is None else risks["mtbf"] / HOUR
     risk = Risk(mtbf, None, risks["checkpoint_rate"], risks["restart"])
     return JobTerms(length, price, pue, risk)

@@ -93,9 +93,8 @@ def _stage(
     worst = int(np.argmax((1.0 + loose) * alive + gradients)) if len(alive) else -1
     activations = float(alive[worst]) if worst >= 0 else 0.0
     reduced = float(gradients[worst]) if worst >= 0 else static.gradients
-    if (
-        reduced + (1.0 + loose) * activations < static.gradients
-    ):  # all are made, nothing else is left
+    # all are made, nothing else is left
+    if reduced + (1.0 + loose) * activations < static.gradients:
         activations, reduced = 0.0, static.gradients
     slack = loose * activations
     sizes = (static.weights, reduced, static.optimizer, activations, static.buffers + slack)

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foretrain.units import show_bytes
 
-
-class Figures(Protocol):
-    """What the words are about; `Memory` has it."""
-
-    @property
-    def peak_bytes(self) -> float: ...
-    @property
-    def interval(self) -> tuple[float, float]: ...
-    @property
-    def capacity_bytes(self) -> float: ...
-    @property
-    def context_bytes(self) -> float: ...
-    @property
-    def headroom_bytes(self) -> float: ...
-    @property
-    def usable_bytes(self) -> float: ...
-    @property
-    def fits(self) -> bool: ...
-    @property
-    def fits_probability(self) -> float: ...
+if TYPE_CHECKING:
+    from foretrain.analysis.prediction import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +24,9 @@ class _Told:
     usable_bytes: float
     fits: bool
     fits_probability: float
+
+
+Figures: TypeAlias = "Memory | _Told"
 
 
 def memory_of(document: Mapping[str, Any]) -> Figures:

@@ -48,87 +48,106 @@ class Stalls:
 
 
 def stalls(graph: ExecutionGraph, costs: Costs, run: Run, step_seconds: float) -> Stalls:
+    walk = _Walk(graph, costs, run)
     order, owner = graph.chains
-    out = np.zeros((graph.fold.classes, len(STALLS)))
-    _busy(graph, costs, run, order, owner, out)
-    _idle(graph, costs, run, order, owner, step_seconds, out)
+    walk.add_busy(order, owner)
+    walk.add_idle(order, owner, step_seconds)
     # Rounding of thousands of sums: what is missing to the exact step (some 1e-15 of it) is compute.
-    out[:, _NUMBER["compute"]] += step_seconds - out.sum(axis=1)
-    return Stalls(out)
+    walk.out[:, _NUMBER["compute"]] += step_seconds - walk.out.sum(axis=1)
+    return Stalls(walk.out)
 
 
-def _busy(
-    graph: ExecutionGraph, costs: Costs, run: Run, task: Ints, owner: Ints, out: Floats
-) -> None:
-    seconds = run.end[task] - run.start[task]
-    is_chain = graph.task_kind[task] == CHAIN
-    is_update = graph.task_phase[task] == UPDATE
-    parts = costs.breakdown[costs.alike[task]]
-    for column, name in enumerate(("compute", "interconnect", "network", "host")):
-        value = np.where(is_chain, parts[:, column], 0.0)
-        if name == "compute":
-            np.add.at(out[:, _NUMBER["optimizer"]], owner[is_update], value[is_update])
-            value = np.where(is_update, 0.0, value)
-        np.add.at(out[:, _NUMBER[name]], owner, value)
-    _add_flows(costs, task[~is_chain], owner[~is_chain], seconds[~is_chain], out)
-    slowed = is_chain & (costs.activity[task] > 0)
-    lost = seconds[slowed] - costs.seconds[task[slowed]]
-    lost[lost < ROUNDING * seconds[slowed]] = 0.0
-    by_class = np.bincount(owner[slowed], lost, len(out)).astype(np.float64)
-    _add_slowed(graph, costs, run, by_class, out)
+class _Walk:
+    """A step that was run, and the seconds found so far, by rank class and cause."""
 
+    def __init__(self, graph: ExecutionGraph, costs: Costs, run: Run) -> None:
+        self.graph, self.costs, self.run = graph, costs, run
+        self.out = np.zeros((graph.fold.classes, len(STALLS)))
 
-def _add_slowed(graph: ExecutionGraph, costs: Costs, run: Run, lost: Floats, out: Floats) -> None:
-    """Time kernels lost to what ran beside them goes to that: by class, shared by how long each kind took."""
-    beside = (costs.activity > 0) & ((graph.task_kind == COLLECTIVE) | (graph.task_kind == COPY))
-    seconds = np.where(beside, run.end - run.start, 0.0)
-    task = graph.queued
-    rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)[graph.stream_ids]
-    network = np.bincount(rank_class, (seconds * costs.is_network)[task], len(lost))
-    total = np.bincount(rank_class, seconds[task], len(lost))
-    share = np.divide(network, total, out=np.zeros_like(total), where=total > 0.0)
-    out[:, _NUMBER["network"]] += lost * share
-    out[:, _NUMBER["interconnect"]] += lost * (1.0 - share)
+    def _add(self, name: str, owner: Ints, seconds: Floats) -> None:
+        np.add.at(self.out[:, _NUMBER[name]], owner, seconds)
 
+    def add_busy(self, task: Ints, owner: Ints) -> None:
+        costs, run = self.costs, self.run
+        seconds = run.end[task] - run.start[task]
+        is_chain = self.graph.task_kind[task] == CHAIN
+        is_update = self.graph.task_phase[task] == UPDATE
+        parts = costs.breakdown[costs.alike[task]]
+        for column, name in enumerate(("compute", "interconnect", "network", "host")):
+            value = np.where(is_chain, parts[:, column], 0.0)
+            if name == "compute":
+                self._add("optimizer", owner[is_update], value[is_update])
+                value = np.where(is_update, 0.0, value)
+            self._add(name, owner, value)
+        crosses = costs.is_network[task]
+        for name, flows in (
+            ("network", ~is_chain & crosses),
+            ("interconnect", ~is_chain & ~crosses),
+        ):
+            self._add(name, owner[flows], seconds[flows])
+        slowed = is_chain & (costs.activity[task] > 0)
+        lost = seconds[slowed] - costs.seconds[task[slowed]]
+        lost[lost < ROUNDING * seconds[slowed]] = 0.0
+        self._add_slowed(np.bincount(owner[slowed], lost, len(self.out)).astype(np.float64))
 
-def _add_flows(costs: Costs, task: Ints, owner: Ints, seconds: Floats, out: Floats) -> None:
-    network = costs.is_network[task]
-    np.add.at(out[:, _NUMBER["network"]], owner[network], seconds[network])
-    np.add.at(out[:, _NUMBER["interconnect"]], owner[~network], seconds[~network])
+    def _add_slowed(self, lost: Floats) -> None:
+        """Time kernels lost to what ran beside them goes to that: by class, shared by how long each kind took."""
+        graph, costs, run = self.graph, self.costs, self.run
+        beside = (costs.activity > 0) & (
+            (graph.task_kind == COLLECTIVE) | (graph.task_kind == COPY)
+        )
+        seconds = np.where(beside, run.end - run.start, 0.0)
+        task = graph.queued
+        rank_class = np.array([c for c, _ in graph.streams], dtype=np.int64)[graph.stream_ids]
+        network = np.bincount(rank_class, (seconds * costs.is_network)[task], len(lost))
+        total = np.bincount(rank_class, seconds[task], len(lost))
+        share = np.divide(network, total, out=np.zeros_like(total), where=total > 0.0)
+        self.out[:, _NUMBER["network"]] += lost * share
+        self.out[:, _NUMBER["interconnect"]] += lost * (1.0 - share)
 
+    def add_idle(self, task: Ints, owner: Ints, step_seconds: float) -> None:
+        """Gaps before tasks, and the wait for the end of the step."""
+        graph, run = self.graph, self.run
+        is_first = (
+            np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
+        )
+        before = np.where(is_first, 0.0, np.concatenate([[0.0], run.end[task][:-1]]))
+        begin, cause = _first_kernel(graph, self.costs, run, task)
+        self._add("host", owner, run.start[task] - begin)
+        classes = np.arange(graph.fold.classes)
+        ends = np.zeros(graph.fold.classes)
+        np.maximum.at(ends, owner, run.end[task])
+        last = np.full(len(classes), int(np.argmax(run.end))) if graph.tasks else np.zeros(0, int)
+        low = np.concatenate([before, ends])
+        high = np.concatenate([begin, np.full(len(classes), step_seconds)])
+        causes = np.concatenate([cause, last])
+        self._follow(np.concatenate([owner, classes]), causes, low, high)
 
-def _idle(
-    graph: ExecutionGraph,
-    costs: Costs,
-    run: Run,
-    task: Ints,
-    owner: Ints,
-    step_seconds: float,
-    out: Floats,
-) -> None:
-    """Gaps before tasks, and the wait for the end of the step."""
-    is_first = (
-        np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
-    )
-    before = np.where(is_first, 0.0, np.concatenate([[0.0], run.end[task][:-1]]))
-    begin, cause = _first_kernel(graph, costs, run, task)
-    np.add.at(out[:, _NUMBER["host"]], owner, run.start[task] - begin)
-    classes = np.arange(graph.fold.classes)
-    ends = np.zeros(graph.fold.classes)
-    np.maximum.at(ends, owner, run.end[task])
-    last = np.full(len(classes), int(np.argmax(run.end))) if graph.tasks else np.zeros(0, int)
-    low = np.concatenate([before, ends])
-    high = np.concatenate([begin, np.full(len(classes), step_seconds)])
-    _follow(
-        graph,
-        costs,
-        run,
-        np.concatenate([owner, classes]),
-        np.concatenate([cause, last]),
-        low,
-        high,
-        out,
-    )
+    def _follow(self, owner: Ints, cause: Ints, low: Floats, high: Floats) -> None:
+        """Walk all gaps back together: what each cause covers of its gap is its share, the rest goes on."""
+        graph, run = self.graph, self.run
+        causes = _causes(graph, self.costs)
+        on_chain, taking_part = _membership(graph)
+        classes, stage_of = graph.fold.classes, graph.fold.stage_of
+        while True:
+            open_ = (high > low) & (cause >= 0)
+            owner, cause, low, high = owner[open_], cause[open_], low[open_], high[open_]
+            if not len(owner):
+                return
+            other = ~_contains(taking_part, cause * classes + owner)
+            elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
+            launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
+            is_chain = (on_chain[cause] & other) | launches
+            name = np.where(
+                is_chain,
+                np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]),
+                causes[cause],
+            )
+            # another rank's chain explains all that is left; anything else only while it ran
+            start = np.where(is_chain, low, np.maximum(low, run.start[cause]))
+            np.add.at(self.out, (owner, name), np.maximum(0.0, high - start))
+            high = np.minimum(high, start)
+            cause = run.waited_for[cause].astype(np.int64)
 
 
 def _first_kernel(graph: ExecutionGraph, costs: Costs, run: Run, task: Ints) -> tuple[Floats, Ints]:
@@ -175,39 +194,6 @@ def _waits(graph: ExecutionGraph) -> tuple[Ints, Ints]:
     same = streams[1:] == streams[:-1]
     before = np.concatenate([task, queued[:-1][same]])
     return before, np.concatenate([graph.succ.astype(np.int64), queued[1:][same]])
-
-
-def _follow(
-    graph: ExecutionGraph,
-    costs: Costs,
-    run: Run,
-    owner: Ints,
-    cause: Ints,
-    low: Floats,
-    high: Floats,
-    out: Floats,
-) -> None:
-    """Walk all gaps back together: what each cause covers of its gap is its share, the rest goes on."""
-    causes = _causes(graph, costs)
-    on_chain, taking_part = _membership(graph)
-    classes, stage_of = graph.fold.classes, graph.fold.stage_of
-    while True:
-        open_ = (high > low) & (cause >= 0)
-        owner, cause, low, high = owner[open_], cause[open_], low[open_], high[open_]
-        if not len(owner):
-            return
-        other = ~_contains(taking_part, cause * classes + owner)
-        elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
-        launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
-        is_chain = (on_chain[cause] & other) | launches
-        name = np.where(
-            is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause]
-        )
-        # another rank's chain explains all that is left; anything else only while it ran
-        start = np.where(is_chain, low, np.maximum(low, run.start[cause]))
-        np.add.at(out, (owner, name), np.maximum(0.0, high - start))
-        high = np.minimum(high, start)
-        cause = run.waited_for[cause].astype(np.int64)
 
 
 def _contains(ordered: Ints, values: Ints) -> Bools:

@@ -46,7 +46,8 @@ class _Translation:
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         # a switch that stands beside the known keys counts as well
-        beside = {key: case[key] for key in case if key not in case_keys() and _is_switch(key)}
+        beside = {key: case[key] for key in case if key in OF_PLANS or is_switch(key)}
+        beside = {key: value for key, value in beside.items() if key not in case_keys()}
         inside = case.get("runtime_options") or {}
         self.options = {**beside, **inside}
         self.plan = case.get("plan") or {}
@@ -252,10 +253,6 @@ class _Translation:
                 f"batch.per_device = {each} is not a multiple of batch.micro = {micro}; batch.micro "
                 "is used."
             )
-
-
-def _is_switch(key: str) -> bool:
-    return key in OF_PLANS or is_switch(key)
 
 
 def _letters(word: object) -> str:

@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""

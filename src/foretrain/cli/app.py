@@ -37,11 +37,11 @@ class Group:
 # command does not load the others.
 COMMANDS: dict[str, str | Group] = {
     "predict": "predict:predict",
-    "fit": "fit:fit",
-    "explain": "written:explain",
-    "compare": "written:compare",
-    "whatif": "whatif:whatif",
-    "sweep": "sweep:sweep",
+    "fit": "questions:fit",
+    "explain": "questions:explain",
+    "compare": "questions:compare",
+    "whatif": "questions:whatif",
+    "sweep": "questions:sweep",
     "search": "search:search",
     "recommend": "recommend:recommend",
     "measure": Group(
@@ -56,7 +56,7 @@ COMMANDS: dict[str, str | Group] = {
             "import": "measure_store:import_",
         },
     ),
-    "calibrate": "calibrate:calibrate",
+    "calibrate": "measure_store:calibrate",
     "import": Group(
         "Import output of other tools: profiler traces, nccl-tests.",
         {
@@ -67,7 +67,7 @@ COMMANDS: dict[str, str | Group] = {
         },
     ),
     "validate": "validate:validate",
-    "compile": "compile:compile_command",
+    "compile": "questions:compile_command",
     "export": "export:export",
     "catalog": Group(
         "Devices, nodes, links, models, runtimes and measurements.",
@@ -153,7 +153,7 @@ def top(
 
 
 def _add(app: typer.Typer, path: str, home: str) -> None:
-    """The function at `home` as the command `path`: its groups unfolded, its parameters worded as `options.py` says."""
+    """The function at `home` as the command `path`: its groups unfolded, its parameters worded as `options.yaml` says."""
     function: Callable[..., Any] = named(f"foretrain.cli.{home}")
     hints = _hints(function)
     groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
@@ -205,7 +205,7 @@ def _fields(group: type) -> tuple[inspect.Parameter, ...]:
 
 def _worded(path: str, parameter: inspect.Parameter) -> Any:
     """The type of a parameter with the words of this command for it, else those of all commands."""
-    tables: tuple[tuple[dict[str, tuple[str, ...]], Any], ...]
+    tables: tuple[tuple[dict[str, list[str]], Any], ...]
     tables = ((ARGUMENTS, typer.Argument), (OPTIONS, typer.Option))
     for key in (f"{path}.{parameter.name}", parameter.name):
         for table, kind in tables:

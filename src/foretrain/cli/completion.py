@@ -16,8 +16,6 @@ import foretrain
 from foretrain.cli.options import KINDS, SCHEMAS
 from foretrain.parse_cache import made_once
 
-__all__ = ["attach", "complete", "names", "words_typed"]
-
 _SOURCES = ("model/zoo/*.py", "model/*.yaml", "cluster/catalog/*.yaml", "cluster/topologies/__init__.py",
     "runtime/presets.yaml", "runtime/features/*.py", "plan/*.py", "plan/*/*.py", "adapters/write/__init__.py", "whatifs.py", "schemas.py",
     "cli/completion.py")  # fmt: skip

@@ -1,4 +1,4 @@
-"""`foretrain measure export|import`: measurements out of the store and into it."""
+"""`foretrain measure export|import` and `calibrate`: measurements out of the store, into it, and what is made of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def export(
     """Export measurements to a file for other stores and other software."""
     from foretrain.cli.output import print_text
     from foretrain.measurement.exchange import WRITERS, to_json
-    from foretrain.measurement.store import KINDS, Store
+    from foretrain.measurement.records import KINDS
+    from foretrain.measurement.store import Store
     from foretrain.report.files import write_whole
     from foretrain.report.measured import moved_document
 
@@ -61,3 +62,34 @@ def import_(measured: list[Path], output: Output, store: str | None = None) -> D
     document = {"measurements": len(rows), "new": new, "store": str(path)}
     headline = f"{new:,} of {len(rows):,} measurements are new in {path}"
     return moved_document(headline, rows, document)
+
+
+def calibrate(
+    output: Output,
+    measured: list[Path] | None = None,
+    store: str | None = None,
+    machine: str | None = None,
+    threads: str | None = None,
+    processes: str = "1",
+    device: str | None = None,
+) -> Document:
+    """Build cost tables from measurements.
+
+    -o FILE.json writes the calibration that 'predict --calibration FILE.json' takes.
+    """
+    from foretrain.report.measured import calibration_document
+    from foretrain.units import parse_count
+
+    if measured and store is not None:
+        raise InputError("specify FILES or --store, not both.")
+    import foretrain
+
+    calibration = foretrain.calibrate(
+        measured or (),
+        store=store,
+        machine=machine,
+        threads=None if threads is None else parse_count(threads, "--threads"),
+        processes=parse_count(processes, "--processes"),
+        device=device,
+    )
+    return calibration_document(calibration)

@@ -12,8 +12,6 @@ import typing
 from pathlib import Path
 from typing import Any
 
-__all__ = ["let_texts_through"]
-
 _KINDS = (str, Path)
 _CHECKS = ("parser", "click_type", "exists", "writable", "resolve_path", "allow_dash", "path_type")
 _LEAVE = ("file_okay", "dir_okay")

@@ -13,11 +13,11 @@ from foretrain.arrays import Ints
 from foretrain.cluster.device import Device
 from foretrain.cluster.fabric import Fabric
 from foretrain.cluster.layout import RankLayout, lay_out
-from foretrain.cluster.link import ClusterNetwork, Nics
+from foretrain.cluster.link import ClusterNetwork
 from foretrain.cluster.node import Node
 from foretrain.cluster.scaling import Factors, scaled_network, scaled_node
 from foretrain.cluster.topology import Topology, compose, network_fabric
-from foretrain.errors import ClusterError
+from foretrain.errors import ClusterError, refuse
 from foretrain.limits import DEVICES, shown
 from foretrain.named import named
 from foretrain.units import counted
@@ -45,8 +45,7 @@ class NodeRun:
             faults.append(f"count: {self.count} must be 1 or more.")
         if not 1 <= self.used <= self.node.device_count:
             faults.append(f"used: {self.used} must be from 1 to {self.node.device_count}.")
-        if faults:
-            raise ClusterError(f"Nodes {self.node.name!r} are invalid:", faults=faults)
+        refuse(f"Nodes {self.node.name!r} are invalid:", faults, ClusterError)
 
 
 def runs_of(nodes: Iterable[tuple[Node, int]]) -> tuple[NodeRun, ...]:
@@ -235,11 +234,6 @@ class Cluster:
         changed = Factors(**factors)
         runs = tuple(replace(run, node=scaled_node(run.node, changed)) for run in self.runs)
         return replace(self, runs=runs, network=scaled_network(self.network, changed))
-
-    def with_network(self, nics: Nics, topology: str = "star", source: str = "") -> Cluster:
-        """The same nodes with other NICs."""
-        runs = tuple(replace(run, node=run.node.with_nics(nics)) for run in self.runs)
-        return replace(self, runs=runs, network=ClusterNetwork(nics.kind, topology, source))
 
     def renamed(self, name: str) -> Self:
         return replace(self, name=name)

@@ -46,11 +46,6 @@ class _Wanted:
     domain: int | None
 
 
-def is_described(data: Mapping[str, Any]) -> bool:
-    """Whether a mapping describes machines instead of listing them."""
-    return "device" in data
-
-
 def described_cluster(data: Mapping[str, Any]) -> Described:
     """The cluster, what had to be assumed of it, and warnings for what was not understood."""
     assumptions: list[str] = []

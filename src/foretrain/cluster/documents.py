@@ -44,7 +44,7 @@ from foretrain.cluster.schema import (
     too_many,
 )
 from foretrain.cluster.topologies import network_shape
-from foretrain.errors import ClusterError, InputError, did_you_mean
+from foretrain.errors import ClusterError, InputError, did_you_mean, refuse
 from foretrain.loading import validated
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -69,7 +69,8 @@ def cluster_from_dict(data: Mapping[str, Any], where: str = "cluster") -> Cluste
     network = tried(lambda: network_of(nodes, form.network), "network", faults)
     if network is None:
         raise ClusterError(f"{where} is invalid:", faults=faults)
-    return joined(Cluster(form.name or _default_name(nodes), tuple(nodes), network), where)
+    default = " + ".join(f"{run.count} x {run.node.name}" for run in nodes)
+    return joined(Cluster(form.name or default, tuple(nodes), network), where)
 
 
 def _checked(data: Any, where: str) -> ClusterForm:
@@ -106,8 +107,7 @@ def joined(cluster: Cluster, where: str) -> Cluster:
         return cluster
     faults: list[str] = []
     tried(lambda: cluster.network_fabric, "network", faults)
-    if faults:
-        raise ClusterError(f"{where} is invalid:", faults=faults)
+    refuse(f"{where} is invalid:", faults, ClusterError)
     return cluster
 
 
@@ -227,7 +227,7 @@ def with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[N
     if not changes or form.kind == "none":
         return runs
     return [
-        replace(run, node=run.node.with_nics(_changed_nics(run.node.nics, changes, parts)))
+        replace(run, node=replace(run.node, nics=_changed_nics(run.node.nics, changes, parts)))
         for run in runs
     ]
 
@@ -263,15 +263,10 @@ def network_of(runs: list[NodeRun], form: NetworkForm) -> ClusterNetwork:
         faults.append(f"edges: only for topology graph, not {name}.")
     if name == "graph" and (nodes := sum(run.count for run in runs)) > MOST_VERTICES:
         faults.append(f"edges: {too_many(nodes)}")
-    if faults:
-        raise ClusterError("invalid network:", faults=faults)
+    refuse("invalid network:", faults, ClusterError)
     kind = form.kind or network_kind([run.node for run in runs])
     edges = tuple(NetworkEdge(**_said(edge)) for edge in form.edges)
     return ClusterNetwork(kind, name, form.source, edges, parameters, form.routing)
-
-
-def _default_name(runs: list[NodeRun]) -> str:
-    return " + ".join(f"{run.count} x {run.node.name}" for run in runs)
 
 
 def _plain(value: Any) -> dict[str, Any]:

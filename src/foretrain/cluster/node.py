@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Nics
@@ -90,9 +90,6 @@ class Node:
     def port_of(self, local_index: int) -> int:
         """The network port nearest to a device: neighbours share where cards are fewer."""
         return local_index * self.nic_ports // self.device_count
-
-    def with_nics(self, nics: Nics | None) -> Node:
-        return replace(self, nics=nics)
 
 
 def network_kind(nodes: Iterable[Node]) -> str:

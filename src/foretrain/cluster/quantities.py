@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from foretrain.errors import ClusterError, InputError
+from foretrain.errors import ClusterError, InputError, refuse
 from foretrain.limits import is_finite, shown
 from foretrain.loading import Quantity
 from foretrain.units import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
@@ -25,9 +25,6 @@ Seconds = Annotated[float, Quantity(parse_seconds, zero_allowed=True)]
 Count = Annotated[int, Quantity(parse_count)]
 Number = Annotated[float, Quantity(float)]
 NumberOrZero = Annotated[float, Quantity(float, zero_allowed=True)]
-
-STRICT: Any = {"extra": "forbid"}
-"""The `__pydantic_config__` of every form: a misspelt key is a fault."""
 
 
 @cache
@@ -57,8 +54,7 @@ def expect_quantities(noun: Any, message: str, more: Iterable[str] = ()) -> None
             need = "zero or more" if zero_allowed else "positive"
             faults.append(f"{name}: {shown(value)} must be a finite number, {need}.")
     faults += more
-    if faults:
-        raise ClusterError(message, faults=faults)
+    refuse(message, faults, ClusterError)
 
 
 def tried(make: Callable[[], T], path: str, faults: list[str]) -> T | None:

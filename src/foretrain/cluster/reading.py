@@ -57,11 +57,10 @@ def _usual_machines(spec: str, cluster: Cluster) -> Iterator[str]:
 
 def _from_mapping(data: Mapping[str, Any], where: str) -> Described:
     """Machines one by one (`nodes`), or described by their device and links (`device`)."""
-    if "nodes" not in data or "device" in data:
-        from foretrain.cluster.described import described_cluster, is_described
+    if "device" in data:
+        from foretrain.cluster.described import described_cluster
 
-        if is_described(data):
-            return described_cluster(data)
+        return described_cluster(data)
     return Described(Cluster.from_dict(data, where))
 
 

@@ -219,7 +219,7 @@ class _Spread(_Router):
         for first in range(0, len(targets), self._kept.most):
             mine = np.flatnonzero((which >= first) & (which < first + self._kept.most))
             part = targets[first : first + self._kept.most]
-            table = self._kept.rows(part, self._distances)
+            table = self._kept.rows(part, lambda goals: distances(self._backwards, goals))
             walks += self._followed(table, mine, which[mine] - first, starts[mine], goals[mine])
         if not walks:
             none = np.empty(0, dtype=np.int64)
@@ -259,9 +259,6 @@ class _Spread(_Router):
     @cached_property
     def _backwards(self) -> Any:
         return sparse_graph(self._fabric, backwards=True)
-
-    def _distances(self, goals: Ints) -> Ints32:
-        return distances(self._backwards, goals)
 
 
 def sparse_graph(fabric: Fabric, backwards: bool = False) -> Any:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_type_hints
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Interconnect, Link, NetworkEdge, Nics
 from foretrain.cluster.node import Host, Node, Price
-from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Rate, Seconds, split_count
+from foretrain.cluster.quantities import Bandwidth, Count, Rate, Seconds, split_count
 from foretrain.cluster.topologies import NETWORKS
+from foretrain.loading import Strict
 
 MOST_CABLES = 20_000
 """Of a drawn network: a few seconds of reading, and 4,096 nodes with ten cables each."""
@@ -41,13 +42,13 @@ def _form(noun: type, *required: str, about: str = "", **other: Any) -> Any:
         ],
         frozen=True,
         slots=True,
-        namespace={"__pydantic_config__": STRICT, **({"__doc__": about} if about else {})},
+        bases=(Strict,),
+        namespace={"__doc__": about} if about else {},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCount:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class DeviceCount(Strict):
     device: str
     count: Count = 1
 
@@ -99,7 +100,10 @@ def _with_parameters(schema: dict[str, Any]) -> None:
 class NetworkForm:
     """`bandwidth` and `latency` are of one card. What the topology takes stands beside them in a file."""
 
-    __pydantic_config__: ClassVar[Any] = {**STRICT, "json_schema_extra": _with_parameters}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        **Strict.__pydantic_config__,
+        "json_schema_extra": _with_parameters,
+    }
     kind: str | None = None
     topology: str = "star"
     routing: str | None = None
@@ -112,8 +116,7 @@ class NetworkForm:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterForm:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class ClusterForm(Strict):
     nodes: tuple[NodeForm, ...]
     name: str | None = None
     network: NetworkForm = field(default_factory=NetworkForm)

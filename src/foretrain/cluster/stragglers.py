@@ -15,7 +15,7 @@ import numpy as np
 from foretrain.cluster.cluster import Cluster, runs_of
 from foretrain.cluster.device import Device
 from foretrain.cluster.node import Node
-from foretrain.errors import ClusterError
+from foretrain.errors import ClusterError, refuse
 from foretrain.limits import SEEDS, SLOWNESS, Range, shown
 
 
@@ -34,8 +34,7 @@ class Spread:
             )
         if self.seed not in SEEDS:
             faults.append(f"seed: {shown(self.seed)} must be a whole number, zero or more.")
-        if faults:
-            raise ClusterError("invalid stragglers:", faults=faults)
+        refuse("invalid stragglers:", faults, ClusterError)
 
 
 _SIGMA = Range(0.0, 2.0)
@@ -111,8 +110,7 @@ def _factors(cluster: Cluster, slow: Mapping[int, float] | Spread) -> dict[int, 
         for rank, factor in slow.items()
         if not SLOWNESS.allows(factor)
     ]
-    if faults:
-        raise ClusterError("invalid stragglers:", faults=faults)
+    refuse("invalid stragglers:", faults, ClusterError)
     return dict(slow)
 
 

@@ -244,12 +244,9 @@ def _port_rate(node: Node, index: int) -> float:
 
 def device_rate(interconnect: Interconnect, device: Device) -> float:
     """Bytes/s, one direction of all a device's links in an interconnect; 0 where it has none of the kind."""
-    own = device.pcie_bandwidth if _on_pcie(interconnect) else device.link_bandwidth
+    is_tree = interconnect.topology == "pcie_tree"
+    own = device.pcie_bandwidth if is_tree else device.link_bandwidth
     return (interconnect.bandwidth or own) * interconnect.scale
-
-
-def _on_pcie(interconnect: Interconnect) -> bool:
-    return interconnect.topology == "pcie_tree"
 
 
 def _path_table(templates: tuple[Fabric, ...], layout: RankLayout) -> tuple[Ints, Ints]:

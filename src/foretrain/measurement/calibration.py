@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrain.errors import FileError
-from foretrain.loading import load_json, validated
+from foretrain.loading import Strict, load_json, validated
 from foretrain.measurement.compute import MeasuredCompute
 from foretrain.measurement.link_curves import own_curves
 from foretrain.measurement.machine import Machine
@@ -26,7 +26,6 @@ from foretrain.measurement.tables import (
     MeasuredOp,
     MeasuredRoofline,
     Provenance,
-    Strict,
     expect_positive,
 )
 

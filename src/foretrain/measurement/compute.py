@@ -44,9 +44,8 @@ STREAMING = ("memory", "embedding", LAUNCHES)
 """Kinds that do little arithmetic: their FLOP/s say nothing of others."""
 LEAST_SPREAD = 0.01  # of a median, however alike its repeats were
 LEAST_PRIOR = 0.05  # of kernels around the roofline
-MEASURED_WITHIN = (
-    1.0  # distance to the nearest timed kernel up to which an answer rests on measurements
-)
+# distance to the nearest timed kernel up to which an answer rests on measurements
+MEASURED_WITHIN = 1.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import FileError, InputError
-from foretrain.loading import load_json, read_text, whole_number
+from foretrain.loading import load_json, no_constant, read_text, whole_number
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import MOST_SAMPLES, Measurement, canonical
 
@@ -148,7 +148,7 @@ def _from_csv(file: Path) -> Iterator[tuple[str, Make]]:
                     machines[machine] = Machine.from_dict(json.loads(machine))
                 for name in ("key", "about", "samples"):
                     row[name] = json.loads(
-                        row[name], parse_constant=_no_constant, parse_int=whole_number
+                        row[name], parse_constant=no_constant, parse_int=whole_number
                     )
                 for name in ("seconds", "spread"):
                     row[name] = float(row[name])
@@ -206,7 +206,3 @@ def _machine(row: Any, where: str) -> Machine:
 def _message(error: Exception) -> str:
     text = f"{error.args[0]} missing" if isinstance(error, KeyError) and error.args else str(error)
     return " ".join(text.split())[:160] or type(error).__name__
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")

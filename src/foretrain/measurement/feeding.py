@@ -28,8 +28,6 @@ from dataclasses import dataclass, replace
 
 from foretrain.measurement.train_runs import TrainRun
 
-__all__ = ["Feeding", "Point", "feeding"]
-
 ENOUGH = 1.01
 """A step that takes no more than this many times the training alone has no data stall."""
 CROWDED = 0.9

@@ -15,8 +15,8 @@ from foretrain.arrays import Floats
 from foretrain.cluster import catalog
 from foretrain.errors import InputError
 from foretrain.measurement.calibration import Calibration
-from foretrain.measurement.drift import drift_of
 from foretrain.measurement.link_curves import link_curves
+from foretrain.measurement.links import drift_of
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import TO_DEVIATION, Measurement
 from foretrain.measurement.store import Store

@@ -7,19 +7,21 @@ alone. All ranks see the time of the slowest, so all decide alike when a size is
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Protocol
 
+from foretrain.cost.compute.base import latest
 from foretrain.errors import InputError, hint
-from foretrain.measurement.drift import Crew, measure_drift
 from foretrain.measurement.launching import free_port
 from foretrain.measurement.link_curves import fitted
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.records import Measurement, MeasurementReport, link_key
+from foretrain.measurement.records import Measurement, MeasurementReport, host_key, link_key
 from foretrain.measurement.store import Store
 from foretrain.measurement.timing import Budget, Effort, repeated
 
@@ -38,6 +40,26 @@ class Shape:
     nodes: int
 
 
+class Crew(Protocol):
+    """Processes that can be told to do the same work."""
+
+    world: int
+    per_node: int
+    device: str
+
+    def work(self, calls: int) -> float:
+        """Seconds of so many pieces of work on this rank, all ranks starting together."""
+        ...
+
+    def largest(self, value: float) -> float:
+        """The largest of what all ranks say."""
+        ...
+
+    def mean(self, value: float) -> float:
+        """The mean of what all ranks say."""
+        ...
+
+
 class Group(Crew, Protocol):
     """The processes of a job. `TorchGroup` is the real one."""
 
@@ -50,14 +72,6 @@ class Group(Crew, Protocol):
 
     def slowest(self, call: Callable[[int], object] | None, calls: int) -> float:
         """Seconds of so many calls on the rank that took longest, told to all."""
-        ...
-
-    def largest(self, value: float) -> float:
-        """The largest of what all ranks say."""
-        ...
-
-    def mean(self, value: float) -> float:
-        """The mean of what all ranks say."""
         ...
 
 
@@ -251,6 +265,60 @@ class _LinkSession:
         if self.store is not None:
             self.store.add(row)
         return MeasuredLink(name, size, shape, row.seconds, row.spread, row.repeats, False)
+
+
+# --- how far processes that do equal work drift apart, one number of a calibration -------------------------
+
+DRIFT = "drift"
+WORKS = (0.01, 0.04, 0.16)  # seconds of work between two meetings
+SPENT = 1.5  # seconds on each of them
+FEWEST = 10  # meetings
+PIECES = 20  # of work, to tell how long one takes
+
+
+def measure_drift(crew: Crew, store: Store | None, machine: Machine) -> None:
+    """Seconds that ranks wait for the last of them after equal work. Known ones are not measured again."""
+    piece = 0.0
+    for work in WORKS:
+        key = _drift_key(crew, work)
+        known = store is not None and store.known("host", key, machine) is not None
+        if crew.largest(float(known)):
+            continue
+        piece = piece or _piece(crew)
+        calls = max(1, round(work / piece))
+        waits, took = [], []
+        for _ in range(max(FEWEST, round(SPENT / work))):
+            own = crew.work(calls)
+            took.append(crew.mean(own))
+            waits.append(max(0.0, crew.largest(own) - took[-1]))
+        about = {"worked": statistics.median(took)}
+        if store is not None:
+            store.add(Measurement.of("host", key, waits, machine, about=about))
+
+
+def _piece(crew: Crew) -> float:
+    """Seconds of one piece of work, after some that it takes to get going."""
+    crew.work(PIECES)
+    return crew.mean(crew.work(PIECES)) / PIECES or 1e-6
+
+
+def _drift_key(crew: Crew, work: float) -> dict[str, Any]:
+    nodes = -(-crew.world // crew.per_node)
+    return host_key(DRIFT, ranks=crew.world, nodes=nodes, device=crew.device, work=work)
+
+
+def drift_of(rows: Iterable[Measurement]) -> float:
+    """The deviation of a process from the mean after a second of work, in seconds: the median of what the waits of one
+    host's processes come to under the square-root law. None measured, none there."""
+    drifts = []
+    for row in rows:
+        key, worked = row.key, row.about.get("worked")
+        ranks = key.get("ranks")
+        if (row.kind, key.get("what"), key.get("nodes")) != ("host", DRIFT, 1):
+            continue
+        if isinstance(worked, int | float) and worked > 0 and isinstance(ranks, int) and ranks > 1:
+            drifts.append(row.seconds / (latest(ranks) * sqrt(worked)))
+    return statistics.median(drifts) if drifts else 0.0
 
 
 # --- processes --------------------------------------------------------------------------------------

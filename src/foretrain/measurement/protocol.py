@@ -23,14 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import InputError, hint
+from foretrain.errors import InputError, hint, refuse
 from foretrain.measurement.launching import Launch
 from foretrain.measurement.stalls import breakdown, document
 from foretrain.measurement.train_api import COLD, LOADER_ONLY, ORDERS, RUNS, RunSpec
 from foretrain.measurement.train_runs import TrainRun, train_run
 from foretrain.measurement.whatif import whatif_document
-
-__all__ = ["Protocol", "measure_train"]
 
 SCHEMA_VERSION = 1
 SHOWN_OF_LOG = 2000  # characters
@@ -45,9 +43,8 @@ class Protocol:
     repeats: int = 3  # launches of each run
     rounds: int = 2  # of all runs of a launch, within it
     seconds: float = 60.0  # of the steps of a run, at most
-    least_seconds: float = (
-        1.0  # of the steps of a run, as far as an epoch goes: steps of a millisecond need more
-    )
+    # of the steps of a run, as far as an epoch goes: steps of a millisecond need more
+    least_seconds: float = 1.0
     timeout: float = 900.0  # of one launch in all
     data: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()  # left out: all that make sense for the command
@@ -73,8 +70,7 @@ class Protocol:
             for name in ("seconds", "timeout")
             if not getattr(self, name) > 0
         ]
-        if faults:
-            raise InputError("invalid protocol:", faults=faults)
+        refuse("invalid protocol:", faults)
 
 
 def measure_train(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from foretrain.analysis.answer import Answer
-from foretrain.errors import InputError
+from foretrain.errors import InputError, refuse
 from foretrain.limits import is_finite, shown
 from foretrain.measurement.machine import Machine
 from foretrain.model.ops.base import Kernel
@@ -21,9 +21,8 @@ from foretrain.model.ops.base import Kernel
 KINDS = ("op", "link", "data", "train", "host")
 MOST_SAMPLES = 100_000
 LONGEST_KEY = 20_000  # characters
-TO_DEVIATION = (
-    1.4826  # median absolute deviation of a normal distribution to its standard deviation
-)
+# median absolute deviation of a normal distribution to its standard deviation
+TO_DEVIATION = 1.4826
 
 Key = Mapping[str, Any]
 
@@ -77,8 +76,7 @@ class Measurement:
             faults.append(f"samples: {len(self.samples):,} exceed the limit of {MOST_SAMPLES:,}.")
         if not all(isinstance(s, float) and is_finite(s) and s >= 0 for s in self.samples):
             faults.append("samples: must be finite numbers of seconds.")
-        if faults:
-            raise InputError("Invalid measurement:", faults=faults)
+        refuse("Invalid measurement:", faults)
 
     @classmethod
     def of(

@@ -25,8 +25,6 @@ from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
 from foretrain.measurement.train_runs import TrainRun, interval
 
-__all__ = ["Breakdown", "breakdown", "by_events"]
-
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:

@@ -160,9 +160,8 @@ def _parts(one: Pass, end: Any, clock: Clock) -> tuple[float, ...]:
     for at in range(len(marks) - 2, -1, -1):
         if marks[at] is None:
             marks[at] = marks[at + 1]
-    if (
-        one.update is None
-    ):  # a pass that only gathers gradients: nothing is waited for, nothing updated
+    # a pass that only gathers gradients: nothing is waited for, nothing updated
+    if one.update is None:
         marks[4] = marks[5] = marks[3]
     between: Callable[[int], float] = lambda at: max(0.0, clock.seconds(marks[at], marks[at + 1]))  # noqa: E731
     data, before, compute, wait, update, after = (between(at) for at in range(6))

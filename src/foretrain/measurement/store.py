@@ -26,15 +26,12 @@ from foretrain.errors import FileError
 from foretrain.limits import shown
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.records import (
-    KINDS,
     Key,
     Measurement,
     canonical,
     packed,
     unpacked,
 )
-
-__all__ = ["KINDS", "Store", "store_path"]
 
 FORM = Form(
     what="measurement store",

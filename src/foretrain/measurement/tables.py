@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from foretrain.cost.curves import MeasuredCurve
 from foretrain.limits import is_finite
+from foretrain.loading import Strict
 
 LOCAL = "local"
 """Name of the device that stands for a process on the machine itself."""
-
-
-class Strict:
-    """A record that is read with no key but its own."""
-
-    __slots__ = ()
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
 def expect_positive(value: float | None, name: str, *, zero: bool = False) -> None:

@@ -179,15 +179,12 @@ def _device_edges(
 def _step_marks(trace: Trace) -> list[tuple[int, int]]:
     """(number, event) of each step, in order; a number that comes twice counts once."""
     marks: dict[int, int] = {}
-    for event in np.flatnonzero((trace.kind == MARK) & trace.named(_is_step)).tolist():
+    is_step = trace.named(lambda name: STEP.match(name) is not None)
+    for event in np.flatnonzero((trace.kind == MARK) & is_step).tolist():
         match = STEP.match(trace.names[trace.name[event]])
         if match is not None:
             marks.setdefault(int(match[1]), event)
     return sorted(marks.items(), key=lambda row: row[1])
-
-
-def _is_step(name: str) -> bool:
-    return STEP.match(name) is not None
 
 
 def _span(trace: Trace, device: Ints) -> tuple[float, float]:

@@ -20,8 +20,6 @@ from foretrain.measurement.records import (
 )
 from foretrain.measurement.traces import TraceReport
 
-__all__ = ["link_measurements", "trace_measurements"]
-
 UNKNOWN = "unknown"
 SOURCE = {"source": "trace"}
 
@@ -29,7 +27,8 @@ SOURCE = {"source": "trace"}
 def trace_measurements(report: TraceReport) -> tuple[Measurement, ...]:
     """Operators, collectives and host overheads. The machine is this one if the trace was taken on it, else one of
     which no more is known than the trace tells."""
-    at = now() if report.began is None else _date(report.began)
+    began = None if report.began is None else datetime.fromtimestamp(report.began, UTC)
+    at = now() if began is None else began.isoformat(timespec="microseconds")
     return tuple(_of_trace(report, _machine(report), at))
 
 
@@ -108,7 +107,3 @@ def _somewhere(devices: tuple[str, ...], host: str) -> Machine:
 
 def _hashed(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")

@@ -25,8 +25,6 @@ from foretrain.measurement.trace_overheads import OverheadRow, overhead_rows
 from foretrain.measurement.trace_parts import Parts, parts
 from foretrain.measurement.trace_stalls import Breakdown, breakdown, waits
 
-__all__ = ["RankReport", "TraceReport", "analyse", "read_traces"]
-
 MOST_TRACES = 4_096
 
 

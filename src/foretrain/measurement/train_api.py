@@ -12,6 +12,7 @@ the loader's own batches with a cold or a warm page cache, and the script ends w
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
@@ -25,17 +26,8 @@ from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.measurement import page_cache
-from foretrain.measurement.loaders import (
-    batches_of,
-    prefetched_by,
-    samples_of,
-    with_workers,
-    workers_of,
-)
 from foretrain.measurement.ranks import Ranks
 from foretrain.measurement.step_events import HostClock, StepEvents, clock_of
-
-__all__ = ["ORDERS", "RUNS", "RunSpec", "Watched", "watch"]
 
 ORDERS = "FORETRAIN_MEASURE"
 SYNTHETIC = ("T0", "T1", "T5")
@@ -58,9 +50,8 @@ class RunSpec:
     warmup: int = 5
     rounds: int = 1  # all runs, then all again: what slows the machine for a while slows all alike
     seconds: float = 60.0  # steps of a run are cut down so that they take no longer
-    least_seconds: float = (
-        0.0  # there are more of them until they take as long, as far as an epoch goes
-    )
+    # there are more of them until they take as long, as far as an epoch goes
+    least_seconds: float = 0.0
     data: tuple[str, ...] = ()  # files or folders of training data
 
     @classmethod
@@ -338,3 +329,48 @@ def _write_whole(folder: Path, reports: list[dict[str, Any]]) -> None:
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         json.dump(reports, stream)
     os.replace(name, folder / "report.json")
+
+
+# --- what a loader tells of itself, and the same with more workers; nothing here loads torch ---------------
+
+
+def workers_of(loader: Any) -> int:
+    """Processes that prepare batches; none where the loader prepares them when it is asked."""
+    return int(getattr(loader, "num_workers", 0) or 0)
+
+
+def prefetched_by(loader: Any) -> int:
+    """Batches that its workers prepare ahead."""
+    return workers_of(loader) * int(getattr(loader, "prefetch_factor", None) or 0)
+
+
+def with_workers(loader: Any, count: int) -> Any | None:
+    """The same data, sampler and batches from so many workers; the loader itself stays as it is.
+
+    None unless it is a loader of PyTorch that has workers: only of those is it known that the number takes effect.
+    """
+    torch = sys.modules.get("torch")  # a script that did not load it has no loader of its
+    if torch is None or workers_of(loader) == 0:
+        return None
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return None
+    changed = copy.copy(loader)
+    changed.num_workers = count
+    changed._iterator = None  # workers that persist are those of the loader it was copied from
+    return changed
+
+
+def batches_of(loader: Any) -> int | None:
+    """Batches of an epoch, where the loader knows."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def samples_of(loader: Any) -> int | None:
+    """Samples of an epoch, where the loader knows."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):
+        return None

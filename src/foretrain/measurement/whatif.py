@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from foretrain.errors import InputError, did_you_mean
+from foretrain.errors import InputError, did_you_mean, refuse
 from foretrain.limits import is_finite
 from foretrain.measurement.feeding import Feeding, feeding
 from foretrain.measurement.train_runs import TrainRun
-
-__all__ = ["changed", "feeding_of", "whatif_document"]
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 FACTORS = (2.0, 4.0, 10.0)
@@ -57,8 +55,7 @@ def feeding_of(document: Any, name: str = "the document") -> Feeding:
         for field in fields(Feeding)
         if not _is_amount(fields_of.get(field.name))
     ]
-    if faults:
-        raise InputError(f"{name} is invalid:", faults=faults)
+    refuse(f"{name} is invalid:", faults)
     return Feeding(**{field.name: fields_of[field.name] for field in fields(Feeding)})
 
 
@@ -84,8 +81,7 @@ def changed(now: Feeding, changes: Mapping[str, Any]) -> Feeding:
             faults.append(f"workers: {value!r} is not a whole number.")
         else:
             wanted[name] = number
-    if faults:
-        raise InputError("invalid change:", faults=faults)
+    refuse("invalid change:", faults)
     workers = wanted.pop("workers", None)
     return now.with_(**wanted, workers=None if workers is None else int(workers))
 

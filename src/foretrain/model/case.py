@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from foretrain.errors import ModelError, did_you_mean, hint
+from foretrain.errors import ModelError, did_you_mean, hint, refuse
 from foretrain.model import zoo
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
@@ -54,9 +54,8 @@ def model_from_case(
     shape, assumptions = shape_from_case(data)
     if seq is None:
         raise ModelError("a transformer needs seq_len, the tokens per sample.")
-    return transformer(
-        shape, seq, name or _label(data, shape), "described by its shape"
-    ), assumptions
+    name = name or f"{data['family']}-{shape.num_hidden_layers}x{shape.hidden_size}"
+    return transformer(shape, seq, name, "described by its shape"), assumptions
 
 
 def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | None) -> Model:
@@ -80,8 +79,7 @@ def shape_from_case(data: Mapping[str, Any]) -> tuple[TransformerShape, tuple[st
     given = {key: value for key, value in data.items() if key != "family" and value is not None}
     _refuse_unknown(given, where="model")
     missing = [f"{key}: missing." for key in _REQUIRED if key not in given]
-    if missing:
-        raise ModelError("this shape is incomplete:", faults=missing)
+    refuse("this shape is incomplete:", missing, ModelError)
     merged, notes = {**FAMILY_DEFAULTS[family], **given}, _notes(data, family)
     _imply(merged, given, family, notes)
     try:
@@ -96,8 +94,7 @@ def _refuse_unknown(given: Mapping[str, Any], where: str) -> None:
         for key in given
         if key not in _FIELDS
     ]
-    if faults:
-        raise ModelError(f"{where} has unknown keys:", faults=faults)
+    refuse(f"{where} has unknown keys:", faults, ModelError)
 
 
 def _notes(data: Mapping[str, Any], family: str) -> list[str]:
@@ -141,7 +138,3 @@ def _without_experts(given: Mapping[str, Any], family: str) -> Iterator[str]:
     for key in _OF_EXPERTS:
         if given.get(key):
             yield f"model.{key} = {given[key]} has no effect: model.num_experts is not specified"
-
-
-def _label(data: Mapping[str, Any], shape: TransformerShape) -> str:
-    return f"{data['family']}-{shape.num_hidden_layers}x{shape.hidden_size}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-from foretrain.errors import ModelError
-from foretrain.loading import validated
+from foretrain.errors import ModelError, refuse
+from foretrain.loading import Strict, validated
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.verify import model_faults
 
@@ -21,8 +21,7 @@ _TENSOR = re.compile(r"\s*([\w.\-]+)\s*\[([\w\s,]*)\]\s*(\w*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class OpDocument:
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+class OpDocument(Strict):
     name: str
     kind: str
     sizes: dict[str, int]
@@ -33,8 +32,7 @@ class OpDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockDocument:
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+class BlockDocument(Strict):
     name: str
     ops: list[OpDocument]
     inputs: list[str] = field(default_factory=list)
@@ -44,8 +42,7 @@ class BlockDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDocument:
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+class ModelDocument(Strict):
     name: str
     blocks: list[BlockDocument]
     seq: int | None = None
@@ -100,8 +97,7 @@ def model_from_document(data: Mapping[str, Any], where: str = "the model") -> Mo
     tied = tuple((first, second) for first, second in document.tied)
     model = Model(document.name, blocks, document.seq, tied, document.source)
     faults = model_faults(model)
-    if faults:
-        raise ModelError(f"{where} is not a valid graph:", faults=faults)
+    refuse(f"{where} is not a valid graph:", faults, ModelError)
     return model
 
 

@@ -32,9 +32,8 @@ class Tensor:
 
     name: str
     dims: tuple[str, ...]
-    element: str = (
-        "activation"  # activation | weight | frozen (a weight not trained) | fp32 | index | mask
-    )
+    # activation | weight | frozen (a weight not trained) | fp32 | index | mask
+    element: str = "activation"
 
 
 @dataclass(frozen=True)

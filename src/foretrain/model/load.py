@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import FileError, ModelError, did_you_mean
+from foretrain.errors import FileError, ModelError, did_you_mean, refuse
 from foretrain.limits import SEQUENCE
 from foretrain.loading import is_file, load_json, load_yaml
 from foretrain.model import zoo
@@ -126,8 +126,7 @@ def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, wh
     if kind == "zoo" and not set(data) & {"overrides", "seq", "name", "source"}:
         return model_from_case(data, seq)[0]  # a case's model key
     unknown = [f"{k}: unknown key.{did_you_mean(k, _KEYS)}" for k in data if k not in _KEYS]
-    if unknown:
-        raise ModelError(f"{where} is invalid:", faults=unknown)
+    refuse(f"{where} is invalid:", unknown, ModelError)
     length = seq or _length(data, where)
     label = str(data.get("name") or name or data.get("zoo") or "model")
     if kind == "blocks":
@@ -148,8 +147,7 @@ def _shape(data: Mapping[str, Any], where: str) -> TransformerShape:
         f"transformer.{k}: unknown key.{did_you_mean(k, known)}" for k in data if k not in known
     ]
     faults += [f"transformer.{k}: missing." for k in required if data.get(k) is None]
-    if faults:
-        raise ModelError(f"{where} is invalid:", faults=faults)
+    refuse(f"{where} is invalid:", faults, ModelError)
     return TransformerShape(**data)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from foretrain.errors import ModelError, hint
-from foretrain.model.graph import FROZEN, Block, Model, Op, Tensor
+from foretrain.model.graph import FROZEN, Model, Op, Tensor
 from foretrain.model.ops import family
 from foretrain.model.sketch import weight
 
@@ -60,7 +60,10 @@ def with_adapters(model: Model, adapters: Adapters) -> Model:
     wanted = dict.fromkeys(pair for name in adapters.targets for pair in _PROJECTIONS[name])
     for name in adapters.targets:
         _expect_beside(model, name)
-    blocks = tuple(_adapted(block, wanted, adapters.rank) for block in model.blocks)
+    blocks = tuple(
+        replace(b, ops=tuple(new for op in b.ops for new in _beside(op, wanted, adapters.rank)))
+        for b in model.blocks
+    )
     return replace(model, blocks=blocks, shape=None)
 
 
@@ -73,10 +76,6 @@ def _expect_beside(model: Model, name: str) -> None:
             "does not have (adapters on experts and latent attention are not supported). "
             "Specify other projections."
         )
-
-
-def _adapted(block: Block, wanted: Collection[tuple[str, str]], rank: int) -> Block:
-    return replace(block, ops=tuple(new for op in block.ops for new in _beside(op, wanted, rank)))
 
 
 def _beside(op: Op, wanted: Collection[tuple[str, str]], rank: int) -> Iterator[Op]:

@@ -24,9 +24,8 @@ class Optimizer:
     state_bytes: float
     flops_per_parameter: float
     sparse_state_bytes: float | None = None  # of tables stepped row by row, where that differs
-    has_update: bool = (
-        True  # False: gradients are computed but never applied (benchmarks without a step)
-    )
+    # False: gradients are computed but never applied (benchmarks without a step)
+    has_update: bool = True
 
     def update_flops(self, parameters: float) -> float:
         return self.flops_per_parameter * parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretrain.errors import ModelError
+from foretrain.errors import ModelError, refuse
 from foretrain.limits import DIMENSION, LAYERS, shown
 
 ACTIVATIONS = (
@@ -69,8 +69,7 @@ class TransformerShape:
 
     def __post_init__(self) -> None:
         faults = _faults(self)
-        if faults:
-            raise ModelError("invalid transformer shape:", faults=faults)
+        refuse("invalid transformer shape:", faults, ModelError)
 
     @property
     def kv_heads(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrain.errors import InputError, ModelError
+from foretrain.errors import ModelError, refuse
 from foretrain.limits import BATCH
 from foretrain.model import optimizer as optimizers
 from foretrain.model import precision as precisions
@@ -39,8 +39,7 @@ class DataSource:
         ]
         if self.workers < 1:
             faults.append(f"workers: {self.workers} is not a positive whole number.")
-        if faults:
-            raise InputError("invalid data source:", faults=faults)
+        refuse("invalid data source:", faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from foretrain.cluster.node import Node
 from foretrain.compile.execution import Load
 from foretrain.cost.items import load_seconds
 from foretrain.model.workload import DataSource
-from foretrain.recommendation.figures import figure
-from foretrain.recommendation.job import Dataset
+from foretrain.recommendation.job import Dataset, figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ from typing import Any
 from foretrain.analysis.prediction import STALLS
 from foretrain.cluster.headroom import fill
 from foretrain.planning.partial_result import EstimatedPlan
-from foretrain.recommendation.figures import figure
-from foretrain.recommendation.job import Job
+from foretrain.recommendation.job import Job, figure
 from foretrain.recommendation.offers import Candidate, Offer, Terms, TimedOffer, least_hours, offer
-from foretrain.recommendation.plans import PlannedCluster
-from foretrain.recommendation.stacks import Stacks
+from foretrain.recommendation.plans import PlannedCluster, Stacks
 from foretrain.simulate import answer
 
 _AS_GOOD = 1.02

@@ -10,7 +10,7 @@ from typing import Any
 from foretrain.analysis.answer import TableAnswer
 from foretrain.analysis.goodput import Risk
 from foretrain.cluster.headroom import headroom_share
-from foretrain.errors import InputError, hint
+from foretrain.errors import InputError, hint, refuse
 from foretrain.keywords import keywords, texts_of
 from foretrain.limits import Limit, shown
 from foretrain.model.graph import Model
@@ -18,10 +18,10 @@ from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.plan.constraints import parse
 from foretrain.recommendation.evaluate import Look, Miss, nearest
-from foretrain.recommendation.figures import figure
-from foretrain.recommendation.job import Dataset, Job
+from foretrain.recommendation.job import Dataset, Job, figure
 from foretrain.recommendation.job import job as job_of
 from foretrain.recommendation.offers import Candidate, Offer, Terms, front
+from foretrain.recommendation.plans import Stacks
 from foretrain.recommendation.prices import (
     BUYING,
     OwnPrice,
@@ -32,7 +32,6 @@ from foretrain.recommendation.prices import (
     tariffs,
 )
 from foretrain.recommendation.reasons import days, unfit, why
-from foretrain.recommendation.stacks import Stacks
 from foretrain.runtime import Runtime
 
 MOST_DEVICES = 2**17
@@ -187,9 +186,8 @@ def recommend(
         name: (node, tariffs(own)[name])
         for name, node in chosen(texts_of("instances", instances)).items()
     }
-    if (
-        headroom is not None
-    ):  # what even the largest device cannot keep free is a fault of the question
+    # what even the largest device cannot keep free is a fault of the question
+    if headroom is not None:
         every = [device for node, _ in market.values() for device in node.devices]
         headroom_share(headroom, [max(every, key=lambda device: device.memory_bytes)])
     assumed = []
@@ -209,8 +207,7 @@ def _expect_partners(storage: object, data: object, risk: Risk | None, buying: s
         faults.append("storage: has no effect without data (--data), whose samples it would read.")
     if risk is not None and risk.spot_rate is not None and buying != "spot":
         faults.append('spot_rate: has no effect without buying="spot" (--spot).')
-    if faults:
-        raise InputError("invalid job:", faults=faults)
+    refuse("invalid job:", faults)
 
 
 class _Round:

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from foretrain.analysis.goodput import checkpoint_bytes
 from foretrain.analysis.job import length_of
-from foretrain.errors import InputError, did_you_mean, hint
+from foretrain.errors import InputError, did_you_mean, hint, refuse
 from foretrain.limits import Limit, shown
-from foretrain.loading import Quantity, validated
+from foretrain.loading import Figures, Quantity, Strict, validated
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.model.workload import Workload
-from foretrain.recommendation.figures import figure, figures
 from foretrain.resolving.defaults import optimizer_for
 from foretrain.resolving.micro_batch import samples_of
 from foretrain.resolving.request import Notes
@@ -27,13 +26,13 @@ from foretrain.units import parse_amount, parse_bytes, parse_seconds
 MOST_BATCH = 2**24
 """Samples of a step: beyond any in use; keeps a slip of the finger from taking hours."""
 Count = Annotated[float, Quantity(parse_amount)]
+figure = Figures(Path(__file__).with_name("figures.yaml"))
+"""What is taken where a job does not say, with sources."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Strict):
     """Samples as they lie on storage. `prep_seconds`: CPU time of one core for one sample."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     bytes_per_sample: Annotated[float, Quantity(parse_bytes, zero_allowed=True)]
     samples: Count | None = None
@@ -63,7 +62,7 @@ def dataset(spec: str | Mapping[str, Any] | Dataset | None) -> Dataset | None:
         return spec
     if isinstance(spec, Mapping):
         return validated(Dataset, dict(spec), "data")
-    known = figures()["datasets"]
+    known = figure.groups["datasets"]
     if spec in known:
         return validated(Dataset, dict(known[spec]), f"data {spec}")
     if "=" not in spec:
@@ -87,8 +86,7 @@ def _described(spec: str) -> dict[str, Any]:
             fields[key] = value in ("", "yes", "true", "1")
         else:
             fields[key] = int(value) if key == "workers" and value.isdigit() else value
-    if faults:
-        raise InputError(f"data {spec!r} is invalid:", faults=faults)
+    refuse(f"data {spec!r} is invalid:", faults)
     if "size" in fields:
         size = parse_bytes(fields.pop("size"))
         if "samples" in fields and "sample" not in fields:
@@ -209,5 +207,7 @@ def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
 def _usual_batch(model: Model, notes: Notes) -> int:
     kind = "samples" if model.seq_len is None else "tokens"
     batch = max(1, int(figure("batch", kind) // (model.seq_len or 1)))
-    notes.assume(f"global batch {batch:,}", str(figures()["batch"][f"{kind}_source"]), "--batch")
+    notes.assume(
+        f"global batch {batch:,}", str(figure.groups["batch"][f"{kind}_source"]), "--batch"
+    )
     return batch

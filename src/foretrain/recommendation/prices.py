@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from foretrain.cluster.catalog import nodes
 from foretrain.cluster.node import Node
-from foretrain.errors import FileError, InputError, did_you_mean
-from foretrain.loading import Quantity, load_yaml, read_text, validated
+from foretrain.errors import FileError, InputError, did_you_mean, refuse
+from foretrain.loading import Quantity, Strict, load_yaml, read_text, validated
 
 BUYING = ("on-demand", "spot", "reserved")
 Usd = Annotated[float, Quantity(float, zero_allowed=True)]
@@ -35,10 +35,8 @@ class Tariff:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPrice:
+class OwnPrice(Strict):
     """One row of the user's file."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     instance: str
     date: str
@@ -50,9 +48,7 @@ class OwnPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
+class _File(Strict):
     prices: tuple[OwnPrice, ...]
 
 
@@ -187,8 +183,7 @@ def quotas(texts: Iterable[str]) -> tuple[Quota, ...]:
                 f"{text!r}: no instance has this name.{near} Use * as wildcard, as in aws:p5*=4."
             )
         read.append(quota)
-    if faults:
-        raise InputError("invalid quotas:", faults=faults)
+    refuse("invalid quotas:", faults)
     return tuple(read)
 
 

@@ -43,7 +43,7 @@ DOCUMENTS: dict[str, str] = {
     "Prediction": "prediction:prediction_document",
     "Recommendation": "recommendation:recommendation_document",
     "SearchResult": "search:search_document",
-    "Sweep": "sweep:sweep_document",
+    "Sweep": "answers:sweep_document",
     "TraceReport": "imported:trace_document",
     "ValidationReport": "validation:validation_document",
     "WhatIf": "answers:whatif_document",

@@ -185,9 +185,8 @@ def _guide(guide: Guide, x: Scale, y: Scale) -> Iterator[str]:
 
 def _series(series: Series, x: Scale, y: Scale) -> Iterator[str]:
     places = [(x.at(p.x), y.at(p.y)) for p in series.points]
-    if (
-        series.line == "stairs"
-    ):  # between two plans one has the memory of the left or the time of the right
+    # between two plans one has the memory of the left or the time of the right
+    if series.line == "stairs":
         path = "".join(f"H{a}V{b}" if n else f"M{a} {b}" for n, (a, b) in enumerate(places))
         yield f'<path class="line" d="{path}"/>'
     elif series.line:

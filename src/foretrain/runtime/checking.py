@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from foretrain.conformity import Schema, array_schema, object_schema, schema_faults
-from foretrain.errors import InputError, RuntimePresetError, hint
+from foretrain.errors import InputError, RuntimePresetError, hint, refuse
 from foretrain.limits import shown
 from foretrain.registering import expect_name, is_name
 from foretrain.runtime.features.option import Read, readers_of
@@ -35,8 +35,7 @@ def checked_row(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
             f"runtime {name!r}: {shown(row)} is not a row of presets.yaml, a mapping of its features."
         )
     faults = [*row_faults(row), *_taken(row)]
-    if faults:
-        raise RuntimePresetError(f"runtime {name!r} cannot be used:", faults=faults)
+    refuse(f"runtime {name!r} cannot be used:", faults, RuntimePresetError)
     return {key: _read_feature(key, value) for key, value in row.items()}
 
 

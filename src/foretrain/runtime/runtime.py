@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from foretrain.errors import InputError, RuntimePresetError, did_you_mean
+from foretrain.errors import InputError, RuntimePresetError, did_you_mean, refuse
 from foretrain.named import named
 from foretrain.runtime.features.communication import CommunicationLibrary
 from foretrain.runtime.features.embedding_exchange import EmbeddingExchange
@@ -130,10 +130,7 @@ class Runtime:
                 changes.setdefault(feature, {})[name] = read(value)
             except InputError as error:
                 faults.append(f"{word}: {error}")
-        if faults:
-            raise RuntimePresetError(
-                f"options of runtime {self.name!r} are invalid:", faults=faults
-            )
+        refuse(f"options of runtime {self.name!r} are invalid:", faults, RuntimePresetError)
         return self.with_features(changes)
 
     def with_features(self, changes: Mapping[str, Mapping[str, Any] | None]) -> Runtime:

@@ -22,8 +22,6 @@ from foretrain.model.ops.base import (
 from foretrain.model.precision import Precision, precision
 from foretrain.model.verify import model_faults
 
-__all__ = ["check_model", "check_op", "check_split", "split_groups"]
-
 EVERY_CHOICE = tuple(
     KernelChoices(attention, fuses)
     for attention, fuses in product(("flash", "unfused"), (True, False))

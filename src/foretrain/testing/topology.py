@@ -9,8 +9,6 @@ from foretrain.cluster.fabric import Fabric, Routes
 from foretrain.cluster.routing import distances, sparse_graph
 from foretrain.cluster.topology import Topology
 
-__all__ = ["check_fabric", "check_topology"]
-
 MOST_PAIRS = 4096
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from foretrain.analysis.answer import TableAnswer
 from foretrain.case_schema import case_faults, case_keys
 from foretrain.cases import predict_case
-from foretrain.errors import CaseError, FileError, InputError, did_you_mean, hint
+from foretrain.errors import CaseError, FileError, InputError, did_you_mean, hint, refuse
 from foretrain.keywords import paths_of
 from foretrain.limits import shown
 from foretrain.loading import load_json, read_standard_input, read_text
@@ -163,8 +163,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         wrong = case_faults(case) or unknown_measurements(case)
         faults += [f"line {number}: {fault}" for fault in wrong]
         cases.append(case)
-    if faults:
-        raise CaseError(f"{path} is invalid:", faults=faults)
+    refuse(f"{path} is invalid:", faults, CaseError)
     return cases
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Call", "CallArgs", "call_of"]
-
 # Bytes of an element by the name that PyTorch writes.
 BYTES = {
     "Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1,

@@ -19,8 +19,6 @@ from foretrain.arrays import Bools, Ints
 from foretrain.errors import FileError
 from foretrain.units import show_bytes
 
-__all__ = ["Elements", "cut"]
-
 MAX_DEPTH = 64
 MAX_ELEMENT = 1 << 24
 MAX_FRAME = 1 << 24

@@ -23,8 +23,6 @@ from foretrain.adapters.read.stream import FileChunks
 from foretrain.arrays import Bools, Floats, Ints, Ints32
 from foretrain.errors import FileError
 
-__all__ = ["COPY", "KERNEL", "MARK", "OP", "RUNTIME", "Trace", "read_trace"]
-
 OP, RUNTIME, KERNEL, COPY, MARK = range(5)
 """A PyTorch operator; a call of the device's driver; device work; a copy by the device; a mark of the user or torch."""
 # Categories of events as written since torch 1.13, and before.

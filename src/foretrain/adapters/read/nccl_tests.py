@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.adapters.read.stream import FileChunks
-from foretrain.errors import FileError, InputError
+from foretrain.errors import FileError, InputError, refuse
 from foretrain.loading import load_json
-
-__all__ = ["LinkRow", "LinkTable", "read_nccl_tests"]
 
 MAX_BYTES = 64_000_000
 MAX_LINE = 10_000
@@ -190,8 +188,7 @@ def _complete(setting: _Setting, given: _Setting, path: str) -> _Setting:
         faults.append("the collective: specify --collective, such as all_reduce.")
     if ranks is None:
         faults.append("the number of ranks: specify --ranks.")
-    if faults:
-        raise FileError(f"{path} does not state", faults=faults)
+    refuse(f"{path} does not state", faults, FileError)
     return _Setting(collective, ranks, given.nodes or setting.nodes or 1, setting.device)
 
 

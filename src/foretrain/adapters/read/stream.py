@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from foretrain.errors import FileError, did_you_mean
+from foretrain.errors import FileError
+from foretrain.loading import near_files
 from foretrain.units import show_bytes
-
-__all__ = ["FileChunks"]
 
 CHUNK = 1 << 22
 SLICE = 1 << 16
@@ -65,7 +64,9 @@ class FileChunks:
             self._size = path.stat().st_size
             return stream
         except FileNotFoundError:
-            raise FileError(f"{path} does not exist; expected {self.what}.{_near(path)}") from None
+            raise FileError(
+                f"{path} does not exist; expected {self.what}.{near_files(path)}"
+            ) from None
         except (OSError, ValueError) as error:
             raise self._unreadable(error) from None
 
@@ -135,10 +136,3 @@ def _until_error(unpack: Any, packed: bytes) -> bytes:
         for at in range(len(packed)):
             chunks.append(unpack.decompress(packed[at : at + 1]))
     return b"".join(chunks)
-
-
-def _near(path: Path) -> str:
-    try:
-        return did_you_mean(path.name, sorted(entry.name for entry in path.parent.iterdir()))
-    except OSError:
-        return f" Directory {path.parent} does not exist or cannot be read."

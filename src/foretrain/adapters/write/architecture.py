@@ -133,7 +133,7 @@ def _layer(ops: Ops) -> dict[str, Any]:
     placement = "pre"
     if order.index("ln1") > order.index("residual1"):
         placement = "post"
-    elif _branch_end(order) < order.index("residual1"):
+    elif min(map(order.index, {"fc2", "combine"} & {*order})) < order.index("residual1"):
         placement = "parallel"
     weights = {weight.name for weight in ops["qkv"].weights} if "qkv" in ops else set()
     is_biased = any(weight.name == "bias" for weight in ops["proj"].weights)
@@ -144,10 +144,6 @@ def _layer(ops: Ops) -> dict[str, Any]:
         "parallel_norms": 2 if placement == "parallel" and "ln2" in order else 1,
         "biases": "all" if is_biased else "qkv" if "q_bias" in weights else "none",
     }
-
-
-def _branch_end(order: list[str]) -> int:
-    return min(order.index(name) for name in ("fc2", "combine") if name in order)
 
 
 def _feed_forward(blocks: list[Block], seq: int) -> dict[str, Any]:

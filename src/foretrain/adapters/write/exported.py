@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from foretrain.errors import FileError
+from foretrain.errors import FileError, refuse
 from foretrain.units import counted
 
 
@@ -55,8 +55,7 @@ class Exported:
         _expect_plain(names)
         expect_folder(target)
         taken = [name for name in names if (target / name).is_dir()]
-        if taken:
-            raise FileError(f"{target} has directories in place of files:", faults=taken)
+        refuse(f"{target} has directories in place of files:", taken, FileError)
         try:
             staging = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
         except OSError as error:

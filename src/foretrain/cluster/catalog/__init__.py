@@ -23,10 +23,6 @@ from foretrain.errors import ClusterError, FileError, hint
 from foretrain.limits import shown
 from foretrain.loading import load_own_yaml, load_yaml
 
-__all__ = [
-    "devices", "find_device", "find_node", "links", "meshes", "nodes", "parts", "standard_node",
-]  # fmt: skip
-
 T = TypeVar("T")
 Rows = Mapping[str, Any]
 _HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretrain.cluster.quantities import tried
 from foretrain.cluster.schema import DeviceForm, LinkForm, NodeForm, normal_node
-from foretrain.errors import ClusterError, hint
+from foretrain.errors import ClusterError, hint, refuse
 from foretrain.loading import validated
 
 
@@ -33,8 +33,7 @@ def check_catalogue_file(name: str, rows: Any, where: str) -> None:
             plain = {key: normal_node(row) for key, row in rows_of}
         _check_rows(NodeForm, plain, "nodes.", faults)
         _check_offers(rows.get("offers") or [], faults)
-    if faults:
-        raise ClusterError(f"{where} is invalid:", faults=faults)
+    refuse(f"{where} is invalid:", faults, ClusterError)
 
 
 def _check_keys(rows: Mapping[str, Any], known: tuple[str, ...], faults: list[str]) -> None:

@@ -33,8 +33,8 @@ def _interconnect(home: str) -> InterconnectBuilder:
 
 INTERCONNECTS: Mapping[str, InterconnectBuilder] = {
     "nvswitch": _interconnect("hub:nvswitch"),
-    "nvlink_mesh": _interconnect("nvlink_mesh:build"),
-    "pcie_tree": _interconnect("pcie_tree:build"),
+    "nvlink_mesh": _interconnect("interconnects:nvlink_mesh"),
+    "pcie_tree": _interconnect("interconnects:pcie_tree"),
     "single": _interconnect("hub:single"),
 }
 

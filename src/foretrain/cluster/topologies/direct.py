@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
 from foretrain.cluster.link import ClusterNetwork
-from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
+from foretrain.cluster.quantities import Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
+from foretrain.loading import Strict
 
 
 class RatedCables(Protocol):
@@ -48,8 +49,7 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class CableParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class CableParameters(Strict):
     link_bandwidth: Bandwidth | None = None
     link_latency: Seconds | None = None
 
@@ -145,8 +145,7 @@ def fully_connected(site: Site, network: ClusterNetwork, given: CableParameters)
 
 
 @dataclass(frozen=True, slots=True)
-class TreeParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class TreeParameters(Strict):
     arity: Count = 2
     link_bandwidth: Bandwidth | None = None
     link_latency: Seconds | None = None
@@ -196,8 +195,7 @@ def _climbed(src: Ints, dst: Ints, arity: int, nodes: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class ExponentialParameters(Strict):
     base: Count = 2
     one_way: bool = False
     """Cables carry data from i to i + base^k only."""

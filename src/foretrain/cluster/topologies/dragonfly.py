@@ -7,20 +7,19 @@ and h global cables on each; balanced where a = 2p = 2h. The cables between two 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
 from foretrain.cluster.link import ClusterNetwork
-from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
+from foretrain.cluster.quantities import Bandwidth, Count, Seconds
 from foretrain.errors import ClusterError
+from foretrain.loading import Strict
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class Parameters(Strict):
     group_routers: Count | None = None
     router_nodes: Count | None = None
     global_links: Count | None = None

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from foretrain.arrays import Ints, Ints32
 from foretrain.cluster.fabric import Fabric, Site, expect_links, no_route
 from foretrain.cluster.link import ClusterNetwork, NetworkEdge, self_loop
-from foretrain.cluster.quantities import STRICT, Bandwidth, Number, Seconds
+from foretrain.cluster.quantities import Bandwidth, Number, Seconds
 from foretrain.cluster.routing import distances, shortest_routed, sparse_graph
 from foretrain.cluster.schema import MOST_VERTICES, too_many
 from foretrain.cluster.topologies.direct import Cables, direct_fabric, hosts_of
-from foretrain.errors import ClusterError, did_you_mean
-from foretrain.loading import Quantity
+from foretrain.errors import ClusterError, did_you_mean, refuse
+from foretrain.loading import Quantity, Strict
 from foretrain.units import parse_count
 
 MOST_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class GraphParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class GraphParameters(Strict):
     switches: tuple[str, ...] | None = None
     """The names that cables may lead to besides nodes; without it any name is a switch."""
 
@@ -37,8 +36,7 @@ def graph(site: Site, network: ClusterNetwork, given: GraphParameters) -> Fabric
     ends = {end for cable in network.edges for end in cable.ends}
     if (count := len(ends | known.keys())) > MOST_VERTICES:
         faults.append(f"edges: {too_many(count)}")
-    if faults:
-        raise ClusterError("Invalid network graph:", faults=faults)
+    refuse("Invalid network graph:", faults, ClusterError)
     for cable in network.edges:
         for end in cable.ends:
             known.setdefault(end, len(known))
@@ -103,8 +101,7 @@ MOST_NODES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class RandomParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class RandomParameters(Strict):
     p: Number = 0.5
     seed: Annotated[int, Quantity(parse_count, zero_allowed=True)] = 0
     link_bandwidth: Bandwidth | None = None
@@ -119,8 +116,7 @@ def random_graph(site: Site, network: ClusterNetwork, given: RandomParameters) -
         faults.append(f"p: {given.p} must be a probability above 0 and up to 1.")
     if hosts.count > MOST_NODES:
         faults.append(f"random: {hosts.count:,} nodes; at most {MOST_NODES:,}.")
-    if faults:
-        raise ClusterError("Invalid network:", faults=faults)
+    refuse("Invalid network:", faults, ClusterError)
     one, other = np.triu_indices(hosts.count, 1)
     has = np.random.default_rng(given.seed).random(len(one)) < given.p
     expect_links(2 * int(has.sum()), "The random network")

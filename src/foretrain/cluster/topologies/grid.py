@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cluster.fabric import Fabric, Site, expect_links, left_packed
 from foretrain.cluster.link import ClusterNetwork
-from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Seconds
+from foretrain.cluster.quantities import Bandwidth, Count, Seconds
 from foretrain.cluster.topologies.direct import (
     CableParameters,
     Cables,
@@ -25,13 +24,13 @@ from foretrain.cluster.topologies.direct import (
     hosts_of,
 )
 from foretrain.errors import ClusterError
+from foretrain.loading import Strict
 
 MOST_DIMS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class GridParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class GridParameters(Strict):
     dims: Count = 2
     sizes: tuple[Count, ...] | None = None
     """Nodes along each dimension, fastest first; may leave places empty. Overrides `dims`."""

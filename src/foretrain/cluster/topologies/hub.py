@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from foretrain.arrays import Ints
 from foretrain.cluster.fabric import Fabric, Site
 from foretrain.cluster.link import ClusterNetwork, Interconnect
-from foretrain.cluster.quantities import STRICT
 from foretrain.errors import ClusterError
+from foretrain.loading import Strict
 
 
 def nvswitch(site: Site, interconnect: Interconnect) -> Fabric:
@@ -20,8 +19,8 @@ def nvswitch(site: Site, interconnect: Interconnect) -> Fabric:
 
 
 @dataclass(frozen=True, slots=True)
-class NoParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class NoParameters(Strict):
+    """Nothing can be said of a star."""
 
 
 def star(site: Site, network: ClusterNetwork, given: NoParameters) -> Fabric:

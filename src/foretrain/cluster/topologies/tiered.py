@@ -11,15 +11,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.fabric import Fabric, Routes, Site, compressed, expect_links, left_packed
 from foretrain.cluster.link import ClusterNetwork
-from foretrain.cluster.quantities import STRICT, Bandwidth, Count, Number, Seconds
-from foretrain.errors import ClusterError
+from foretrain.cluster.quantities import Bandwidth, Count, Number, Seconds
+from foretrain.errors import ClusterError, refuse
+from foretrain.loading import Strict
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -168,8 +169,7 @@ WORDS = ("leaf", "spine", "core")
 
 
 @dataclass(frozen=True, slots=True)
-class FatTreeParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class FatTreeParameters(Strict):
     leaf_nodes: Count = 16
     """Nodes under one leaf switch."""
     pod_leaves: Count | tuple[Count, ...] | None = None
@@ -224,8 +224,7 @@ def per_tier(name: str, given: Any, tiers: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class RailParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class RailParameters(Strict):
     leaf_nodes: Count = 32
     """Nodes whose card r shares a leaf."""
     oversubscription: Number = 1.0
@@ -252,8 +251,7 @@ def rail(site: Site, network: ClusterNetwork, given: RailParameters) -> Fabric:
 
 
 @dataclass(frozen=True, slots=True)
-class HierarchyParameters:
-    __pydantic_config__: ClassVar[Any] = STRICT
+class HierarchyParameters(Strict):
     sizes: tuple[Count, ...] = (8,)
     uplink_bandwidths: tuple[Bandwidth, ...] | None = None
     """One direction of each switch's uplink, tier by tier; without it uplinks carry all that is below."""
@@ -289,5 +287,4 @@ def _require_lengths(given: HierarchyParameters) -> None:
         values = getattr(given, name)
         if values is not None and len(values) != tiers:
             faults.append(f"{name}: {len(values)} values for {tiers} tiers in sizes.")
-    if faults:
-        raise ClusterError("Invalid network:", faults=faults)
+    refuse("Invalid network:", faults, ClusterError)

@@ -25,9 +25,8 @@ class KernelChoices:
     aligned_to: int = 1  # dims of 16-bit products in matrix units are multiples of it
     keeps_quantised: bool = False  # low-precision GEMMs keep their input as they read it
     fuses_norms: bool = True  # RMS norm in one kernel
-    rotary: str = (
-        "halves"  # rotary positions by single kernels: halves | complex | matrices | copies
-    )
+    # rotary positions by single kernels: halves | complex | matrices | copies
+    rotary: str = "halves"
     fuses_behind_norms: bool = False  # so are sums and activations with the batch norm before
     fuses_loss: bool = True  # cross entropy in one pass over the logits
     groups_experts: bool = True  # products of experts in one launch, their activation fused

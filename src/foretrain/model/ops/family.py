@@ -35,9 +35,8 @@ class OpFamily(ABC):
     is_projection = False  # x·W: adapters stand beside it, and pipelines may be balanced by it
     is_loss = False  # the logits lie there in fp32, in as many copies as the stack makes
     is_layer = False  # a block that has one is a layer, whatever stands beside it
-    is_outer = (
-        False  # a block that has one, and is no layer, stands around them and is not recomputed
-    )
+    # a block that has one, and is no layer, stands around them and is not recomputed
+    is_outer = False
     attributes: ClassVar[Mapping[str, Check]] = {}  # that only this family reads
 
     # what is exchanged
@@ -52,13 +51,11 @@ class OpFamily(ABC):
     hands_on_kept = False  # at a block's end it keeps what it hands on, which the next block counts
 
     # what the conformance kit and measurements may expect
-    backward_products: float | None = (
-        None  # FLOPs of backward for each of forward's; None: it varies
-    )
+    # FLOPs of backward for each of forward's; None: it varies
+    backward_products: float | None = None
     skips_work = False  # may run less than the mathematics, such as what a mask hides
-    shares_bytes = (
-        False  # its parts may read something whole beside their share (weights, scores, cells)
-    )
+    # its parts may read something whole beside their share (weights, scores, cells)
+    shares_bytes = False
     is_called_apart = False  # a framework calls its kernels one by one
 
     def flops(self, op: Op) -> float:

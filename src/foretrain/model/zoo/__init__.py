@@ -12,8 +12,6 @@ from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 
-__all__ = ["Entry", "build", "entry", "fixed", "names", "shape"]
-
 # Files in the order in which they are looked through; those after the one that has a name are not loaded.
 _FAMILIES = (
     "transformers",
@@ -23,8 +21,7 @@ _FAMILIES = (
     "vgg",
     "inception",
     "yolo",
-    "gnmt",
-    "deepspeech",
+    "recurrent",
     "dlrm",
 )
 _ALIASES = {

@@ -29,7 +29,8 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
-    return search("gpt2", on="1 x dgx-a100-80gb", batch=32, where=FEW, top=4)
+    asked = {"on": "1 x dgx-a100-80gb", "batch": 32, "where": FEW, "top": 4}
+    return search("gpt2", **asked, hypothetical=True)
 
 
 @pytest.fixture(scope="module")

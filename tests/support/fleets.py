@@ -68,16 +68,24 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
     )
 
 
-@st.composite
-def fleets(draw: st.DrawFn, **runtime: Any) -> PlanBatch:
+def fleets(**runtime: Any) -> st.SearchStrategy[PlanBatch]:
+    """By one number each: drawn piece by piece, they would take longer to draw than to test."""
+    return st.integers(0, 2**31).map(lambda seed: fleet(np.random.default_rng(seed), **runtime))
+
+
+def timed_fleets(**runtime: Any) -> st.SearchStrategy[TimedPlans]:
+    return st.integers(0, 2**31).map(
+        lambda seed: timed_fleet(np.random.default_rng(seed), **runtime)
+    )
+
+
+def fleet(rng: np.random.Generator, **runtime: Any) -> PlanBatch:
     """A few plans on one mesh, of up to three stages with up to two chunks, on one or two kinds of devices."""
-    stages, chunks, kinds = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))  # fmt: skip
+    stages, chunks, kinds, blocks = (int(rng.integers(1, most + 1)) for most in (3, 2, 2, 4))
     chunks = chunks if stages > 1 else 1
-    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
-    blocks = draw(st.integers(1, 4))
-    habits = {name: draw(st.booleans()) for name, usual in DEFAULTS.items() if isinstance(usual, bool)}  # fmt: skip
-    habits |= {"prefetched_blocks": draw(st.integers(0, 1))}
-    habits |= {"host_delay_on_network": draw(st.sampled_from((0.0, 0.1)))}
+    habits: dict[str, Any] = {name: bool(rng.integers(2)) for name, usual in DEFAULTS.items() if isinstance(usual, bool)}  # fmt: skip
+    habits["prefetched_blocks"] = int(rng.integers(2))
+    habits["host_delay_on_network"] = float(rng.choice((0.0, 0.1)))
     schedules = ("interleaved",) if chunks > 1 else ("1f1b", "gpipe", "zb-h1")
     values: dict[str, Any] = {"pp": stages, "vpp": chunks, "dp": 2, "tp": 2}
     varied = {"zero": rng.integers(0, 4, PLANS), "micro": 2 ** rng.integers(0, 3, PLANS)}
@@ -109,19 +117,17 @@ def fleets(draw: st.DrawFn, **runtime: Any) -> PlanBatch:
     )
 
 
-@st.composite
-def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
+def timed_fleet(rng: np.random.Generator, **runtime: Any) -> TimedPlans:
     """… with what they exchange: sends, gathers of split weights and buckets of gradients of one kind."""
-    f = draw(fleets(**runtime))
-    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
+    f = fleet(rng, **runtime)
     parts, blocks = f.share.shape
     kinds = [SCHEDULES[name] if f.stages > 1 else SCHEDULES["1f1b"] for name in f.choices.palette.schedule]  # fmt: skip
     puts_off = np.array([kind.splits_backward for kind in kinds])[f.choices.schedule]
     follows = np.array([kind.separates_phases for kind in kinds])[f.choices.schedule]
     filling = np.array([kind.filling(f.stages, f.chunks) for kind in kinds])[f.choices.schedule]
     lone = np.array([kind.lone_passes(f.stages, f.chunks) for kind in kinds])[f.choices.schedule]
-    sent = rng.uniform(0.0, 0.5, (PLANS, parts - 1)) * draw(st.sampled_from((1, 1, 1, 0)))
-    flow = sent * rng.uniform(0.0, 1.0) * draw(st.sampled_from((1, 1, 0)))
+    sent = rng.uniform(0.0, 0.5, (PLANS, parts - 1)) * rng.choice((1, 1, 1, 0))
+    flow = sent * rng.uniform(0.0, 1.0) * rng.choice((1, 1, 0))
     is_split = (f.choices.zero >= 2)[:, None]
     moved = rng.uniform(0.1, 3.0, (PLANS, parts)) * is_split
     gathers = {alone: rng.uniform(0.1, 1.5, (PLANS, blocks)) * (f.choices.zero >= 3)[:, None] for alone in (True, False)}  # fmt: skip
@@ -131,9 +137,9 @@ def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
     buckets = buckets._replace(pieces=rng.integers(1, 6, (PLANS, f.stages)).astype(float))
     parameters = rng.uniform(0.0, 3.0, (PLANS, f.stages))
     replicas = SimpleNamespace(
-        crosses=draw(st.booleans()),
-        gathers_by=draw(st.integers(0, 1)),
-        shares_links=draw(st.booleans()) and f.stages > 1,
+        crosses=bool(rng.integers(2)),
+        gathers_by=int(rng.integers(2)),
+        shares_links=bool(rng.integers(2)) and f.stages > 1,
         gathers=lambda alone, flow=False: gathers[alone] * (0.9 if flow else 1.0) if has_gathers else None,
         reductions=lambda kind: buckets if kind == 3 else None,
         parameters=lambda: parameters,

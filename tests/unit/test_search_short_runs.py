@@ -186,6 +186,61 @@ def test_sends_inside_a_node_meet_nobody() -> None:
     assert meeting("2 x dgx-a100-80gb", "pp2 dp8 order=tp-cp-pp-dp") == set()
 
 
+class Wires:
+    """A network of links written down: `paths[sender, receiver]` are those a send goes over."""
+
+    def __init__(self, domains: list[int], capacity: list[float], is_network: list[bool], paths: dict[tuple[int, int], list[int]]) -> None:  # fmt: skip
+        self.domain_of, self.capacity = np.array(domains), np.array(capacity)
+        self.is_network, self.paths = np.array(is_network), paths
+
+    def algorithms(self, collective: str) -> tuple[str]:
+        assert collective == "send"
+        return ("direct",)
+
+    def pattern_loads(self, algorithm: str, pairs: Floats) -> SimpleNamespace:
+        over = [(number, link) for number, pair in enumerate(pairs.tolist()) for link in self.paths[*pair]]  # fmt: skip
+        group, link = np.array(over).T
+        return SimpleNamespace(group=group, link=link, weight=np.ones(len(over)))
+
+
+def wired(network: Wires, pipelines: list[list[int]]) -> SendLinks:
+    mesh = SimpleNamespace(groups=lambda axes: np.array(pipelines))
+    return Exchanges(network, "nccl").send_links(mesh)
+
+
+def test_a_send_uses_most_of_the_link_that_holds_it_back() -> None:
+    """Two pipelines of two stages, a node each: cards of 2 and 4 out of the nodes, and a spine of 8 that all go over.
+    The two sends out of the first node take 1 s of its card and 1/4 s of the spine; those out of the other a half of
+    its card and 1/4 of the spine, half as long. What only one of all sends goes over is shared with nobody."""
+    ahead, back = [0, 2], [1, 2]
+    paths = {(0, 1): [*ahead, 3], (2, 3): ahead, (1, 0): back, (3, 2): back}
+    network = Wires([0, 1, 0, 1], [2.0, 4.0, 8.0, 100.0], [True] * 4, paths)
+    found = wired(network, [[0, 1], [2, 3]])
+    assert [mine.tolist() for mine in found.classes] == [[0, 1]]
+    # a stage's sends forward and back go the same way here: rows are forward of both stages, then back
+    assert sorted(found.usage[0].T.tolist()) == [[0.0, 1.0, 0.0, 1.0], [0.25, 0.5, 0.25, 0.5], [1.0, 0.0, 1.0, 0.0]]  # fmt: skip
+    assert found.fastest.tolist() == [[1.0] * 4]
+
+
+def test_a_class_alone_is_as_much_faster_as_its_share_is_small() -> None:
+    """Three pipelines, of which one has half the lane between its first two stages; all leave the node by one card."""
+    paths: dict[tuple[int, int], list[int]] = {}
+    for number in range(3):
+        first, second, far = range(3 * number, 3 * number + 3)
+        paths |= {(first, second): [number], (second, first): [number]}
+        paths |= {(second, far): [3], (far, first): [4], (far, second): [4], (first, far): [3]}
+    network = Wires([0, 0, 1] * 3, [2.0, 2.0, 1.0, 5.0, 5.0], [False] * 3 + [True] * 2, paths)
+    found = wired(network, [[0, 1, 2], [3, 4, 5], [6, 7, 8]])
+    assert sorted(mine.tolist() for mine in found.classes) == [[0, 1], [2]]
+    two = [len(mine) for mine in found.classes].index(2)
+    # forward of three stages, then back: those between the first two stages stay inside
+    far = [1, 2, 3, 5]
+    assert found.fastest[two][far] == pytest.approx(3 / 2)
+    assert found.fastest[1 - two][far] == pytest.approx(3.0)
+    assert found.usage[two].max(axis=1)[far] == pytest.approx(2 / 3)
+    assert not found.usage[:, [0, 4]].any()
+
+
 def classes_of(on: str, plan: str) -> list[list[int]]:
     asked = ask("gpt2", on=on, batch=32)
     task = Task(asked.workload, asked.cluster, asked.runtime)
@@ -209,6 +264,15 @@ def test_classes_alike_run_as_one() -> None:
     two = replace(one, latency=np.tile(one.latency, 2))
     expected = lasts(layout("1f1b", 2), one, 9, links(shared))
     assert lasts(layout("1f1b", 2), two, 9, links(shared, 2)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_stage_is_done_when_its_slowest_class_is() -> None:
+    one = pieces([0.5, 0.5], [0.5, 0.5], [0.0, 0.0])
+    both = replace(one, latency=np.array([[0.0, 0.4]]))
+    slower = replace(one, latency=np.array([[0.4]]))
+    unshared = links(np.zeros((4, 0)), 2)
+    assert lasts(layout("1f1b", 2), both, 6, unshared) == lasts(layout("1f1b", 2), slower, 6)
+    assert lasts(layout("1f1b", 2), slower, 6) > lasts(layout("1f1b", 2), one, 6)
 
 
 def test_classes_out_of_step_use_a_link_while_others_compute() -> None:

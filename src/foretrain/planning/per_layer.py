@@ -25,8 +25,6 @@ def grounds(task: Task, rows: Sequence[EstimatedPlan]) -> tuple[LayerwiseProblem
 
 
 def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
-    if words.cp > 1 or words.ep > 1 or words.vpp > 1 or words.shard or words.offload:
-        words = Words(tp=words.tp, pp=words.pp, zero=words.zero, micro=words.micro)
     tp, micro = words.tp, words.micro or 1
     while True:
         ranks = task.devices // (words.pp * tp)

@@ -353,7 +353,7 @@ class Replicas:
         f, total = self.f, np.zeros(len(self.f.choices))
         axes = tuple(axis for axis, size in f.mesh.axes if size > 1)
         tied = f.tied_between()
-        if f.stages > 1 and tied.any():
+        if tied.any():
             ends = f.exchanges.between(f.mesh, Communicator(("pp",), "ends"), "all_reduce")
             total += ends.seconds(tied * self.states.gradient_bytes)
         if axes and self.states.joins_ranks:

@@ -26,7 +26,7 @@ from foretrain.planning.replicas import INSIDE, NETWORK, WAYS
 from foretrain.planning.steps import _pair, crowded_steps, have_company, lone_steps
 
 SEEDS = st.integers(0, 2**31)
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 
 
 def near(found, expected):

@@ -114,7 +114,9 @@ def test_chunks_are_uneven_where_they_were_asked_for(where, plans):
     model = tiny_model("gpt")
     (first, layers, *rest) = model.blocks
     five = replace(model, blocks=(first, replace(layers, repeat=5), *rest))
-    options = space(Task.of(ask(five, on="1 x dgx-a100-80gb", batch=64, runtime="generic")), (where,))
+    options = space(
+        Task.of(ask(five, on="1 x dgx-a100-80gb", batch=64, runtime="generic")), (where,)
+    )
     found = [options.choices(part) for part in options.parts()]
     assert any(len(choices) for choices, _ in found) == plans
     assert all("fewer layers" not in reason for _, lost in found for reason in lost)

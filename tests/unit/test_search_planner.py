@@ -11,8 +11,9 @@ import pytest
 
 from foretrain.errors import InputError
 from foretrain.plan.constraints import parse
-from foretrain.planning import planner
-from foretrain.planning.explain import _told
+from foretrain.plan.short_form import parse as words_of
+from foretrain.planning import explain, planner
+from foretrain.planning.explain import _told, explanations
 from foretrain.planning.partial_result import BestPerChoice, EstimatedPlan, PartialResult
 from foretrain.planning.planner import Score, SearchStatus, _keep
 
@@ -94,6 +95,11 @@ def test_parts_that_a_journal_knows_are_not_done_again(monkeypatch: pytest.Monke
     assert (found.seen, [each.plan for each in found.best]) == (130, ["p10", "known", "p30", "p40"])
 
 
+def test_memory_comes_first_where_it_is_the_goal() -> None:
+    assert Score(2.0, 7.0, True).rank("memory") == (7.0, 2.0)
+    assert Score(2.0, 7.0, True).rank("time") == (2.0, 7.0)
+
+
 # --- simulations --------------------------------------------------------------------------------------------
 
 SIMULATED = {
@@ -152,7 +158,7 @@ def test_a_search_of_an_unknown_goal_is_refused() -> None:
         planner.search(None, objective="fame")  # type: ignore[arg-type]
 
 
-# --- which value a question is about ------------------------------------------------------------------------
+# --- explanations ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,3 +169,22 @@ def test_a_question_about_one_value_is_answered_by_its_row(words: str, value: st
     rows = [BestPerChoice(choice, value, 5, 5, None) for choice, value in (("sp", "off"), ("sp", "on"), ("tp", "4"), ("tp", "2"))]  # fmt: skip
     found = _told(SimpleNamespace(told=rows), parse([words]))  # type: ignore[arg-type]
     assert (found and found.value) == value
+
+
+@pytest.mark.parametrize(("objective", "lost"), [("time", ["tp1 dp8"]), ("memory", [])])
+def test_what_was_estimated_faster_but_lost_is_said_so_where_time_counts(
+    monkeypatch: pytest.MonkeyPatch, objective: str, lost: list[str]
+) -> None:
+    best = row("tp2 dp4", 1.0)
+    winner = SimpleNamespace(plan=SimpleNamespace(text="tp2 dp4"), prediction=SimpleNamespace(step_seconds=1.0))  # fmt: skip
+    monkeypatch.setattr(explain, "estimated", lambda result, winner: best)
+    values = {"1": row("tp1 dp8", 0.9), "2": best, "4": row("tp4 dp2", 1.0), "8": row("tp8", 1.5)}
+    result = SimpleNamespace(
+        objective=objective,
+        best=[winner],
+        told=[BestPerChoice("tp", value, 5, 5, one) for value, one in values.items()],
+        task=SimpleNamespace(words=words_of),
+    )
+    found = explanations(result)  # type: ignore[arg-type]
+    assert [one.plan for one in found if one.choice == "tp"] == ["tp1 dp8", "tp4 dp2", "tp8"]
+    assert [one.plan for one in found if "Slower than the best plan when simulated" in one.sentence] == lost  # fmt: skip

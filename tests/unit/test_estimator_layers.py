@@ -10,6 +10,7 @@ from support.plans import tiny_model
 from foretrain.arrays import Floats
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
+from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collective_costs import contended
 from foretrain.planning.document import pruned
 from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
@@ -100,6 +101,85 @@ def test_gradients_that_nobody_reduces_early_are_one_bucket() -> None:
     whole = f.elements("reduced", kind)[f.rows] @ f.share.T * f.task.states.reduced_bytes
     assert filled(f, f.share) == (1.0, pytest.approx(whole[0, 0]))
     assert filled(f, np.zeros_like(f.share)) == (0.0, 0.0)
+
+
+# --- what replicas exchange -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_gradients_of_every_micro_batch_are_scattered_where_they_are_split(zero: int) -> None:
+    """In one piece, as nothing overlaps: to the owners among four replicas, over the links of the node."""
+    f = batch_of(f"pp2 dp4 zero{zero}", stack="fsdp", overlaps_gradients=False, scatters_gradients=True)  # fmt: skip
+    (kind,) = (kind for kind in f.kinds_held if f.axes_of(kind))
+    moved, inside, network = Replicas(f).scatters()
+    size = (f.elements("reduced", kind)[f.rows] @ f.share.T * f.task.states.reduced_bytes)[0]
+    alone = f.exchange(f.owners_of(kind), "reduce_scatter")
+    assert size.min() > 0.0
+    assert moved[0] == pytest.approx(alone.seconds(size) if zero == 2 else [0.0, 0.0])
+    assert inside[0] == pytest.approx(alone.flow(size) if zero == 2 else [0.0, 0.0])
+    assert not network.any()
+
+
+def test_split_gradients_go_in_as_many_buckets_as_they_fill() -> None:
+    f = batch_of("dp8 zero2 buckets=4MB", stack="ddp", overlaps_gradients=True)
+    (kind,) = (kind for kind in f.kinds_held if f.axes_of(kind))
+    moved, inside, _ = Replicas(f).scatters()
+    pieces, _ = filled(f, f.share)
+    assert pieces > 2
+    size = (f.elements("reduced", kind)[f.rows] @ f.share.T * f.task.states.reduced_bytes)[
+        0
+    ] / pieces
+    one = Replicas(f)._reduced(kind, size[None], False)
+    assert moved[0] == pytest.approx(one[0] * pieces)
+    busy = Replicas(f)._reduced(kind, size[None], False, INSIDE)
+    assert inside[0] == pytest.approx(busy[0] * pieces)
+    assert 0.0 < inside[0, 0] < moved[0, 0], "latencies do not keep links busy"
+
+
+@pytest.mark.parametrize(("on", "devices"), [(NODE, 1), (MIXED, 2)])
+def test_tensors_are_copied_into_a_buffer_and_out_of_it_on_the_slowest_device(on: object, devices: int) -> None:  # fmt: skip
+    """Each way every tensor starts a kernel, and what it moves is read and written."""
+    f = batch_of("dp8", on=on)
+    each = []
+    for device in f.task.cluster.devices:
+        reached, _ = table().of(device)
+        moved = 2.0 * 1e9 / (device.memory_bandwidth * reached.memory)
+        each.append(2.0 * (30.0 * reached.start_seconds + moved))
+    assert len(each) == devices
+    found = Replicas(f)._fused(np.array([[30.0]]), np.array([[1e9]]))
+    assert found[0, 0] == pytest.approx(max(each))
+
+
+def test_updated_weights_are_gathered_once() -> None:
+    f = batch_of("dp8 zero1")
+    (kind,) = (kind for kind in f.kinds_held if f.axes_of(kind))
+    size = f.task.states.refreshed(f.weights_of(kind))
+    gather = f.exchange(f.owners_of(kind), "all_gather").seconds(np.asarray(size)[0])
+    assert size[0, 0] > 1e6
+    assert Replicas(f).parameters()[0] == pytest.approx(gather)
+    assert not Replicas(batch_of("dp8")).parameters().any()
+
+
+@pytest.mark.parametrize("clips", [True, False])
+@pytest.mark.parametrize("plan", ["dp8", "pp2 dp4"])
+def test_ends_of_a_pipeline_agree_on_tied_weights_and_all_ranks_on_the_norm(plan: str, clips: bool) -> None:  # fmt: skip
+    """Vocabulary times hidden size, in as many bytes as gradients have; the norm is one number of fp32."""
+    f = batch_of(plan, clips_gradients=clips)
+    axes = tuple(axis for axis, size in f.mesh.axes if size > 1)
+    expected = 0.0
+    if plan == "pp2 dp4":
+        (tied,) = f.tied_between()
+        block = f.task.workload.model.blocks[0]
+        (weight,) = (op for op in block.ops if "vocab" in op.size)
+        assert tied == weight.size["vocab"] * weight.size["hidden"]
+        ends = f.exchanges.between(f.mesh, Communicator(("pp",), "ends"), "all_reduce")
+        expected += float(ends.seconds(np.array([tied * f.task.states.gradient_bytes]))[0])
+    else:
+        assert not f.tied_between().any()
+    if clips:
+        expected += float(f.exchange(axes, "all_reduce").seconds(np.array([4.0]))[0])
+    assert Replicas(f).barriers()[0] == pytest.approx(expected)
+    assert Replicas(f).joins_stages == (clips and f.stages > 1)
 
 
 def test_reasons_are_listed_by_how_many_plans_they_cost() -> None:

@@ -10,7 +10,7 @@ import pytest
 from test_search_pipelines import run_in_order
 
 from foretrain.arrays import Floats
-from foretrain.planning.exchanges import Exchanges, SendLinks
+from foretrain.planning.exchanges import Exchanges, SendLinks, _hops
 from foretrain.planning.hosts import leads
 from foretrain.planning.plan_batch import mesh_of
 from foretrain.planning.short_runs import Layout, PieceSeconds, ends, tasks_of
@@ -206,6 +206,21 @@ class Wires:
 def wired(network: Wires, pipelines: list[list[int]]) -> SendLinks:
     mesh = SimpleNamespace(groups=lambda axes: np.array(pipelines))
     return Exchanges(network, "nccl").send_links(mesh)
+
+
+@pytest.mark.parametrize(
+    ("domains", "far"),
+    [
+        ([0, 0, 1, 0, 0, 1], [False, True, True]),  # … and the last sends to the first
+        ([0, 0, 0, 0, 0, 1], [False, True, True]),  # one of the pipelines is enough
+        ([0, 0, 0, 1, 1, 1], [False, False, False]),
+    ],
+)
+def test_stages_are_far_where_any_pipeline_crosses(domains: list[int], far: list[bool]) -> None:
+    ranks = np.arange(6).reshape(2, 3)
+    found, pairs = _hops(Wires(domains, [], [], {}), ranks)  # type: ignore[arg-type]
+    assert found.tolist() == far
+    assert pairs.tolist() == [[[0, 1], [1, 2], [2, 0]], [[3, 4], [4, 5], [5, 3]]]
 
 
 def test_a_send_uses_most_of_the_link_that_holds_it_back() -> None:

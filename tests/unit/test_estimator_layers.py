@@ -16,6 +16,7 @@ from foretrain.planning.document import pruned
 from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import INSIDE, NETWORK, Replicas
+from foretrain.planning.sends import sends
 from foretrain.testing.asking import ask
 
 NODE, TWO_NODES = "1 x dgx-a100-80gb", "2 x dgx-a100-80gb"
@@ -101,6 +102,16 @@ def test_gradients_that_nobody_reduces_early_are_one_bucket() -> None:
     whole = f.elements("reduced", kind)[f.rows] @ f.share.T * f.task.states.reduced_bytes
     assert filled(f, f.share) == (1.0, pytest.approx(whole[0, 0]))
     assert filled(f, np.zeros_like(f.share)) == (0.0, 0.0)
+
+
+def test_a_pipeline_that_turns_sends_back_over_the_same_hops() -> None:
+    """Two of four stages on each node, down and up again: nothing is sent at the turn."""
+    f = fleet(ask("gpt2", on=TWO_NODES, plan="pp4 dp4 zb-v", batch=64, micro_batch=1))
+    found = sends(f)
+    assert (found.size[0] / found.size[0, 0]).tolist() == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
+    assert (found.flow[0] > 0.0).tolist() == [False, True, False, False, False, True, False]
+    assert found.seconds[0].tolist() == found.seconds[0, ::-1].tolist()
+    assert found.seconds[0, 1] > found.seconds[0, 0] > found.seconds[0, 3] == 0.0
 
 
 # --- what replicas exchange -------------------------------------------------------------------------------

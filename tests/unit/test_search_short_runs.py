@@ -7,13 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from estimated_plan import fleet
 from test_search_pipelines import run_in_order
 
 from foretrain.arrays import Floats
 from foretrain.planning.exchanges import Exchanges, SendLinks, _hops
 from foretrain.planning.hosts import leads
 from foretrain.planning.plan_batch import mesh_of
-from foretrain.planning.short_runs import Layout, PieceSeconds, ends, tasks_of
+from foretrain.planning.sends import sends
+from foretrain.planning.short_runs import Layout, PieceSeconds, ends, tasks_of, tasks_of_run
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 
@@ -98,13 +100,15 @@ def test_a_lone_micro_batch_waits_for_its_sends() -> None:
     assert found == pytest.approx(1.0 + 0.75 + 1.0 + 2.0 + 0.75 + 2.0)
 
 
-def test_sends_that_meet_on_a_link_take_longer() -> None:
+@pytest.mark.parametrize("second", [1.0, 1e-3])
+def test_sends_that_meet_on_a_link_take_longer(second: float) -> None:
     """Forward sends of the first stage and those back of the second on one link: two seconds of each for every
     micro-batch are all that it can carry."""
     shared = links(np.array([[1.0], [0.0], [0.0], [1.0]]))
-    what = pieces([0.1, 0.1], [0.1, 0.1], [0.0, 0.0], flow=2.0)
-    assert lasts(layout("1f1b", 2), what, 41, shared) == pytest.approx(4.0 * 41, rel=0.02)
-    assert lasts(layout("1f1b", 2), what, 41) < 3.0 * 41
+    work = [0.1 * second] * 2
+    what = pieces(work, work, [0.0, 0.0], flow=2.0 * second)
+    assert lasts(layout("1f1b", 2), what, 41, shared) == pytest.approx(4.0 * 41 * second, rel=0.02)
+    assert lasts(layout("1f1b", 2), what, 41) < 3.0 * 41 * second
 
 
 def test_sends_that_block_keep_their_stage_from_its_next_step() -> None:
@@ -186,6 +190,18 @@ def test_sends_inside_a_node_meet_nobody() -> None:
     assert meeting("2 x dgx-a100-80gb", "pp2 dp8 order=tp-cp-pp-dp") == set()
 
 
+@pytest.mark.parametrize(("kind", "is_joined"), [("zb-v", False), ("dualpipev", True)])
+def test_gradients_leave_with_the_weight_gradients_they_are_made_with(kind: str, is_joined: bool) -> None:  # fmt: skip
+    """… in schedules that join them, and as soon as they are made in others."""
+    tasks, parts = tasks_of(layout(kind, 2, 2), 6), 4
+    first = len(tasks.step)  # of the sends, which come after all steps
+    leaves = tasks.source[: len(tasks.boundary)]
+    assert tasks.target[: len(leaves)].tolist() == list(range(first, first + len(leaves)))
+    phase, part = np.divmod(tasks.step[leaves], parts)
+    assert (part - np.minimum(phase, 1) == tasks.boundary).all()
+    assert set(phase.tolist()) == ({0, 1, 2} if is_joined else {0, 1})
+
+
 class Wires:
     """A network of links written down: `paths[sender, receiver]` are those a send goes over."""
 
@@ -254,6 +270,38 @@ def test_a_class_alone_is_as_much_faster_as_its_share_is_small() -> None:
     assert found.fastest[1 - two][far] == pytest.approx(3.0)
     assert found.usage[two].max(axis=1)[far] == pytest.approx(2 / 3)
     assert not found.usage[:, [0, 4]].any()
+
+
+def test_sends_of_a_class_are_timed_over_its_own_lanes() -> None:
+    """Between nodes all take as long; inside, those over one lane longer than those over two."""
+    asked = ask("gpt2", on="4 x aws:p3.16xlarge", plan="pp8 dp4", batch=32)
+    f = fleet(asked)
+    between = f.exchanges.send_links(f.mesh)
+    found = sends(f)
+    each = found.latencies(between)
+    assert each.shape == (1, 2, 7)
+    far = np.array(found.flow[0] > 0.0)
+    assert far.tolist() == [False, True] * 3 + [False]
+    assert each[0, 0, far] == pytest.approx(each[0, 1, far])
+    assert (each[0, 0, ~far] != each[0, 1, ~far]).all()
+    assert each[0, :, ~far].max(axis=1) == pytest.approx(found.seconds[0, ~far]), (
+        "the slower one decides"
+    )
+    lone = fleet(ask("gpt2", on="4 x dgx-a100-80gb", plan="pp8 dp4", batch=32))
+    alike = sends(lone)
+    found = alike.latencies(lone.exchanges.send_links(lone.mesh))
+    assert found[:, 0] == pytest.approx(alike.seconds - alike.flow)
+    assert len(found[0]) == 1
+
+
+@pytest.mark.parametrize(("batch", "tasks"), [(16, 4 * 4 * 2), (32, 4 * 6 * 2), (3200, 4 * 6 * 2)])
+def test_the_longer_of_two_runs_has_three_rounds(batch: int, tasks: int) -> None:
+    """A step and a send each way of every part: of all micro-batches of four replicas, or of three times as many as there
+    are stages."""
+    f = fleet(ask("gpt2", on="1 x dgx-a100-80gb", plan="pp2 dp4", batch=batch, micro_batch=1))
+    assert tasks_of_run(f).tolist() == [tasks]
+    made = tasks_of(layout("1f1b", 2), min(batch // 4, 6))
+    assert 0.7 * tasks < len(made) <= tasks
 
 
 def classes_of(on: str, plan: str) -> list[list[int]]:

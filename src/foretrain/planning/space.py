@@ -107,7 +107,7 @@ class Space:
             "tables": range(len(p.tables)),
         }  # fmt: skip
         grids = np.meshgrid(*(np.array(options[name], np.int32) for name in COLUMNS), indexing="ij")
-        return np.stack([grid.reshape(-1) for grid in grids], axis=1)
+        return np.stack([grid.ravel() for grid in grids], axis=1)
 
     def _schedules(self, pp: int, vpp: int) -> list[int]:
         names = self.palette.schedule

@@ -127,7 +127,10 @@ def timed_fleet(rng: np.random.Generator, **runtime: Any) -> TimedPlans:
     filling = np.array([kind.filling(f.stages, f.chunks) for kind in kinds])[f.choices.schedule]
     lone = np.array([kind.lone_passes(f.stages, f.chunks) for kind in kinds])[f.choices.schedule]
     sent = rng.uniform(0.0, 0.5, (PLANS, parts - 1)) * rng.choice((1, 1, 1, 0))
-    flow = sent * rng.uniform(0.0, 1.0) * rng.choice((1, 1, 0))
+    far = (
+        rng.integers(0, 2, parts - 1) if rng.integers(2) else rng.choice((1, 1, 0))
+    )  # some, all or none
+    flow = sent * rng.uniform(0.0, 1.0) * far
     is_split = (f.choices.zero >= 2)[:, None]
     moved = rng.uniform(0.1, 3.0, (PLANS, parts)) * is_split
     gathers = {alone: rng.uniform(0.1, 1.5, (PLANS, blocks)) * (f.choices.zero >= 3)[:, None] for alone in (True, False)}  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fleets import PLANS, fleets, parts_of, timed_fleets
+from support.fleets import PLANS, SECOND, fleets, parts_of, timed_fleets
 
 from foretrain.planning.contention import Contention, beside
 from foretrain.planning.exposed_communication import (
@@ -403,7 +403,10 @@ def way_to(works, sends, stage):
 def test_how_much_sooner_a_stage_is_through(t, seed):
     rng = np.random.default_rng(seed)
     f, parts = t.f, parts_of(t, rng)
-    send, seconds = rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)), rng.uniform(1.0, 60.0, PLANS)
+    send, seconds = (
+        SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)),
+        SECOND * rng.uniform(1.0, 60.0, PLANS),
+    )
     near(_ways(f.first_chunk(parts[1]), send), [[way_to(parts[1][n], send[n], s) for s in range(f.stages)] for n in range(PLANS)])  # fmt: skip
     found = _sooner(t, parts, send, seconds)
     for plan in range(PLANS):
@@ -425,7 +428,7 @@ def test_how_much_sooner_a_stage_is_through(t, seed):
 @given(timed_fleets(), SEEDS)
 def test_buckets_follow_one_another_once_they_are_made(t, seed):
     f, runtime, kind = t.f, t.f.task.runtime, 3
-    backward = np.random.default_rng(seed).uniform(0.5, 4.0, (PLANS, f.stages))
+    backward = SECOND * np.random.default_rng(seed).uniform(0.5, 4.0, (PLANS, f.stages))
     buckets, way = t.replicas.reductions(kind), NETWORK if t.replicas.crosses else INSIDE
     found = _exposed(t, buckets, backward, kind)
     for plan, state in enumerate(f.rows):
@@ -458,7 +461,7 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
 def test_split_gradients_stream_from_the_first_backward_step_on(t, seed):
     rng = np.random.default_rng(seed)
     f, parts = t.f, parts_of(t, rng)
-    send = rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1))
+    send = SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1))
     found, firsts = _streaming(t, parts, send), _first_backward(t, parts, send)
     way, far = (NETWORK if t.replicas.crosses else INSIDE), t.replicas.crosses
     fetched = t.replicas.gathers(False, True)
@@ -497,7 +500,10 @@ def test_split_gradients_stream_from_the_first_backward_step_on(t, seed):
 def test_what_outlasts_a_pipeline_is_the_later_of_the_last_buckets_and_the_stream(t, seed):
     rng = np.random.default_rng(seed)
     f, parts = t.f, parts_of(t, rng)
-    send, seconds = rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)), rng.uniform(1.0, 60.0, PLANS)
+    send, seconds = (
+        SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)),
+        SECOND * rng.uniform(1.0, 60.0, PLANS),
+    )
     slow = rng.uniform(0.5, 3.0, (PLANS, f.stages)) * f.summed(parts[0] + parts[1])
     stream = _streaming(t, parts, send)
     for host in (np.zeros_like(slow), slow):
@@ -506,7 +512,9 @@ def test_what_outlasts_a_pipeline_is_the_later_of_the_last_buckets_and_the_strea
         making = np.where(t.puts_off[:, None], late[2], late[1])
         buckets = _exposed(t, t.replicas.reductions(3), making[:, : f.stages], 3)
         sooner = _sooner(t, late, send, seconds)
-        done = rng.uniform(1.0, 60.0, (1, f.stages))  # of the first plan, whose pipeline was run
+        done = SECOND * rng.uniform(
+            1.0, 60.0, (1, f.stages)
+        )  # of the first plan, whose pipeline was run
         for runs in ((np.zeros(0, dtype=np.int64), done[:0]), (np.array([0]), done)):
             sooner[runs[0]] = runs[1].max(initial=0.0) - runs[1]
             expected = np.maximum(buckets - sooner, stream - seconds[:, None])
@@ -517,8 +525,11 @@ def test_what_outlasts_a_pipeline_is_the_later_of_the_last_buckets_and_the_strea
 @given(timed_fleets(), SEEDS)
 def test_updated_weights_are_gathered_before_or_beside_the_next_forward_pass(t, seed):
     rng = np.random.default_rng(seed)
-    f, forward = t.f, rng.uniform(0.5, 3.0, (PLANS, len(t.f.share)))
-    send, gathers = rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)), t.replicas.parameters()
+    f, forward = t.f, SECOND * rng.uniform(0.5, 3.0, (PLANS, len(t.f.share)))
+    send, gathers = (
+        SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)),
+        t.replicas.parameters(),
+    )
     starts, ends = parameters(t, forward, send)
     if not f.task.runtime.sharding.overlaps_parameter_gather:
         near(starts, np.zeros(PLANS))

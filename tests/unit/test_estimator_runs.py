@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fleets import PLANS, fleets, parts_of, timed_fleets
+from support.fleets import PLANS, SECOND, fleets, parts_of, timed_fleets
 
 from foretrain.planning import steps, times
 from foretrain.planning.exchanges import SendLinks
@@ -60,7 +60,7 @@ def test_pipelines_are_run_where_what_waits_is_much_of_their_time(t, seed):
     """By what steps that send take longer and by sends, at first; then by what a pipeline without them takes."""
     f, rng = t.f, np.random.default_rng(seed)
     lone, parts = list(parts_of(t, rng)), parts_of(t, rng)
-    seconds, bare, sizes = (rng.uniform(5.0, 50.0, PLANS) for _ in range(3))
+    seconds, bare, sizes = (rng.uniform(5.0, 50.0, PLANS) * unit for unit in (SECOND, SECOND, 1.0))
     shares, run = [], []
 
     def are_met(share, tasks):
@@ -126,8 +126,8 @@ def _by_plan(parts):
 def test_steps_of_a_run_are_work_and_what_arrives_and_hosts_that_issue_it(t, seed):
     f, rng = t.f, np.random.default_rng(seed)
     parts, count = parts_of(t, rng), len(f.share)
-    arrivals = rng.uniform(0.0, 1.0, (2, PLANS, count))
-    late = rng.uniform(0.0, 1.0, (PLANS, 1, count - 1))
+    arrivals = SECOND * rng.uniform(0.0, 1.0, (2, PLANS, count))
+    late = SECOND * rng.uniform(0.0, 1.0, (PLANS, 1, count - 1))
     sends = SimpleNamespace(
         arrivals=lambda: arrivals, latencies=lambda links: late, flow=t.sends.flow, is_far=False
     )
@@ -171,8 +171,8 @@ def test_copies_to_host_memory_slow_each_other_while_both_go(f, seed, factors):
     into, out = factors
     rng = np.random.default_rng(seed)
     shape = (PLANS, f.kinds.shape[1], f.share.shape[1])
-    copies, backward = rng.uniform(0.0, 2.0, shape), rng.uniform(0.5, 1.5, shape)
-    ahead = rng.uniform(0.5, 5.0, (PLANS, len(f.share)))
+    copies, backward = (SECOND * rng.uniform(least, 2.0, shape) for least in (0.0, 0.5))
+    ahead = SECOND * rng.uniform(0.5, 5.0, (PLANS, len(f.share)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "copied", lambda _: copies)
         patch.setattr(steps, "_between_copies", lambda _: factors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from estimated_plan import estimated, fleet
@@ -17,6 +19,7 @@ from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
 from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import INSIDE, NETWORK, Replicas
 from foretrain.planning.sends import sends
+from foretrain.planning.updates import update
 from foretrain.testing.asking import ask
 
 NODE, TWO_NODES = "1 x dgx-a100-80gb", "2 x dgx-a100-80gb"
@@ -112,6 +115,16 @@ def test_a_pipeline_that_turns_sends_back_over_the_same_hops() -> None:
     assert (found.flow[0] > 0.0).tolist() == [False, True, False, False, False, True, False]
     assert found.seconds[0].tolist() == found.seconds[0, ::-1].tolist()
     assert found.seconds[0, 1] > found.seconds[0, 0] > found.seconds[0, 3] == 0.0
+
+
+def test_a_stage_that_trains_nothing_updates_nothing() -> None:
+    f = batch_of("pp2 dp4", adds_gradients=False)
+    both = update(f)[0]
+    is_behind = f.share[1] > 0
+    frozen = np.where(is_behind[None, :, None], 0.0, f.layers.trained)
+    frozen_f = replace(f, layers=replace(f.layers, trained=frozen))
+    assert both.min() > 0.0
+    assert update(frozen_f)[0].tolist() == [both[0], 0.0]
 
 
 # --- what replicas exchange -------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ def on_stage(f, part, by_kind):
     return max(value for value, is_there in zip(by_kind, f.kinds[part % f.stages], strict=True) if is_there)  # fmt: skip
 
 
+def sends_of(f, rng):
+    """[plans, parts - 1] seconds from each part to the next: less than work takes, or more."""
+    return SECOND * rng.choice((0.3, 6.0)) * rng.uniform(0.0, 1.0, (PLANS, len(f.share) - 1))
+
+
 # --- memory ---------------------------------------------------------------------------------------------
 
 
@@ -404,7 +409,7 @@ def test_how_much_sooner_a_stage_is_through(t, seed):
     rng = np.random.default_rng(seed)
     f, parts = t.f, parts_of(t, rng)
     send, seconds = (
-        SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)),
+        sends_of(f, rng),
         SECOND * rng.uniform(1.0, 60.0, PLANS),
     )
     near(_ways(f.first_chunk(parts[1]), send), [[way_to(parts[1][n], send[n], s) for s in range(f.stages)] for n in range(PLANS)])  # fmt: skip
@@ -461,7 +466,7 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
 def test_split_gradients_stream_from_the_first_backward_step_on(t, seed):
     rng = np.random.default_rng(seed)
     f, parts = t.f, parts_of(t, rng)
-    send = SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1))
+    send = sends_of(f, rng)
     found, firsts = _streaming(t, parts, send), _first_backward(t, parts, send)
     way, far = (NETWORK if t.replicas.crosses else INSIDE), t.replicas.crosses
     fetched = t.replicas.gathers(False, True)
@@ -501,7 +506,7 @@ def test_what_outlasts_a_pipeline_is_the_later_of_the_last_buckets_and_the_strea
     rng = np.random.default_rng(seed)
     f, parts = t.f, parts_of(t, rng)
     send, seconds = (
-        SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)),
+        sends_of(f, rng),
         SECOND * rng.uniform(1.0, 60.0, PLANS),
     )
     slow = rng.uniform(0.5, 3.0, (PLANS, f.stages)) * f.summed(parts[0] + parts[1])
@@ -527,7 +532,7 @@ def test_updated_weights_are_gathered_before_or_beside_the_next_forward_pass(t, 
     rng = np.random.default_rng(seed)
     f, forward = t.f, SECOND * rng.uniform(0.5, 3.0, (PLANS, len(t.f.share)))
     send, gathers = (
-        SECOND * rng.uniform(0.0, 0.3, (PLANS, len(f.share) - 1)),
+        sends_of(f, rng),
         t.replicas.parameters(),
     )
     starts, ends = parameters(t, forward, send)

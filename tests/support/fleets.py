@@ -56,13 +56,19 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
         forward=forward,
         backward=backward,
         weight=backward * rng.uniform(0.1, 0.5),
-        copied=SECOND * rng.uniform(0.0, 0.2, (STATES, kinds, blocks, 2)) * rng.integers(0, 2),
+        copied=SECOND
+        * rng.uniform(0.0, 0.2, (STATES, kinds, blocks, 2))
+        * rng.integers(0, 2, (STATES, kinds, blocks, 1)),
         wire_forward=wires[0],
         wire_backward=wires[1],
-        hidden=SECOND * rng.uniform(0.0, 0.2, (STATES, blocks)) * rng.integers(0, 2),
+        hidden=SECOND
+        * rng.uniform(0.0, 0.2, (STATES, blocks))
+        * rng.integers(0, 2, (STATES, blocks)),
         saved=rng.uniform(0.0, 2.0, (STATES, blocks)),
         lead=SECOND * rng.uniform(0.0, 2.0, (STATES, blocks, 3)),
-        host_copied=SECOND * rng.uniform(0.0, 0.2, (STATES, blocks, 2)) * rng.integers(0, 2),
+        host_copied=SECOND
+        * rng.uniform(0.0, 0.2, (STATES, blocks, 2))
+        * rng.integers(0, 2, (STATES, blocks, 1)),
         reduced=rng.uniform(0.0, 5.0, (STATES, blocks, 9)),
         tied=np.zeros((STATES, 0, 9)),
         **hosts,
@@ -139,6 +145,7 @@ def timed_fleet(rng: np.random.Generator, **runtime: Any) -> TimedPlans:
     gathers[False] = gathers[True] + gathers[False]
     has_gathers = bool((f.choices.zero >= 3).any())
     buckets = Buckets(*(SECOND * rng.uniform(0.05, 1.0, (PLANS, f.stages)) for _ in range(3)))
+    buckets = buckets._replace(each=buckets.each * rng.choice((1.0, 30.0)))  # few are large
     buckets = buckets._replace(pieces=rng.integers(1, 6, (PLANS, f.stages)).astype(float))
     parameters = SECOND * rng.uniform(0.0, 3.0, (PLANS, f.stages))
     replicas = SimpleNamespace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collective_costs import contended
 from foretrain.planning.document import pruned
 from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
-from foretrain.planning.plan_batch import PlanBatch
+from foretrain.planning.plan_batch import PlanBatch, Ties
 from foretrain.planning.replicas import INSIDE, NETWORK, Replicas
 from foretrain.planning.sends import sends
 from foretrain.planning.updates import update
@@ -105,6 +106,42 @@ def test_gradients_that_nobody_reduces_early_are_one_bucket() -> None:
     whole = f.elements("reduced", kind)[f.rows] @ f.share.T * f.task.states.reduced_bytes
     assert filled(f, f.share) == (1.0, pytest.approx(whole[0, 0]))
     assert filled(f, np.zeros_like(f.share)) == (0.0, 0.0)
+
+
+TIED = Ties(
+    is_stored_before=np.array([True, False, True]),
+    block=np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]),
+    origin=np.array([0, 0, 1]),
+    is_trained=np.array([True, True, False]),
+)
+"""Three copies of two weights: one of the second block, which the first has on the same stage; two of the last block, of
+which the trained one is alone on its stage and the frozen one is not."""
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("elements", [20.0, 12.0, 15.0]), ("gathered", [20.0, 12.0, 15.0]),
+        ("trained", [20.0, 12.0, 20.0]), ("tensors", [20.0, 19.0, 20.0]),
+    ],
+)  # fmt: skip
+def test_of_tied_weights_a_stage_has_one(name: str, left: list[float]) -> None:
+    """Eight elements of the first, five of the other; what is not trained is nothing that is reduced or updated."""
+    column = np.full((1, 3, 1), 20.0)
+    tied = np.array([[[8.0], [8.0], [5.0]]])
+    stub = SimpleNamespace(ties=TIED, layers=SimpleNamespace(tied=tied, **{name: column}))
+    assert PlanBatch.elements(stub, name, 0).tolist() == [left]  # type: ignore[arg-type]
+
+
+def test_stages_exchange_the_tied_weights_that_they_train_apart() -> None:
+    tied = (
+        np.array([[[8.0, 1.0], [8.0, 2.0], [5.0, 0.0]]] * 2) * np.array([1.0, 3.0])[:, None, None]
+    )
+    stub = SimpleNamespace(ties=TIED, layers=SimpleNamespace(tied=tied), rows=np.array([1, 0]))
+    assert PlanBatch.tied_between(stub).tolist() == [30.0, 10.0]  # type: ignore[arg-type]
+    apart = replace(TIED, is_stored_before=np.zeros(3, np.bool_), is_trained=np.ones(3, np.bool_))
+    stub = SimpleNamespace(ties=apart, layers=SimpleNamespace(tied=tied), rows=np.array([0]))
+    assert PlanBatch.tied_between(stub).tolist() == [10.0 + 5.0], "the largest copy of each"  # type: ignore[arg-type]
 
 
 def test_a_pipeline_that_turns_sends_back_over_the_same_hops() -> None:

@@ -17,7 +17,8 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.compile import stage_programs
 from foretrain.compile.execution import BACKWARD, FORWARD
 from foretrain.errors import InputError
-from foretrain.plan.strategy import Cut
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.strategy import Cut, Schedule, StrategyNode
 from foretrain.planning import markov
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.markov import (
@@ -335,6 +336,30 @@ def test_blocks_are_cut_where_their_dims_allow(dims, cut):
     block = SimpleNamespace(ops=[SimpleNamespace(size={dim: 8}) for dim in dims])
     assert [(c.dims, c.axes) for c in _Walker.cuts(walker, block, 2)] == [(d, ("x2",)) for d in cut]
     assert _Walker.cuts(walker, block, 1) == ()
+
+
+def test_a_walk_has_a_node_for_every_run_of_layers_alike():
+    blocks = [SimpleNamespace(name=name, repeat=count) for name, count in (("in", 1), ("pair", 2), ("layer", 4), ("out", 1))]  # fmt: skip
+    plain, full, wide = STATES
+    choices = [plain, plain, plain, full, full, plain, wide, plain]
+    walker = SimpleNamespace(
+        model=SimpleNamespace(blocks=blocks),
+        ground=SimpleNamespace(stages=2),
+        mesh=Mesh((("pp", 2), ("x0", 4)), ()),
+        cuts=lambda block, tp: (),
+        root=lambda layers: StrategyNode(schedule=Schedule("1f1b", 1, 2, 1, layers)),
+        _layers=lambda counts: tuple(counts),
+    )
+    plan = _Walker._plan(walker, choices, [3, 5])
+    assert [(node.select, node.recompute) for node in plan.root.children] == [
+        ("in", "none"), ("pair[0:2]", "none"), ("layer[0:2]", "full"), ("layer[2:3]", "none"), ("layer[3:4]", "none"),
+        ("out", "none"),
+    ]  # fmt: skip
+    assert plan.schedule.layers == (3, 5)
+    walker.ground.stages = 1
+    walker.root = lambda layers: StrategyNode(schedule=Schedule("1f1b", 1, 1, 1, layers))
+    walker.mesh = Mesh((("pp", 1), ("x0", 8)), ())
+    assert _Walker._plan(walker, choices, [8]).schedule.layers is None
 
 
 @pytest.mark.parametrize(

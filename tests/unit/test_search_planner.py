@@ -188,3 +188,25 @@ def test_what_was_estimated_faster_but_lost_is_said_so_where_time_counts(
     found = explanations(result)  # type: ignore[arg-type]
     assert [one.plan for one in found if one.choice == "tp"] == ["tp1 dp8", "tp4 dp2", "tp8"]
     assert [one.plan for one in found if "Slower than the best plan when simulated" in one.sentence] == lost  # fmt: skip
+
+
+@pytest.mark.parametrize(("objective", "of"), [("time", "time"), ("pareto", "time"), ("memory", "memory")])  # fmt: skip
+def test_what_was_not_looked_at_is_surveyed_for_the_same_goal(
+    monkeypatch: pytest.MonkeyPatch, objective: str, of: str
+) -> None:
+    """The best of two parts; a front is led by its fastest plan."""
+    goals: list[tuple[str, int]] = []
+
+    def survey(task: object, plans: object, part: int, objective: str, keep: int) -> PartialResult:
+        goals.append((objective, keep))
+        return survey_of(3, row(f"p{part}", 1.0 * part, 9.0 - part))
+
+    monkeypatch.setattr(explain, "space", lambda task, where: SimpleNamespace(parts=lambda: (1, 2)))
+    monkeypatch.setattr(explain, "survey", survey)
+    result = SimpleNamespace(task=None, objective=objective)
+    found = explain._surveyed(result, "tp=4", ())  # type: ignore[arg-type]
+    assert isinstance(found, BestPerChoice)
+    assert goals == [(of, 1)] * 2
+    assert (found.choice, found.seen, found.fitting) == ("tp=4", 6, 2)
+    assert found.best is not None
+    assert found.best.plan == ("p2" if of == "memory" else "p1")

@@ -15,6 +15,7 @@ from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collective_costs import contended
+from foretrain.planning.contention import timed
 from foretrain.planning.document import pruned
 from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
 from foretrain.planning.plan_batch import PlanBatch, Ties
@@ -209,6 +210,17 @@ def test_tensors_are_copied_into_a_buffer_and_out_of_it_on_the_slowest_device(on
     assert len(each) == devices
     found = Replicas(f)._fused(np.array([[30.0]]), np.array([[1e9]]))
     assert found[0, 0] == pytest.approx(max(each))
+
+
+def test_a_thread_fuses_the_gradients_of_every_chunk_by_themselves() -> None:
+    """About 109 MB of a stage, half of them for each of two chunks: they fit one buffer, and go when it is full."""
+    f = batch_of("pp2 vpp2 dp4", stack="horovod")
+    (kind,) = (kind for kind in f.kinds_held if f.axes_of(kind))
+    found = timed(f).replicas.reductions(kind)
+    assert found is not None
+    size = f.by_stage(f.elements("reduced", kind))[0] * f.task.states.reduced_bytes
+    assert found.pieces.tolist() == [[2.0, 2.0]]
+    assert (found.each[0] > f.exchange(f.axes_of(kind), "all_reduce").seconds(size / 2)).all()
 
 
 def test_updated_weights_are_gathered_once() -> None:

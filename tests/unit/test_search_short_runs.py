@@ -15,7 +15,7 @@ from foretrain.planning.exchanges import Exchanges, SendLinks, _hops
 from foretrain.planning.hosts import leads
 from foretrain.planning.plan_batch import mesh_of
 from foretrain.planning.sends import sends
-from foretrain.planning.short_runs import Layout, PieceSeconds, ends, tasks_of, tasks_of_run
+from foretrain.planning.short_runs import Layout, PieceSeconds, _run, ends, tasks_of, tasks_of_run
 from foretrain.planning.task import Task
 from foretrain.resolving import ask
 
@@ -327,6 +327,17 @@ def test_classes_alike_run_as_one() -> None:
     two = replace(one, latency=np.tile(one.latency, 2))
     expected = lasts(layout("1f1b", 2), one, 9, links(shared))
     assert lasts(layout("1f1b", 2), two, 9, links(shared, 2)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("late", [(0.0, 0.1), (0.03, 0.33), (0.0, 0.9)])
+@pytest.mark.parametrize("count", [20, 65, 200])
+def test_a_few_rounds_tell_what_all_take(late: tuple[float, float], count: int) -> None:
+    """Of two classes that get out of step with each other, too."""
+    shared = links(np.array([[1.0], [0.0], [0.0], [1.0]]), 2)
+    one = pieces([0.5, 0.5], [0.5, 0.5], [0.0, 0.0], flow=0.5)
+    apart, what = replace(one, latency=np.array([late])), layout("1f1b", 2)
+    found = ends(what, apart, shared, np.array([float(count)]))
+    assert found == pytest.approx(_run(what, count, apart, shared), rel=1e-3)
 
 
 def test_a_stage_is_done_when_its_slowest_class_is() -> None:

@@ -13,6 +13,7 @@ from support.plans import tiny_model
 from foretrain.arrays import Floats
 from foretrain.compile.execution import Communicator
 from foretrain.compile.passes.fold import ranks_of
+from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collective_costs import contended
 from foretrain.planning.contention import timed
@@ -21,6 +22,7 @@ from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
 from foretrain.planning.plan_batch import PlanBatch, Ties
 from foretrain.planning.replicas import INSIDE, NETWORK, Replicas
 from foretrain.planning.sends import sends
+from foretrain.planning.steps import _between_copies
 from foretrain.planning.updates import update
 from foretrain.testing.asking import ask
 
@@ -163,6 +165,17 @@ def test_a_stage_that_trains_nothing_updates_nothing() -> None:
     frozen_f = replace(f, layers=replace(f.layers, trained=frozen))
     assert both.min() > 0.0
     assert update(frozen_f)[0].tolist() == [both[0], 0.0]
+
+
+def test_copies_slow_each_other_as_on_the_device_where_they_do_so_most() -> None:
+    """V100s stop copies in while others go out, A100s slow those that go out by more."""
+    mixed = batch_of("dp8", on=MIXED, overlap_slows=True).task
+    into, out = interference.COPY_IN, interference.COPY_OUT
+    large, small = (interference.factors(device, False) for device in mixed.cluster.devices)
+    assert small[into, out] > large[into, out] > 1.0
+    assert large[out, into] > small[out, into] > 1.0
+    assert _between_copies(mixed) == (small[into, out], large[out, into])
+    assert _between_copies(batch_of("dp8", on=MIXED, overlap_slows=False).task) == (1.0, 1.0)
 
 
 # --- what replicas exchange -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.footprint import peak_bytes
 from foretrain.planning.plan_batch import PlanBatch, plan_batch
 from foretrain.planning.task import Task
 from foretrain.scenario import Scenario
@@ -40,3 +41,8 @@ def fleet(scenario: Scenario) -> PlanBatch:
     chosen, estimator = choices(task, words.with_devices(task.devices)), Estimator(task)
     rows, known = estimator.states(chosen)
     return plan_batch(estimator.shares, chosen, known, rows, estimator.exchanges)
+
+
+def held_bytes(scenario: Scenario) -> float:
+    """What the estimator says of memory alone, on the fullest stage of the scenario's own plan."""
+    return float(peak_bytes(fleet(scenario))[0][0])

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from estimated_plan import choices, estimated
+from estimated_plan import choices, estimated, held_bytes
 from support.plans import tiny_model
 
 from foretrain.cluster.cluster import Cluster
@@ -92,10 +92,9 @@ PLANS = (
 @pytest.mark.parametrize("stack", STACKS)
 def test_memory_is_the_simulators(stack, plan):
     scenario = asked("gpt", plan, stack=stack)
-    found = estimated(scenario)
     # of two nearly equal moments each may take another for the fullest
     near = 2e-6 if "buckets" in plan else 1e-9
-    assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=near)
+    assert held_bytes(scenario) == pytest.approx(peak_memory(scenario).peak_bytes, rel=near)
 
 
 @pytest.mark.parametrize("stack", ["megatron", "fms-fsdp"])
@@ -115,19 +114,18 @@ def test_memory_of_stages_with_unlike_parts_is_the_simulators(stack, plan):
     for model in ("gpt", "cnn") if "zb-v" in plan else ("gpt",):
         scenario = asked(model, plan, stack=stack)
         expected = peak_memory(scenario).peak_bytes
-        assert estimated(scenario).memory[0] == pytest.approx(expected, rel=1e-9)
+        assert held_bytes(scenario) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("model", ["llama", "moe", "cnn"])
 @pytest.mark.parametrize("plan", ["dp8 zero1", "dp8 zero3", "pp2 dp4"])
 def test_memory_is_the_simulators_for_other_ops(model, plan):
     scenario = asked(model, plan)
-    found = estimated(scenario)
-    assert found.memory[0] == pytest.approx(peak_memory(scenario).peak_bytes, rel=1e-9)
+    assert held_bytes(scenario) == pytest.approx(peak_memory(scenario).peak_bytes, rel=1e-9)
 
 
 def held(model: Model, plan: str, **options) -> float:
-    return float(estimated(asked(model, plan, fragmentation=0.0, **options)).memory[0])
+    return held_bytes(asked(model, plan, fragmentation=0.0, **options))
 
 
 def test_states_of_adam_in_mixed_precision_take_18_bytes_an_element():
@@ -151,10 +149,8 @@ def kept(plan: str, batch: int) -> float:
     """Bytes that the plan holds beyond those of a step with one micro-batch."""
     model = chain(1024, 1024, 1024, 1024, 1024)
     bare = {"on": Cluster.of(NODE).first(4), "fragmentation": 0.0}
-    return float(
-        estimated(asked(model, plan, batch=batch, **bare)).memory[0]
-        - estimated(asked(model, plan, batch=1, **bare)).memory[0]
-    )
+    several, one = (held_bytes(asked(model, plan, batch=n, **bare)) for n in (batch, 1))
+    return several - one
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from foretrain.simulate import simulate_scenario
 from foretrain.testing.asking import ask
 
 SEEDS = st.integers(0, 2**31)
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 NODE, TWO_NODES = "1 x dgx-a100-80gb", "2 x dgx-a100-80gb"
 
 

@@ -17,6 +17,9 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.compile.compile import stage_programs
 from foretrain.compile.execution import BACKWARD, FORWARD
 from foretrain.errors import InputError
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.strategy import Cut, Schedule, StrategyNode
+from foretrain.planning import markov
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.markov import (
     BUDGET_STEPS,
@@ -259,7 +262,7 @@ def test_halves_end_with_an_odd_number():
 def test_grounds_of_a_plan_have_as_many_samples_per_rank_or_fewer():
     """tp4 with 4 samples is tp2 with 2 samples and tp1 with 1: as many on every rank."""
     task = task_of(batch=32)
-    stood = grounds(task, [SimpleNamespace(plan="tp4 pp2 micro=4 zero1")])
+    stood = grounds(task, ["tp4 pp2 micro=4 zero1"])
     assert [(g.least_tp, g.micro) for g in stood] == [
         (4, 4),
         (4, 2),
@@ -269,9 +272,9 @@ def test_grounds_of_a_plan_have_as_many_samples_per_rank_or_fewer():
         (1, 1),
     ]
     assert {(g.stages, g.zero) for g in stood} == {(2, 1)}
-    few = grounds(task_of(batch=8), [SimpleNamespace(plan="pp2 micro=8 zero1")])
+    few = grounds(task_of(batch=8), ["pp2 micro=8 zero1"])
     assert [(g.least_tp, g.micro) for g in few] == [(1, 2), (1, 1)]  # 4 replicas, 8 samples
-    plain = grounds(task, [SimpleNamespace(plan="tp2 cp2 dp2 micro=2 zero3 sp offload=optimizer")])
+    plain = grounds(task, ["tp2 cp2 dp2 micro=2 zero3 sp offload=optimizer"])
     assert {(g.stages, g.zero) for g in plain} == {(1, 3)}
 
 
@@ -283,3 +286,96 @@ def test_a_walk_is_described_layer_by_layer():
     assert {f"tp{choice.tp}" for choice in found.choices} == {
         word.strip(",") for word in text.split() if word.startswith("tp")
     }
+
+
+def node(select, tp, recompute=None):
+    """Layers of one choice, on the two innermost axes or one of them."""
+    axes = {1: (), 2: ("b",), 4: ("a", "b")}[tp]
+    split = (Cut(("heads",), axes), Cut(("seq",), axes)) if axes else ()
+    return SimpleNamespace(select=select, split=split, recompute=recompute)
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers", "zero", "text"),
+    [
+        (2, (3, 1), 1, "pp2 micro=4 zero1 layers=3,1: "),
+        (2, (2, 2), 2, "pp2 micro=4 zero2: "),
+        (1, None, 0, "micro=4: "),
+    ],
+)
+def test_layers_alike_are_told_once(stages, layers, zero, text):
+    nodes = [
+        node("embedding", 1), node("layer[0:2]", 4, "full"), node("layer[2:4]", 4, "full"), node("layer[4:6]", 4),
+        node("head", 2, "none"),
+    ]  # fmt: skip
+    plan = SimpleNamespace(
+        text="",
+        mesh=SimpleNamespace(axes=(("pp", stages), ("a", 2), ("b", 2))),
+        schedule=SimpleNamespace(stages=stages, micro_batch=4, layers=layers),
+        root=SimpleNamespace(state=("optimizer", "gradients")[:zero], children=nodes),
+    )
+    told = "embedding tp1, layer[0:2]…layer[2:4] tp4 recompute=full, layer[4:6] tp4, head tp2"
+    assert described(plan) == text + told
+    assert described(SimpleNamespace(text="dp8")) == "dp8"
+
+
+@pytest.mark.parametrize(
+    ("dims", "cut"),
+    [
+        (("heads", "ffn", "seq"), [("heads", "kv_heads"), ("ffn",), ("seq", "slot")]),
+        (("vocab", "slot"), [("vocab",), ("seq", "slot")]),
+        (("kv_heads",), [("heads", "kv_heads")]),
+        (("channel_in", "channel_out", "pixel"), [("channel_in",), ("channel_out",)]),
+        (("channel_in", "ffn"), [("ffn",)]),
+        (("hidden",), []),
+        (("hidden", "seq"), [("seq", "slot")]),
+    ],
+)
+def test_blocks_are_cut_where_their_dims_allow(dims, cut):
+    walker = SimpleNamespace(inner=lambda tp: (f"x{tp}",))
+    block = SimpleNamespace(ops=[SimpleNamespace(size={dim: 8}) for dim in dims])
+    assert [(c.dims, c.axes) for c in _Walker.cuts(walker, block, 2)] == [(d, ("x2",)) for d in cut]
+    assert _Walker.cuts(walker, block, 1) == ()
+
+
+def test_a_walk_has_a_node_for_every_run_of_layers_alike():
+    blocks = [SimpleNamespace(name=name, repeat=count) for name, count in (("in", 1), ("pair", 2), ("layer", 4), ("out", 1))]  # fmt: skip
+    plain, full, wide = STATES
+    choices = [plain, plain, plain, full, full, plain, wide, plain]
+    walker = SimpleNamespace(
+        model=SimpleNamespace(blocks=blocks),
+        ground=SimpleNamespace(stages=2),
+        mesh=Mesh((("pp", 2), ("x0", 4)), ()),
+        cuts=lambda block, tp: (),
+        root=lambda layers: StrategyNode(schedule=Schedule("1f1b", 1, 2, 1, layers)),
+        _layers=lambda counts: tuple(counts),
+    )
+    plan = _Walker._plan(walker, choices, [3, 5])
+    assert [(node.select, node.recompute) for node in plan.root.children] == [
+        ("in", "none"), ("pair[0:2]", "none"), ("layer[0:2]", "full"), ("layer[2:3]", "none"), ("layer[3:4]", "none"),
+        ("out", "none"),
+    ]  # fmt: skip
+    assert plan.schedule.layers == (3, 5)
+    walker.ground.stages = 1
+    walker.root = lambda layers: StrategyNode(schedule=Schedule("1f1b", 1, 1, 1, layers))
+    walker.mesh = Mesh((("pp", 1), ("x0", 8)), ())
+    assert _Walker._plan(walker, choices, [8]).schedule.layers is None
+
+
+@pytest.mark.parametrize(
+    ("repeats", "shared", "counts", "layers"),
+    [
+        ([1, 8, 1], [1], [4, 4], (4, 4)),  # layers alone are shared out
+        ([1, 4, 1], [0, 1, 2], [2, 2], (3, 3)),  # so few that what is around them counts
+        ([1, 1, 4, 2, 1], [0, 1, 2, 3, 4], [3, 3], (5, 4)),
+        ([1, 1, 1], [0, 1, 2], [1, 2], (1, 2)),  # nothing repeats: all blocks are layers
+    ],
+)
+def test_stages_are_told_with_what_is_before_and_behind_layers(
+    monkeypatch, repeats, shared, counts, layers
+):
+    monkeypatch.setattr(markov, "layer_blocks", lambda model: shared)
+    walker = SimpleNamespace(
+        model=SimpleNamespace(blocks=[SimpleNamespace(repeat=n) for n in repeats])
+    )
+    assert _Walker._layers(walker, counts) == layers

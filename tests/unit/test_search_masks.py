@@ -139,7 +139,7 @@ def test_a_part_without_plans_has_none_under_a_constraint_on_replicas_either():
 @pytest.mark.parametrize(
     ("batch", "micros"),
     [(64, [1, 2, 4, 8, 16, 32, 64]), (256, [1, 2, 4, 8, 16, 32, 64]), (24, [1, 2, 4, 8]),
-     (12, [1, 2, 3, 4, 6, 12]), (7, [1, 7]), (130, [1, 2, 5, 10, 13, 26])],
+     (12, [1, 2, 3, 4, 6, 12]), (7, [1, 7]), (65, [1, 5, 13]), (130, [1, 2, 5, 10, 13, 26])],
 )  # fmt: skip
 def test_micro_batches_are_powers_of_two_where_a_batch_has_four_of_them(batch, micros):
     assert _micros(batch) == micros
@@ -148,7 +148,7 @@ def test_micro_batches_are_powers_of_two_where_a_batch_has_four_of_them(batch, m
 @pytest.mark.parametrize(
     ("layers", "stages", "chunks"),
     [(8, [1, 2, 4], [1, 2, 4]), (8, [1], [1]), (32, [2], [1, 2, 4, 8, 16]), (64, [2], [1, 2, 4, 8, 16]),
-     (10, [4], [1, 3]), (7, [3], [1, 3])],
+     (10, [4], [1, 3]), (7, [3], [1, 3]), (34, [2], [1]), (64, [1, 4], [1, 2, 4, 8, 16])],
 )  # fmt: skip
 def test_chunks_share_layers_evenly_with_embedding_and_head_as_a_layer_each(layers, stages, chunks):
     assert _chunks(layers, stages) == chunks

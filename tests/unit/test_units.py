@@ -18,6 +18,7 @@ from foretrain.errors import InputError
         (units.parse_bytes, "80GB", 80e9),
         (units.parse_bytes, "64 GiB", 64 * 2**30),
         (units.parse_bytes, "1.5MiB", 1.5 * 2**20),
+        (units.parse_bytes, "7EiB", 7 * 2**60),
         (units.parse_bytes, "12", 12.0),
         (units.parse_bytes, 7, 7.0),
         (units.parse_bandwidth, "200Gb/s", 25e9),

@@ -30,8 +30,8 @@ def fused(
     agreed = thread.negotiation_seconds(ranks)
     period = max(thread.cycle_seconds, agreed)
     cycles = np.maximum(np.ceil(work / period), 1.0)
-    whole = np.minimum(period / np.maximum(work, period), 1.0)  # share of a cycle that is over
-    rest = np.clip(1.0 - (cycles - 1.0) * whole, 0.0, 1.0)
+    whole = period / np.maximum(work, period)  # share of a cycle that is over
+    rest = np.maximum(1.0 - (cycles - 1.0) * whole, 0.0)
     full, last = (
         np.clip(np.ceil(size * share * thread.fusion_copies / limit), 1.0, np.maximum(tensors * share, 1.0))
         for share in (whole, rest)

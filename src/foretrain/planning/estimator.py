@@ -139,7 +139,7 @@ class Estimator:
         known = grown(found, [s for family in able for s in family if s not in found.refused])
         places = {state: -1 - place for place, state in enumerate(known.refused)}
         numbers = [known.number[s] if s in known.number else places[s] for s in states]
-        return np.array(numbers, dtype=np.int64)[inverse.reshape(-1)], known
+        return np.array(numbers, dtype=np.int64)[inverse.ravel()], known
 
     def places(self, choices: Choices) -> Places:
         """Repetitions of blocks that are alike in all plans."""

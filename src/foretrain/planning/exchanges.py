@@ -98,7 +98,7 @@ def _alike(network: Network, ranks: Ints) -> list[Ints]:
     rate = np.full(near.shape[0] * near.shape[1], np.inf)
     np.minimum.at(rate, loads.group, network.capacity[loads.link] / loads.weight)
     _, of = np.unique(rate.reshape(near.shape[:2]).round(), axis=0, return_inverse=True)
-    return [np.flatnonzero(of.reshape(-1) == number) for number in range(int(of.max()) + 1)]
+    return [np.flatnonzero(of.ravel() == number) for number in range(int(of.max()) + 1)]
 
 
 @lru_cache(maxsize=256)

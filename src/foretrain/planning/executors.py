@@ -102,10 +102,10 @@ class Processes:
                     crew.is_lost(number, losses.add(number, worker.how_it_ended()))
                     crew.share_out()
                     continue
+                crew.is_free(worker)
                 is_done, result = reply
                 if not is_done:
                     raise result
-                crew.is_free(worker)
                 crew.share_out()  # before the result is looked at: nobody waits for that
                 yield number, result
         finally:
@@ -198,12 +198,7 @@ class _Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5.0)
         self.stop()
-        code = self.process.returncode
-        if code >= 0:
-            return "out of memory" if code == OUT_OF_MEMORY else f"exit code {code}"
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
-        return f"killed by signal {-code}"
+        return _ended(self.process.returncode)
 
     def stop(self) -> None:
         process = self.process
@@ -214,6 +209,15 @@ class _Worker:
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
+
+
+def _ended(code: int) -> str:
+    """How a process ended, by its exit code."""
+    if code >= 0:
+        return "out of memory" if code == OUT_OF_MEMORY else f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
 
 
 class RayExecutor:

@@ -101,7 +101,7 @@ def _activations(fleet: PlanBatch) -> _Activations:
         tables = [kind.moments(fleet.stages, fleet.chunks, int(count)) for count in counts]
         for table in dict.fromkeys(map(id, tables)):
             which = [place for place, one in enumerate(tables) if id(one) == table]
-            rows = mine[np.isin(of.reshape(-1), which)]
+            rows = mine[np.isin(of, which)]
             held, step, is_late = tables[which[0]]
             alive = held @ saved[rows].transpose(2, 1, 0)  # [stages, moments, plans]
             alive += work[rows].transpose(2, 1, 0)[np.arange(fleet.stages)[:, None], step]

@@ -46,7 +46,7 @@ def issued(parts: list[Floats], f: PlanBatch, sends: Sends, puts_off: Bools) -> 
     slow[1] = np.where(puts_off[:, None], split, slow[1])
     # parts that lie behind another on its stage receive nothing going forward, as the first, nor those before them going
     # back, as the last: hosts need not wait then
-    turn = np.maximum(parts[0] + parts[1], host[0] + host[1])
+    turn = host[0] + host[1]
     near = np.flatnonzero(f.pieces.hops == 0)
     unfed, unreturned = [0, *near + 1], [*near, turn.shape[1] - 1]
     first = turn[:, unfed] - slow[1][:, unfed]

@@ -174,25 +174,25 @@ _COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("places", "num
 
 
 def grown(known: Layers, wanted: Sequence[State]) -> Layers:
-    """States with larger micro-batches before they are compiled: what they hold, on a line through two of the same
-    state with smaller ones. Memory is convex in the micro-batch, so the line does not run above it."""
+    """States with larger micro-batches before they are compiled: what they hold, on a line through the two known of
+    the same state with smaller ones. Memory is convex in the micro-batch, so the line does not run above it."""
     families: dict[State, list[int]] = {}
     for state, row in sorted(known.number.items(), key=lambda item: item[0].micro):
         families.setdefault(state._replace(micro=0), []).append(row)
     ends = np.array(
         [
-            [known.number[s]] * 2 if s in known.number else families[s._replace(micro=0)][-2:]
+            [known.number[s]] * 2 if s in known.number else families[s._replace(micro=0)]
             for s in wanted
         ],
         dtype=np.int64,
-    ).reshape(-1, 2)
+    ).reshape(len(wanted), 2)
     micros = np.array([state.micro for state in known.number], dtype=np.float64)[ends]
     span = np.maximum(micros[:, 1] - micros[:, 0], 1.0)
     along = (np.array([state.micro for state in wanted]) - micros[:, 0]) / span
     columns = {name: getattr(known, name)[ends[:, 0]] for name in _COLUMNS}
     for name in _GROWING:
         low, high = columns[name], getattr(known, name)[ends[:, 1]]
-        columns[name] = low + (high - low) * along.reshape((-1,) + (1,) * (low.ndim - 1))
+        columns[name] = low + (high - low) * along.reshape(len(wanted), *[1] * (low.ndim - 1))
     columns["is_timed"] = ends[:, 0] == ends[:, 1]
     columns["weights"] = _alike(*(columns[name] for name in _WEIGHTS))
     number = {state: row for row, state in enumerate(wanted)}

@@ -11,7 +11,6 @@ from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.plan.supported import always
 from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem
-from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.per_layer import best_walk, described, grounds
 from foretrain.planning.planner import Ranked
 from foretrain.planning.task import Task
@@ -35,7 +34,7 @@ def with_walks(
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Ranked, ...]:
     """The best of uniform plans and walks on their grounds, all simulated."""
-    stood = grounds(task, [_named(row) for row in rows])
+    stood = grounds(task, [row.plan.text for row in rows])
     found = {described(row.plan): row for row in rows}
     for number, ground in enumerate(stood, 1):
         walk = _walk(task, ground, pinned)
@@ -49,11 +48,6 @@ def with_walks(
             progress(number, len(stood))
     ranked = sorted(found.values(), key=lambda row: row.score.rank(objective))
     return tuple(ranked[:top])
-
-
-def _named(row: Ranked) -> EstimatedPlan:
-    """Grounds are read off the plan alone."""
-    return EstimatedPlan(row.plan.text, row.estimated_seconds, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _walk(

@@ -9,24 +9,21 @@ from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem, walk
-from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.task import Task
 
 MOST_GROUNDS = 24
 
 
-def grounds(task: Task, rows: Sequence[EstimatedPlan]) -> tuple[LayerwiseProblem, ...]:
+def grounds(task: Task, plans: Sequence[str]) -> tuple[LayerwiseProblem, ...]:
     """The grounds that plans stand on, and those with fewer ranks tied to tensor parallelism."""
     found: dict[LayerwiseProblem, None] = {}
-    for row in rows:
-        for ground in _under(task, task.words(row.plan)):
+    for text in plans:
+        for ground in _under(task, task.words(text)):
             found[ground] = None
     return tuple(found)[:MOST_GROUNDS]
 
 
 def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
-    if words.cp > 1 or words.ep > 1 or words.vpp > 1 or words.shard or words.offload:
-        words = Words(tp=words.tp, pp=words.pp, zero=words.zero, micro=words.micro)
     tp, micro = words.tp, words.micro or 1
     while True:
         ranks = task.devices // (words.pp * tp)

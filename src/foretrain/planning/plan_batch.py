@@ -339,10 +339,8 @@ def plan_batch(
     task = shares.task
     words = choices.words(0)
     mesh = mesh_of(task, words)
-    kinds = np.ones((words.pp, len(task.cluster.devices)), dtype=np.bool_)
-    if kinds.shape[1] > 1:
-        kinds[:] = False
-        kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
+    kinds = np.zeros((words.pp, len(task.cluster.devices)), dtype=np.bool_)
+    kinds[mesh.coordinate("pp"), np.asarray(task.cluster.device_kind)] = True
     share, behind, ties = shares.of(schedule_of(words), layers.places)
     return PlanBatch(task, choices, layers, rows, mesh, exchanges, share, behind, ties, kinds)
 

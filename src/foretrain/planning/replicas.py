@@ -182,7 +182,7 @@ class Replicas:
             for way in {self._way(axes) for axes in (f.owners_of(kind), f.axes_of(kind))}:
                 busy = self._reduced(kind, size / np.maximum(found.pieces, 1.0), alone, way)
                 total[1 + way] += busy * found.pieces
-        return tuple(column[:, of.reshape(-1)] for column in total)
+        return tuple(column[:, of.ravel()] for column in total)
 
     def reductions(self, kind: int) -> Buckets | None:
         """[plans, stages] buckets of gradients.
@@ -353,7 +353,7 @@ class Replicas:
         f, total = self.f, np.zeros(len(self.f.choices))
         axes = tuple(axis for axis, size in f.mesh.axes if size > 1)
         tied = f.tied_between()
-        if f.stages > 1 and tied.any():
+        if tied.any():
             ends = f.exchanges.between(f.mesh, Communicator(("pp",), "ends"), "all_reduce")
             total += ends.seconds(tied * self.states.gradient_bytes)
         if axes and self.states.joins_ranks:

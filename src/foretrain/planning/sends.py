@@ -105,7 +105,7 @@ class Sends:
         if f.stages == 1 or not send.any():
             return np.zeros(len(f.choices))
         homes = f.task.network.domain_of[f.mesh.groups(("pp",))[0]]
-        home = np.unique(homes, return_inverse=True)[1].reshape(-1)
+        home = np.unique(homes, return_inverse=True)[1].ravel()
         at = home[f.pieces.stage_of]
         is_far = at[:-1] != at[1:]
         ahead, back = (

@@ -86,7 +86,7 @@ class Tasks:
         moving = slice(steps, steps + sends)
         latency = pieces.latency.reshape(runs, -1)
         duration[:, moving] = latency[:, self.boundary]
-        each = pieces.take(np.repeat(np.arange(plans), classes)) if classes > 1 else pieces
+        each = pieces.take(np.repeat(np.arange(plans), classes))
         duration[:, :steps] = each.device[:, self.step]
         volume[:, moving] = each.flow[:, self.boundary]
         place = np.arange(runs)[:, None]
@@ -196,7 +196,7 @@ class PieceSeconds:
         columns = [getattr(self, field.name) for field in fields(self)]
         table = np.concatenate([counts[:, None], *columns], axis=1)
         _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        return first, inverse.reshape(-1)
+        return first, inverse.ravel()
 
 
 def tasks_of_run(f: PlanBatch) -> Floats:

@@ -107,7 +107,7 @@ class Space:
             "tables": range(len(p.tables)),
         }  # fmt: skip
         grids = np.meshgrid(*(np.array(options[name], np.int32) for name in COLUMNS), indexing="ij")
-        return np.stack([grid.reshape(-1) for grid in grids], axis=1)
+        return np.stack([grid.ravel() for grid in grids], axis=1)
 
     def _schedules(self, pp: int, vpp: int) -> list[int]:
         names = self.palette.schedule
@@ -280,9 +280,7 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], model: Model) 
         wrong = [v for v in one.values if limit and one.sign == "=" and not limit.allows(v)]
         faults += [f"{one.text}: {limit.fault(v)}" for v in wrong if limit]
         needs = _NEEDS.get(one.name, ())
-        is_split = one.sign in ("=", ">", ">=") and any(
-            value not in (0, 1, False) for value in one.values
-        )
+        is_split = one.sign in ("=", ">", ">=") and any(value not in (0, 1) for value in one.values)
         if needs and is_split and not dims & {*needs}:
             faults.append(
                 f"{one.text}: {model.name} has no {' or '.join(needs)} to split. Remove this constraint."

@@ -38,9 +38,7 @@ def _kernels(f: PlanBatch, kind: str, amount: Floats, flops: Floats | None = Non
     else:
         kernels = [Kernel(kind, "update", float(w), float(n), "fp32") for n, w in distinct]
     kinds = range(len(f.task.cluster.devices))
-    each = [
-        kernel_costs(kernels, device, f.task.around).seconds[of.reshape(-1)] for device in kinds
-    ]
+    each = [kernel_costs(kernels, device, f.task.around).seconds[of.ravel()] for device in kinds]
     by_stage = np.stack(each, axis=-1).reshape(*amount.shape, len(kinds))
     return np.asarray(np.where(f.kinds[None], by_stage, 0.0).max(axis=2))
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
@@ -32,18 +33,21 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what work prints must not mix with replies
     orders: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
+    _serve(iter(orders.get, None), replies)
+
+
+def _serve(orders: Iterable[bytes], replies: BinaryIO) -> None:
+    """The first order is the work, each of the others an item of it."""
     work: Any = None
-    while True:
-        order = orders.get()
+    for order in orders:
         try:
             if work is None:
                 work = pickle.loads(order)
                 continue
             reply = pickle.dumps((True, work(pickle.loads(order))))
         except MemoryError:
-            os._exit(
-                OUT_OF_MEMORY
-            )  # as good as killed: another worker, or one alone, may have enough
+            # as good as killed: another worker, or one alone, may have enough
+            os._exit(OUT_OF_MEMORY)
         except Exception as error:
             reply = pickle.dumps((False, _sendable(error)))
         pickle.dump(reply, replies)

@@ -122,7 +122,7 @@ def one_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_speed")
-def test_estimates_of_attention() -> None:
+def test_estimates_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten units at 1e13 FLOP/s each; 80 blocks of one wave of eight per unit."""
     flops = 2 * 2.0 * 2 * 20 * 256 * 1024 * 128
     one = Kernel("attention", FORWARD, flops, 0.0, "bf16", (2, 20, 4, 256, 1024, 128))
@@ -151,6 +151,19 @@ def test_estimates_of_attention() -> None:
     least = replace(one, shape=(), flops=1e3)
     assert found(least).seconds[0] == found(replace(least, shape=(1, 1, 1, 4096, 4096, 128))).seconds[0]  # fmt: skip
     assert attention.estimate([one], replace(HAND, compute_units=None), "bf16") is None
+    monkeypatch.setattr(attention, "sustained_seconds", lambda _, ideal, share: ideal * share)
+    assert found(one).seconds[0] == pytest.approx(flops / 1e14)
+
+
+def test_the_implementation_asked_for_or_what_stands_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        attention, "stored", lambda *_: {"implementations": {"flash": 0, "cudnn": 0}}
+    )
+    monkeypatch.setattr(attention, "_speed", lambda *asked: asked)
+    names = [attention.speed_of("hand", wanted, "forward")[0] for wanted in ("cudnn", "flash3")]
+    assert names == ["cudnn", "flash"]
 
 
 # --- convolutions -------------------------------------------------------------------------------
@@ -199,6 +212,9 @@ def test_a_split_depth_pays_for_its_partial_sums() -> None:
     parts = (200 + 16) * TILE + 2 * 4 * 4 * 64 * 32 / 1e11
     assert direct(*few, splits=(1, 4)) == pytest.approx(min(parts, 816 * TILE))
     assert direct(*few, splits=(4,)) == pytest.approx(parts)
+    # three groups in halves: six tiles on four units, and three times the partial sums of two
+    three = 2 * (400 + 16) * TILE + 2 * 4 * 2 * 3 * 64 * 32 / 1e11
+    assert direct(1, 24, 96, 8, 8, 10, 10, 1, 3, splits=(2,)) == pytest.approx(three)
     assert direct(*few, tiles=(Tile(64, 32, 0.5), Tile(32, 32, 0.9))) == pytest.approx(
         816 * TILE / 2 / 0.9
     )
@@ -207,26 +223,29 @@ def test_a_split_depth_pays_for_its_partial_sums() -> None:
 @pytest.mark.parametrize(
     ("phase", "waves", "depth"),
     [
-        (FORWARD, 9, 20),  # 36 products of 2·2·2 tiles x 24 filters
+        (FORWARD, 9, 20),  # 36 products of 2·2·3 tiles x 24 filters
         (INPUT_GRADIENT, 9, 24),  # … x 20 channels
-        (WEIGHT_GRADIENT, 9, 8),  # 20 x 24 over the tiles
+        (WEIGHT_GRADIENT, 9, 12),  # 20 x 24 over the tiles
     ],
 )
 def test_winograd_multiplies_less_and_moves_its_tiles(phase: str, waves: int, depth: int) -> None:
     """F(4x4, 3x3): 36 products for 16 outputs, the transformed tiles written and read (Lavin and Gray 2016)."""
-    one = (2, 20, 24, 7, 5, 3, 3, 1, 1)
-    values = 2 * 7 * 5 * 44 + 2 * 36 * (8 * 44 + 20 * 24)
+    one = (2, 20, 24, 5, 10, 3, 3, 1, 1)
+    values = 2 * 5 * 10 * 44 + 2 * 36 * (12 * 44 + 20 * 24)
     expected = waves * (depth + 16) * TILE + 4 * values / 1e11
     slow = {"phase": phase, "align": 10_000}  # the implicit product takes long
     assert direct(*one, **slow, has_winograd=True) == pytest.approx(expected)
     assert direct(*one, **slow) > 10 * expected
+    both = base_seconds(np.array([one, (*one[:7], 2, 1)], dtype=np.float64), phase, FOUR, replace(CONSTANTS, align=10_000, has_winograd=True))  # fmt: skip
+    assert both[0] == pytest.approx(expected)
+    assert both[1] == direct(*one[:7], 2, 1, **slow)
     for other in ((*one[:7], 2, 1), (*one[:7], 1, 2), (*one[:5], 1, 3, 1, 1), (*one[:5], 3, 1, 1, 1)):  # fmt: skip
         assert direct(*other, **slow, has_winograd=True) == direct(*other, **slow)
 
 
 def test_kinds_of_convolutions() -> None:
     shapes = {
-        "depthwise": (1, 64, 64, 9, 9, 3, 3, 1, 64), "stem": (1, 4, 64, 9, 9, 3, 3, 1, 1), "3x3": (1, 5, 64, 9, 9, 3, 3, 1, 1),
+        "depthwise": (1, 64, 64, 9, 9, 3, 3, 1, 2), "stem": (1, 4, 64, 9, 9, 3, 3, 1, 1), "3x3": (1, 5, 64, 9, 9, 3, 3, 1, 1),
         "1x1": (1, 5, 64, 9, 9, 1, 1, 2, 1), "strided": (1, 5, 64, 9, 9, 3, 3, 2, 1), "other": (1, 5, 64, 9, 9, 5, 5, 1, 1),
     }  # fmt: skip
     assert conv.kinds(np.array(list(shapes.values()), dtype=np.float64)).tolist() == list(shapes)
@@ -297,7 +316,20 @@ def test_estimates_of_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     # half way from 2^20 to 2^24: the same in the logarithm
     middle = (2, 64, 128, 8, 16, 1, 1, 1, 1)
     assert estimate(middle).seconds[0] == pytest.approx(2 * 80 * UNIT * 3.0 * 2.0)
+    strided = (2, 64, 128, 64, 64, 5, 5, 2, 1)  # … the FLOPs of which the stride says nothing
+    assert estimate(strided).seconds[0] == pytest.approx(52 * (64 * 25 + 16) * UNIT * 4.0)
     assert estimate(point, moved=1e10).seconds[0] == pytest.approx(1e10 / 0.5e12)
+
+
+def test_partial_sums_go_through_memory_and_dims_are_asked_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    estimate = of_hand(monkeypatch, constants=replace(CONSTANTS, splits=(4,)))
+    deep = (1, 1024, 32, 8, 8, 5, 5, 1, 1)  # one tile of depth 25,600 in four parts
+    parts = (6400 + 16) * UNIT + 2 * 4 * 4 * 64 * 32 / 0.5e12
+    assert estimate(deep).seconds[0] == pytest.approx(parts * 4.0)
+    kernels = [Kernel("conv", FORWARD, 1e9, 1.0, "fp32", shape) for shape in (deep, ())]
+    assert conv.estimate(kernels, HAND, "fp32") is None
 
 
 def test_how_certain_convolutions_are(monkeypatch: pytest.MonkeyPatch) -> None:

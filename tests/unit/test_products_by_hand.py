@@ -189,7 +189,8 @@ def test_whose_table_it_is_and_how_certain() -> None:
         "No GEMM measurements for Hand; using those of hand, scaled by peak FLOP/s.",
     )
     twice = replace(HAND, peak_flops=(("tf32", 5e13),))
-    deeper = estimate(replace(PRODUCT, dtype="tf32"), on=twice, dtype="tf32")
+    heavy = replace(PRODUCT, dtype="tf32", flops=2.0 * 2e10, shape=(1, 1000, 1000, 20000))
+    deeper = estimate(heavy, on=twice, dtype="tf32")
     assert deeper.measured.tolist() == [False]  # a 16-bit product of twice the depth
     assert deeper.seconds[0] == pytest.approx(1e-3)
     assert deeper.spread[0] == pytest.approx(0.15)
@@ -200,6 +201,7 @@ def test_a_tf32_product_is_a_16_bit_one_of_twice_the_depth(monkeypatch: pytest.M
     twice = replace(HAND, peak_flops=(("tf32", 5e13), ("bf16", 1e14)))
     one = Kernel("gemm", FORWARD, 2.0 * 2 * 4 * 4, 1.0, "tf32", (1, 2, 4, 4))
     assert took(one, twice, "tf32") == pytest.approx(exp(logs(1, 2, 4, 8)))
+    assert took(replace(one, dtype="bf16"), twice) == pytest.approx(exp(logs(1, 2, 4, 4)))
 
 
 # --- long runs ----------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ def test_what_a_board_holds_over_a_step(monkeypatch: pytest.MonkeyPatch) -> None
     assert took(PRODUCT, near) == pytest.approx(1e-3 / (1.25 * 1.6 * 0.75))
 
 
-def test_the_nearest_table_wins_and_the_best_form_among_equals() -> None:
+def test_the_nearest_table_wins_and_the_best_form_among_equals(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     def whose(name: str, dtype: str) -> str:
         found = products.table_of(devices()[name], dtype)
         assert found is not None
@@ -236,6 +238,10 @@ def test_the_nearest_table_wins_and_the_best_form_among_equals() -> None:
     assert whose("a10g", "bf16") == "a10g.fp16 own"
     assert whose("h100-sxm5-80gb", "mxfp8") == "h100-sxm5-80gb.fp8 own"
     assert products.table_of(devices()["h100-sxm5-80gb"], "int8") is None
+    monkeypatch.setattr(products, "_measured", lambda: dict.fromkeys(("bf16", "fp16"), ("hand",)))
+    monkeypatch.setattr(products, "_read", lambda name: name)
+    formats = {dtype: products.table_of(HAND, dtype) for dtype in ("tf32", "fp16")}
+    assert formats == {"tf32": ("hand.bf16", KIN["hand"]), "fp16": ("hand.fp16", KIN["hand"])}
 
 
 # --- many experts in one launch -----------------------------------------------------------------
@@ -302,6 +308,8 @@ def test_an_expert_layer_starts_is_added_and_never_beats_its_batched_product(
     cubes = replace(one, flops=2.0 * 8 * 500**3, shape=())
     waves = 8 * 4 * 2 / 10
     assert seconds(cubes).seconds[0] == pytest.approx(1e-5 + waves * tile * 524 / 1024)
+    few = replace(one, flops=2.0 * 8 * 100**3, shape=())  # eight tiles for ten units
+    assert seconds(few).seconds[0] == pytest.approx(1e-5 + tile * 124 / 1024)
     own, far = seconds(one), seconds(one, replace(HAND, name="far"))
     assert (own.spread[0], own.measured[0]) == (0.2, True)
     assert (far.spread[0], far.measured[0]) == (pytest.approx(0.3), False)
@@ -310,3 +318,6 @@ def test_an_expert_layer_starts_is_added_and_never_beats_its_batched_product(
     slow = Estimate(np.array([1.0]), np.array([0.1]), np.array([True]), "a batched product")
     monkeypatch.setattr(products, "estimate", lambda *_: slow)
     assert seconds(one).seconds[0] == 1.0
+    monkeypatch.setattr(products, "estimate", lambda *_: None)
+    monkeypatch.setattr(grouped, "sustained_seconds", lambda _, ideal, share: ideal * share)
+    assert seconds(one).seconds[0] == pytest.approx(one.flops / 1e14)

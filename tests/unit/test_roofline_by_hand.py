@@ -75,6 +75,8 @@ def test_a_split_depth_pays_for_its_partial_sums() -> None:
     parts = 2 * 1e4 * 25_020 / 2e12 + 2 * 4 * 4 * 1e4 / 1e11
     assert tiled((1, 100, 100, 1e5), Tile(100, 100, 1.0)) == pytest.approx(whole)
     assert tiled((1, 100, 100, 1e5), Tile(100, 100, 1.0), splits=(1, 4)) == pytest.approx(parts)
+    half = 2 * 1e4 * 50_020 / 2e12 + 2 * 4 * 2 * 1e4 / 1e11
+    assert tiled((1, 100, 100, 1e5), Tile(100, 100, 1.0), splits=(2,)) == pytest.approx(half)
     # a batch of three splits into twelve parts, three waves on four units, and three times the partial sums
     three = 3 * 2 * 1e4 * 25_020 / 2e12 + 3 * 2 * 4 * 4 * 1e4 / 1e11
     assert tiled((3, 100, 100, 1e5), Tile(100, 100, 1.0), splits=(4,)) == pytest.approx(three)
@@ -108,6 +110,13 @@ def test_traffic_decides_where_it_takes_longer() -> None:
     assert took(arithmetic) == pytest.approx(1e12 / (1e13 * 0.1))
 
 
+def test_partial_sums_of_a_split_depth_go_through_memory() -> None:
+    """One tile on ten units: five parts of 20,000, written and read in fp32 at half of 1 TB/s."""
+    deep = Kernel("gemm", FORWARD, 2.0 * 128 * 128 * 1e5, 1.0, "bf16", (1, 128, 128, 100_000))
+    parts = 2 * 128 * 128 * (20_000 + 64) / 5e12 + 2 * 4 * 5 * 128 * 128 / 0.5e12
+    assert took(deep, table=known(splits=[5])) == pytest.approx(parts)
+
+
 def test_units_that_a_device_does_not_state_are_the_tables() -> None:
     # twenty units take the twenty tiles in one wave, each at a twentieth of the rate
     assert took(PRODUCT, on=replace(HAND, compute_units=None)) == pytest.approx(WAVES / 2 / 2.5e12)
@@ -115,19 +124,19 @@ def test_units_that_a_device_does_not_state_are_the_tables() -> None:
 
 # --- convolutions -------------------------------------------------------------------------------
 
-GROUPED = (2, 256, 128, 10, 64, 3, 2, 1, 2)  # 1280 output pixels, windows of 128·6 values
+GROUPED = (2, 200, 128, 10, 64, 3, 2, 1, 2)  # 1280 output pixels, windows of 100·6 values
 
 
 @pytest.mark.parametrize(
     ("phase", "waves", "depth"),
     [
-        (FORWARD, 2, 768),  # two groups of 1280 x 64 with depth 768: 2·10·1 tiles
-        (WEIGHT_GRADIENT, 2, 1280),  # 64 x 768 with the pixels as depth: 2·1·6 tiles
-        (INPUT_GRADIENT, 2, 384),  # 1280 x 128 with 64·6 as depth: 2·10·1 tiles
+        (FORWARD, 2, 600),  # two groups of 1280 x 64 with depth 600: 2·10·1 tiles
+        (WEIGHT_GRADIENT, 1, 1280),  # 64 x 600 with the pixels as depth: 2·1·5 tiles
+        (INPUT_GRADIENT, 2, 384),  # 1280 x 100 with 64·6 as depth: 2·10·1 tiles
     ],
 )
 def test_a_convolution_is_an_implicit_product_per_group(phase: str, waves: int, depth: int) -> None:
-    one = Kernel("conv", phase, 2.0 * 2 * 1280 * 64 * 768, 1e3, "bf16", GROUPED)
+    one = Kernel("conv", phase, 2.0 * 2 * 1280 * 64 * 600, 1e3, "bf16", GROUPED)
     assert took(one) == pytest.approx(waves * 2 * 128 * 128 * (depth + 64) / (1e14 * 0.4 / 10))
 
 

@@ -236,6 +236,8 @@ def test_senders_that_meet_slow_each_other_on_tcp_only() -> None:
 
     assert volume(1) == pytest.approx(2.0)
     assert volume(2) == pytest.approx(1 + 0.25 * 3)
+    ring = select("ring", library="sockets", domains=8)
+    assert ring.volume == pytest.approx(ring.moved / 0.5)
     assert volume(1, transport="rdma") == volume(1, domains=1) == pytest.approx(1.0)
 
 

@@ -94,6 +94,9 @@ def test_senders_that_meet_in_a_port() -> None:
     assert uneven.fan_in(3) == pytest.approx(1 / 4 + 1)
     assert Variable(1.0).fan_in(4) == pytest.approx(3 * 0.5 / (0.5 + 2 / 6))
     assert Gossip("star").fan_in(4) == 3.0
+    assert (
+        Gossip("edges:0>1,0>2,1>2,2>0").fan_in(3) == 1.5
+    )  # half of what 0 sends, all of what 1 does
     assert Gossip("one_peer_exponential2").fan_in(8) == 1.0
 
 
@@ -105,6 +108,44 @@ def test_servers_are_spread_over_the_group() -> None:
     for wrong in ({"servers": -1}, {"servers": 0, "is_dedicated": True}):
         with pytest.raises(InputError, match="must be 1 or more"):
             ParameterServer(**wrong)
+
+
+def sends(program: CollectiveProgram) -> list[list[tuple[int, int, float]]]:
+    """(from, to, bytes) of every round."""
+    return [sorted(zip(r.src.tolist(), r.dst.tolist(), r.bytes.tolist(), strict=True)) for r in program.rounds]  # fmt: skip
+
+
+def test_workers_start_with_their_own_server_and_go_on_to_the_next() -> None:
+    """Servers 0, 2 and 4 hold a third each; the pulls are the pushes the other way."""
+    program = ParameterServer(3).program("parameter_server", 3.0, np.zeros(6, dtype=np.int64))
+    found = sends(program)
+    assert found[0] == [(1, 0, 1.0), (3, 2, 1.0), (5, 4, 1.0)]
+    assert found[1] == [(w, server, 1.0) for w, server in enumerate((2, 2, 4, 4, 0, 0))]
+    assert found[2] == [(w, server, 1.0) for w, server in enumerate((4, 4, 0, 0, 2, 2))]
+    assert found[3] == [(0, 1, 1.0), (2, 3, 1.0), (4, 5, 1.0)]
+
+
+def test_switches_add_up_what_their_domains_send() -> None:
+    """Two domains of two: all to their switch, which gives each rank half of the sum; then trees between domains."""
+    program = NvlsTree().program("all_reduce", 4.0, np.array([0, 0, 1, 1]))
+    found = sends(program)
+    assert found[0] == [(0, 4, 4.0), (1, 4, 4.0), (2, 5, 4.0), (3, 5, 4.0)]
+    assert found[1] == [(4, 0, 2.0), (4, 1, 2.0), (5, 2, 2.0), (5, 3, 2.0)]
+    assert (
+        sum(size for _, _, size in found[2]) == 4.0
+    )  # a tree each way for both halves of two channels
+    one = sends(Nvls().program("reduce_scatter", 4.0, np.zeros(2, dtype=np.int64)))
+    assert one == [[(0, 2, 4.0), (1, 2, 4.0)], [(2, 0, 2.0), (2, 1, 2.0)]]
+
+
+def test_the_first_rank_is_the_hot_one() -> None:
+    src, dst, weight = Variable(1.0).edges(4)
+    pairs = dict(zip(zip(src.tolist(), dst.tolist(), strict=True), weight.tolist(), strict=True))
+    assert pairs == {(a, b): pytest.approx(0.5 if b == 0 else 1 / 6) for a in range(4) for b in range(4) if a != b}  # fmt: skip
+    for wrong in ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], [[1.0, 2.0]] * 3):
+        with pytest.raises(InputError, match="must be square"):
+            Matrix.of(wrong)
+    assert Matrix.of([[0.0, 0.5], [0.0, 0.0]]).mean_bytes == 0.25
 
 
 def test_what_a_program_says_of_itself() -> None:
@@ -154,6 +195,7 @@ def test_inner_outer_steps_over_the_one_that_is_away() -> None:
     """Four of a machine, rank 1 away: 0 sends 2 further, to 3 in the next iteration's distance …"""
     assert partners(1, 0, 0, 0, 0, 1, 1, 1, 1)[:4] == [3, 5, 0, 2]
     assert partners(4, 0, 0, 0, 0, 1, 1, 1, 1)[:4] == [4, 2, 3, 1]
+    assert partners(0, 0, 0, 0, 1, 1, 1)[:3] == [3, 2, 1]
 
 
 def test_hierarchical_gossip_reduces_exchanges_and_spreads() -> None:
@@ -166,6 +208,9 @@ def test_hierarchical_gossip_reduces_exchanges_and_spreads() -> None:
     assert exchange.bytes.tolist() == [6.0, 6.0]
     spread = [(r.src.tolist(), r.dst.tolist(), r.bytes.tolist()) for r in program.rounds[5:]]
     assert spread == [([0], [1], [6.0]), ([1], [2], [6.0])]
+    full = HierarchicalGossip("fully_connected")
+    last = full.program("hierarchical_neighbour_all_reduce", 6.0, np.array([0, 0, 1, 2])).rounds[-1]
+    assert last.bytes.tolist() == [12.0]  # what the two others sent
     one = gossip.program("hierarchical_neighbour_all_reduce", 6.0, np.zeros(3, dtype=np.int64))
     assert len(one.rounds) == 4
     assert holds_domain("hierarchical_neighbour_all_reduce(ring_left)")
@@ -214,6 +259,8 @@ def test_who_sends_to_whom() -> None:
     assert edges("binary_tree", 6) == tree | {(b, a) for a, b in tree}
     mesh = {(0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5)}
     assert edges("mesh2d", 6) == mesh | {(b, a) for a, b in mesh}
+    assert len(edges("mesh2d", 9)) == 2 * 12
+    assert len(edges("torus2d", 9)) == 2 * 18
     torus = mesh | {(2, 0), (5, 3)}
     assert edges("torus2d", 6) == torus | {(b, a) for a, b in torus}
     assert [edges("one_peer_exponential2@4", 5), edges("one_peer_exponential2", 5)] == [

@@ -55,8 +55,8 @@ CONSTANTS: dict[str, Any] = {
     },
     "nccl_tuner": {
         "ll_max": {"hopper": [10.0, 20.0, 30.0], "ampere": [1.0, 2.0, 3.0]}, "channels": {"hopper": [4, 2], "ampere": [8, 8]},
-        "channel_ring_ll128": {"hopper": [5.0, 6.0, 7.0]}, "channel_tree": {"hopper": [19.0, 38.0, 57.0]},
-        "channel_tree_ll128": {"hopper": [1.0, 9.0, 9.0]}, "channel_nvls_tree": {"hopper": [1.0, 2.0, 3.0]},
+        "channel_ring_ll128": {"hopper": [5.0, 6.0, 7.0]}, "channel_tree": {"hopper": [19.0, 19.0, 57.0]},
+        "channel_tree_ll128": {"hopper": [1.0, 9.0, 90.0]}, "channel_nvls_tree": {"hopper": [1.0, 2.0, 3.0]},
         "nvls_efficiency": {"hopper": 0.8}, "tree_ll128_share": [0.5, 0.75],
         "tree_correction": {"LL": [0.9, 0.4, 0.8], "LL128": [0.9, 0.4, 0.8], "Simple": [0.9, 0.4, 0.8]},
         "net_overhead_us": {"LL": 0.25, "LL128": 1.5, "Simple": 3.0}, "ring_plateau": {"hopper": 1.5, "ampere": 2.0},
@@ -151,8 +151,8 @@ def test_volume_is_what_keeps_links_busy() -> None:
         ("ring/LL", 1, 10), ("ring/LL", 2, 20), ("ring/LL", 3, 30), ("ring/LL", 8, 30),
         ("ring/LL128", 1, 5 * 4), ("ring/LL128", 2, 6 * 2),
         ("tree/Simple", 1, 0.4 * 19 * 4), ("tree/Simple", 4, 0.4 * 57 * 2),
-        ("tree/LL", 1, 0.4 * 10), ("tree/LL", 2, 0.4 * 38 * 2 / 3.8),
-        ("tree/LL128", 1, 0.4 * 1 * 4), ("tree/LL128", 2, 0.4 * 9 * 2),
+        ("tree/LL", 1, 0.4 * 10), ("tree/LL", 2, 0.4 * 19 * 2 / 3.8),
+        ("tree/LL128", 1, 0.4 * 1 * 4), ("tree/LL128", 2, 0.4 * 9 * 2), ("tree/LL128", 3, 0.4 * 57 * 2 * 0.75),
     ],
 )  # fmt: skip
 def test_ceilings_in_gigabytes_a_second(wish: str, domains: int, most: float) -> None:
@@ -164,7 +164,7 @@ def test_a_tree_by_ll128_keeps_a_share_of_its_channels() -> None:
     assert reached("tree/LL128", 128.0, domains=2, channels=1) == pytest.approx(0.4 * 9e9)
     share, most = tuner.bandwidth_terms("tree", "LL128", 64.0, "hopper", 1, 1)
     assert (share, most) == (pytest.approx(0.9 * 0.5), pytest.approx(0.9 * 1e9))
-    share, most = tuner.bandwidth_terms("tree", "LL128", 256.0, "hopper", 3, 1)
+    share, most = tuner.bandwidth_terms("tree", "LL128", 256.0, "hopper", 2, 1)
     assert (share, most) == (pytest.approx(0.8 * 0.75), pytest.approx(0.8 * 9e9))
 
 
@@ -236,6 +236,7 @@ def test_senders_that_meet_slow_each_other_on_tcp_only() -> None:
 
     assert volume(1) == pytest.approx(2.0)
     assert volume(2) == pytest.approx(1 + 0.25 * 3)
+    assert volume(1, domains=2) == pytest.approx(2.0)
     ring = select("ring", library="sockets", domains=8)
     assert ring.volume == pytest.approx(ring.moved / 0.5)
     assert volume(1, transport="rdma") == volume(1, domains=1) == pytest.approx(1.0)
@@ -246,7 +247,8 @@ def test_a_sender_of_a_library_without_a_tuner_has_a_ceiling() -> None:
     two = select("ring", library="sockets", domains=2)
     assert two.max_rate == pytest.approx(4 * 4e9 / 0.5)  # of four ranks in a domain
     assert select("all_pairs", library="sockets").max_rate == pytest.approx(7 * 4e9 / 0.5)
-    assert select("ring", library="ruled").max_rate is None
+    free = select("ring", library="ruled")
+    assert (free.max_rate, free.volume) == (None, free.moved)
 
 
 # --- choices ------------------------------------------------------------------------------------
@@ -269,6 +271,7 @@ def test_eager_messages_are_short_ones() -> None:
     """A ring of eight cuts its 7/4 of the buffer into fourteen messages: 100 bytes each of 800."""
     assert select("ring", 800.0, library="ruled").protocol == "eager"
     assert select("ring", 801.0, library="ruled").protocol == "late"
+    assert select("ring", 800.0, library="ruled", domains=2).protocol == "eager"
 
 
 def test_the_quickest_pair_is_taken() -> None:

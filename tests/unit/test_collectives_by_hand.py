@@ -138,6 +138,22 @@ def test_switches_add_up_what_their_domains_send() -> None:
     assert one == [[(0, 2, 4.0), (1, 2, 4.0)], [(2, 0, 2.0), (2, 1, 2.0)]]
 
 
+def test_which_groups_a_switch_reduces_for() -> None:
+    """Three ranks or more of one switch; trees join several, each with ranks that share it."""
+
+    def able(algorithm: Algorithm, ranks: int, domains: int, **more: Any) -> bool:
+        hopper = {"architecture": "hopper", "has_switch": True} | more
+        return algorithm.why_not(GroupTopology(ranks, domains, "nvlink", 1e9, **hopper)) is None
+
+    one = [able(Nvls(), *group) for group in ((2, 1), (3, 1), (8, 1), (8, 2))]
+    assert one == [False, True, True, False]
+    several = [able(NvlsTree(), *group) for group in ((8, 1), (8, 2), (8, 7), (8, 8))]
+    assert several == [False, True, True, False]
+    for lacking in ({"has_switch": False}, {"architecture": "ampere"}):
+        assert not able(Nvls(), 8, 1, **lacking)
+        assert not able(NvlsTree(), 8, 2, **lacking)
+
+
 def test_the_first_rank_is_the_hot_one() -> None:
     src, dst, weight = Variable(1.0).edges(4)
     pairs = dict(zip(zip(src.tolist(), dst.tolist(), strict=True), weight.tolist(), strict=True))
@@ -221,6 +237,7 @@ def test_one_peer_turns_are_averaged() -> None:
     src, dst, weight = Gossip("one_peer_exponential2").edges(8)
     assert sorted(set((dst - src) % 8)) == [1, 2, 4]
     assert weight.tolist() == pytest.approx([1 / 3] * 24)
+    assert Gossip("one_peer_exponential2").edges(2)[2].tolist() == [1.0, 1.0]
 
 
 # --- graphs -------------------------------------------------------------------------------------

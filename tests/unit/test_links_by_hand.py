@@ -274,7 +274,7 @@ def test_copies_of_devices_joined_by_pcie_go_over_the_same_slots() -> None:
 def test_activities_that_slow_each_other_end_one_after_the_other() -> None:
     """Two of 4 and 1 s: the short one, three times as slow, is done after 3, in which the other did 3 / 2."""
     assert pair(4.0, 1.0, 2.0, 3.0) == pair(1.0, 4.0, 3.0, 2.0) == pytest.approx(3 + 4 - 1.5)
-    both = np.array([[1.0, 2.0], [3.0, 1.0]])
+    both = np.array([[9.0, 2.0], [3.0, 9.0]])  # nothing slows itself
     assert together(np.array([[4.0, 1.0], [4.0, 0.0], [0.0, 0.0]]), both).tolist() == [5.5, 4.0, 0.0]  # fmt: skip
     three = np.array([[1.0, 2.0, 2.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     # slowed by both for 1 s (a quarter), by one for another (a half), then alone

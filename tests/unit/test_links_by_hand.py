@@ -12,7 +12,7 @@ import pytest
 
 from foretrain.cluster.cluster import Cluster
 from foretrain.compile.execution import Communication, Communicator, Copy, Item
-from foretrain.cost.collective_costs import contended, library_cost
+from foretrain.cost.collective_costs import _Group, contended, library_cost
 from foretrain.cost.collectives import ALGORITHMS, chosen
 from foretrain.cost.collectives.selector import link_efficiency
 from foretrain.cost.curves import (
@@ -235,7 +235,37 @@ def test_the_slowest_group_of_a_communicator_decides() -> None:
     found = contended(network, groups, "all_reduce", "mpi")
     assert found.members.tolist() == [2, 10]
     assert found.is_network
+    only = contended(network, groups[1:2], "all_reduce", "mpi")  # nobody else is on its links
+    assert (found.rate, found.own_rate) == (only.rate, only.own_rate)
+    lone = contended(network, groups[:1], "all_reduce", "mpi")
+    assert lone.rate["ring"] > found.rate["ring"]
     assert not contended(network, groups[[0, 2]], "all_reduce", "mpi").is_network
+
+
+def test_the_group_of_the_slowest_member_decides_where_members_send_by_themselves() -> None:
+    network = Network(Cluster.of(TWO))
+    groups = np.array([[0, 1], [2, 10], [4, 5]])
+    found = contended(network, groups, "neighbour_all_reduce(ring_left)", "nccl")
+    assert found.members.tolist() == [2, 10]
+    assert found.is_network
+    port = float(network.capacity[network.is_network].min())
+    assert list(found.rate.values()) == list(found.own_rate.values()) == [pytest.approx(port)]
+
+
+def test_sums_and_copies_inside_a_node_are_as_slow_as_its_slowest_part() -> None:
+    """A buffer is read and written twice, in a kernel for each tensor."""
+    mixed = Network(Cluster.of("1 x dgx-a100-80gb + 1 x dgx-1-v100-32gb"))
+
+    def copied(*ranks: int) -> float:
+        return _Group(mixed, len(ranks), 1, lambda: np.array(ranks)).copy_seconds(3, 1e9)
+
+    assert copied(0, 1) < copied(8, 9) == copied(0, 8)
+    inside = mixed.capacity[~mixed.is_network]
+    group = _Group(mixed, 16, 2, lambda: np.arange(16))
+    assert group.inside_seconds(1e9) == pytest.approx(1e9 / inside.min())
+    lone = Network(Cluster.of("2 x p3.2xlarge"))
+    assert lone.is_network.all()
+    assert _Group(lone, 2, 2, lambda: np.arange(2)).inside_seconds(1e9) == 0.0
 
 
 # --- hosts --------------------------------------------------------------------------------------

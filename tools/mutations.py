@@ -72,7 +72,7 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, Place]]:
             todo += [(child, f"{prefix}{node.name}.", inside) for child in node.body]
             continue
         if isinstance(node, Function):
-            todo += [(child, prefix, inside) for child in node.args.defaults]
+            todo += [(child, prefix, inside) for child in _defaults(node)]
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             mine = inside if inside[0] else (f"{prefix}{node.name}", first)
             todo += [(child, prefix, mine) for child in node.body]
@@ -85,6 +85,17 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, Place]]:
         if isinstance(node, ast.For):
             skipped.add(id(node.target))
         todo += [(c, prefix, inside) for c in ast.iter_child_nodes(node) if id(c) not in skipped]
+
+
+def _defaults(function: Function) -> Iterator[ast.expr]:
+    """Of the parameters that the body reads: what an interface asks for and nobody reads may be anything."""
+    read = {name.id for line in function.body for name in ast.walk(line) if isinstance(name, ast.Name)}  # fmt: skip
+    given = function.args
+    places = [*given.posonlyargs, *given.args]
+    pairs = [*zip(reversed(places), reversed(given.defaults), strict=False)]
+    for parameter, default in (*pairs, *zip(given.kwonlyargs, given.kw_defaults, strict=True)):
+        if default is not None and parameter.arg in read:
+            yield default
 
 
 def _is_shown(node: ast.AST) -> bool:

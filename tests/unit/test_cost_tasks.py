@@ -185,6 +185,24 @@ def test_items_take_their_kernels_copies_or_collectives(name):
     assert bool(pieces) == (name == "in pieces")
 
 
+def test_what_kernels_rest_on_and_how_certain_they_are_is_kept_beside_their_seconds():
+    done = simulated("mixed")
+    costs, fold, cluster = done.costs, done.graph.fold, done.scenario.cluster
+    around = Surroundings(cluster, done.scenario.runtime, network_of(cluster), Calibrated())
+    kinds = np.asarray(cluster.device_kind)[fold.examples]
+    measured = set()
+    for index, item in enumerate(done.graph.items):
+        if not isinstance(item.work, Compute):
+            continue
+        for owner, kind in enumerate(kinds.tolist()):
+            alone = kernel_costs([item.work.kernel], kind, around)
+            seconds, is_measured = float(alone.seconds[0]), bool(alone.measured[0])
+            assert costs.item_spread[owner, index] == pytest.approx(alone.spread[0] * seconds)
+            assert costs.item_measured[owner, index] == pytest.approx(is_measured * seconds)
+            measured.add(is_measured)
+    assert True in measured
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_flows_carry_their_volume_over_their_own_route(name):
     hand = ByHand(name)
@@ -337,10 +355,11 @@ def test_hosts_of_tensor_parallel_groups_are_late_where_pipelines_cross_the_netw
             assert late == pytest.approx(4 * each if is_tensor else 0.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["mixed", "tensor and pipeline"])
 @pytest.mark.parametrize("graphs", [False, True])
-def test_the_clock_of_a_chain_is_that_of_its_kernels_and_of_the_host_that_issues_them(graphs):
+def test_the_clock_of_a_chain_is_that_of_its_kernels_and_of_the_host_that_issues_them(name, graphs):
     """A kernel ends after it was issued and after the one before it has ended."""
-    done = simulated("mixed")
+    done = simulated(name)
     scenario, graph = done.scenario, done.graph
     stack = scenario.runtime.with_options(
         {"uses_cuda_graphs": graphs, "host_seconds_per_kernel": 2e-5, "kernel_slowdown": 1.5}

@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''
-def area(width: float = 2, height: int | None = None) -> float:
+def area(width: float = 2, height: int | None = None, unread: int = 7, *, least: float = 0.5) -> float:
     """1 + 1"""
     if height is None or width < 0:
         raise ValueError(f"{width + 1}")
-    return max(width * height, 0.5)
+    return max(width * height, least)
 
 SIDES = 4
 '''
@@ -36,14 +36,14 @@ def tools() -> Any:
 def test_operators_numbers_and_extremes_change_and_what_is_told_does_not(tools: Any) -> None:
     found = tools.mutations(Path("area.py"), SOURCE)
     assert sorted(m.new for m in found) == sorted([
-        "def area(width: float = (3), height: int | None = None) -> float:",
+        "def area(width: float = (3), height: int | None = None, unread: int = 7, *, least: float = 0.5) -> float:",
+        "def area(width: float = 2, height: int | None = None, unread: int = 7, *, least: float = (1.5)) -> float:",
         "if (height is not None) or width < 0:",
         "if (height is None and width < 0):",
         "if height is None or (width <= 0):",
         "if height is None or width < (1):",
-        "return (min(width * height, 0.5))",
-        "return max((width / height), 0.5)",
-        "return max(width * height, (1.5))",
+        "return (min(width * height, least))",
+        "return max((width / height), least)",
         "SIDES = (5)",
     ])  # fmt: skip
     assert {m.function for m in found if m.new.startswith(("if", "return"))} == {"area"}

@@ -140,6 +140,14 @@ class Shifted(FromProgram):
 
 
 NAN = float("nan")
+UNEVEN = Round(np.arange(2), np.arange(1), np.ones(2))
+
+
+class OddOnes(Shifted):
+    """Goes wrong for three ranks."""
+
+    def steps(self, collective: str, ranks: int, domains: int) -> Steps:
+        return Steps(-1 if ranks == 3 else 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +169,10 @@ NAN = float("nan")
         (Shifted(volume=-5.0), r"volume\(\) has -5.0"),
         (Shifted(volume="much"), r"volume\(\) has 'much'"),
         (Shifted(shift="far"), r"program\(\) \w*Error: "),
+        (
+            Shifted(program=CollectiveProgram(2, (UNEVEN,))),
+            r"program\(\) round 0: senders, receivers and sizes",
+        ),
     ],
 )
 def test_programs_that_cannot_be_run(wrong, told):
@@ -169,7 +181,25 @@ def test_programs_that_cannot_be_run(wrong, told):
     assert not any(algorithm.name == "shifted" for algorithm in ALGORITHMS)
 
 
-@pytest.mark.parametrize("carried", ["all_reduce", (), (5,), None, ("a b",)])
+def test_groups_of_all_sizes_are_tried_but_pairs_only_for_sends(monkeypatch):
+    with pytest.raises(InputError, match="all_reduce over 3 ranks"):
+        check_algorithm(OddOnes())
+    monkeypatch.setattr(OddOnes, "collectives", ("send",))
+    check_algorithm(OddOnes())
+    with pytest.raises(InputError, match="send over 2 ranks"):
+        check_algorithm(OddOnes(size=-1.0))
+    check_algorithm(Shifted(size=0.0))
+
+
+def test_a_name_is_taken_for_each_of_its_collectives(monkeypatch):
+    monkeypatch.setattr(OtherRing, "collectives", ("all_reduce", "brand_new"))
+    with pytest.raises(InputError, match="'ring' is in the table already"):
+        collectives.register(_named(OtherRing(), "ring"))
+    assert collectives.is_outside("other-ring")
+    assert not collectives.is_outside("ring")
+
+
+@pytest.mark.parametrize("carried", ["all_reduce", (), (5,), None, ("a b",), ("all_reduce", "a b")])
 def test_collectives_are_a_tuple_of_names(carried, monkeypatch):
     monkeypatch.setattr(Shifted, "collectives", carried)
     with pytest.raises(InputError, match="algorithm 'shifted': its collectives are"):

@@ -193,7 +193,7 @@ def by_layout(groups: Ints, domain_of: Ints, template: Callable[[Ints], Edges]) 
         rows = np.flatnonzero(kind == index)
         found = everywhere(groups[rows], template(in_order(layout)))
         parts.append(Flows(rows[found.group], found.src, found.dst, found.weight))
-    return parts[0] if len(parts) == 1 else Flows.joined(parts)
+    return Flows.joined(parts)
 
 
 def in_order(layout: Ints) -> Ints:
@@ -216,7 +216,7 @@ def one_exchange(domains: int) -> Steps:
 
 def log_steps(rounds: int, ranks: int, domains: int, per_level: int = 1) -> Steps:
     """`rounds` hops over doubling distances: the far ones, one set per doubling of domains, go between."""
-    between = min(rounds, per_level * levels(domains)) if domains > 1 else 0
+    between = min(rounds, per_level * levels(domains))
     return Steps(rounds - between, between)
 
 

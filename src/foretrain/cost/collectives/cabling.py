@@ -62,9 +62,10 @@ def many_laps(
     `walk(number, busy)` gives another order, given the seconds per byte that all before it keep each link busy.
     """
     in_order = np.arange(count)
+    back = in_order[::-1].copy()
     best: float = np.inf
     chosen: tuple[Ints, ...] = (in_order,)
-    for orders in ((in_order, in_order[::-1].copy()), (in_order[::-1].copy(), in_order), ()):
+    for orders in ((in_order, back), (back,), ()):
         busy, rings = np.zeros(len(capacity)), []
         for number in range(len(orders) or most):
             rings.append(orders[number] if orders else walk(number, busy))
@@ -130,15 +131,14 @@ class _Search:
         in_order = np.arange(self.domains)
         self._add(in_order)
         self._add(in_order[::-1].copy())
-        rate, shares, tried = 0.0, np.zeros(0), 4
-        while tried <= MOST_RINGS:
+        rate, tried = 0.0, 4
+        while True:
             while len(self.orders) < tried:
                 self._add(self._cheapest())
             before, (rate, shares) = rate, self._shared_out()
-            if rate >= ENOUGH * self.most:
-                break
             # a round that found nothing new ends the search, unless it was too short to tell
-            if tried > 8 and rate < 1.01 * before:
+            has_stalled = tried > 8 and rate < 1.01 * before
+            if rate >= ENOUGH * self.most or has_stalled or 2 * tried > MOST_RINGS:
                 break
             tried *= 2
         found = zip(self.orders, shares.tolist(), strict=True)

@@ -150,4 +150,4 @@ def slowest(device: str, count: int) -> float:
 def latest(count: int) -> float:
     """How many standard deviations above their mean the largest of `count` values is expected: close to the quantile
     at (n - 0.375) / (n + 0.25) (Blom 1958)."""
-    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

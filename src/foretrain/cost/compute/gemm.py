@@ -196,8 +196,6 @@ def on_another(
     `arithmetic` and `traffic` are the seconds they take alone on the device measured, as products reach them. All
     of a product slows by the lesser of the two, and what bounds it by its own; both only rise with the work.
     """
-    if abs(slower - 1.0) < 1e-9 and abs(narrower - 1.0) < 1e-9:
-        return seconds
     if slower > narrower:
         return np.maximum(narrower * seconds, slower * np.minimum(seconds, arithmetic))
     return np.maximum(slower * seconds, narrower * np.minimum(seconds, traffic))
@@ -205,8 +203,6 @@ def on_another(
 
 def sustained_seconds(seconds: Floats, ideal: Floats, share: float) -> Floats:
     """Seconds when it goes on for long: clocks fall as far as the arithmetic units are busy."""
-    if share >= 1.0:
-        return seconds
     low, high = (float(constants()["power"][end]) for end in ("from", "full"))
     busy = np.clip((ideal / seconds - low) / (high - low), 0.0, 1.0)
     return seconds * (1.0 + (1.0 / share - 1.0) * busy)

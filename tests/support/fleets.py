@@ -49,7 +49,6 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
     forward, backward = (rng.uniform(0.7, 2.0, (STATES, kinds, blocks)) for _ in range(2))
     hosts = {f"host_{name}": rng.uniform(0.2, 1.5, (STATES, blocks)) for name in ("forward", "backward")}  # fmt: skip
     hosts["host_weight"] = hosts["host_backward"] * 0.4
-    lates = {f"late_{name}": rng.integers(0, 3, (STATES, blocks)).astype(float) for name in ("forward", "backward", "weight")}  # fmt: skip
     return SimpleNamespace(
         forward=forward,
         backward=backward,
@@ -60,11 +59,12 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
         hidden=rng.uniform(0.0, 0.2, (STATES, blocks)) * rng.integers(0, 2),
         saved=rng.uniform(0.0, 2.0, (STATES, blocks)),
         lead=rng.uniform(0.0, 2.0, (STATES, blocks, 3)),
+        late=rng.uniform(0.0, 0.4, (STATES, blocks, 3)),
+        late_lead=rng.uniform(0.0, 2.4, (STATES, blocks, 3)),
         host_copied=rng.uniform(0.0, 0.2, (STATES, blocks, 2)) * rng.integers(0, 2),
         reduced=rng.uniform(0.0, 5.0, (STATES, blocks, 9)),
         tied=np.zeros((STATES, 0, 9)),
         **hosts,
-        **lates,
     )
 
 

@@ -21,7 +21,7 @@ from foretrain.planning.exposed_communication import (
     parameters,
 )
 from foretrain.planning.footprint import _largest, workspace
-from foretrain.planning.hosts import issue_seconds, issued, running_ahead
+from foretrain.planning.hosts import issue_seconds, issued, leads, running_ahead
 from foretrain.planning.replicas import INSIDE, NETWORK, WAYS
 from foretrain.planning.steps import _pair, crowded_steps, have_company, lone_steps
 
@@ -323,21 +323,31 @@ def test_plans_have_company_where_gradients_are_split_or_sends_meet_collectives(
 
 def host_by_parts(t, is_far):
     """[forward, backward, weight][plan][part] seconds of hosts."""
-    f, layers, runtime = t.f, t.f.layers, t.f.task.runtime
+    f, layers = t.f, t.f.layers
     out = np.zeros((3, PLANS, len(f.share)))
-    columns = ((layers.host_forward, layers.late_forward, (1, 0)), (layers.host_backward, layers.late_backward, (1, 1)), (layers.host_weight, layers.late_weight, (0, 1)))  # fmt: skip
-    for phase, (column, late, copies) in enumerate(columns):
+    columns = ((layers.host_forward, (1, 0)), (layers.host_backward, (1, 1)), (layers.host_weight, (0, 1)))  # fmt: skip
+    is_late = is_far and f.task.runtime.network_polling is not None
+    for phase, (column, copies) in enumerate(columns):
         for plan, state in enumerate(f.rows):
             for part in range(len(f.share)):
                 for b in blocks_of(f, part):
                     out[phase, plan, part] += column[state, b]
                     if f.choices.zero[plan] >= 3:
                         out[phase, plan, part] += layers.host_copied[state, b] @ copies
-                    if is_far:
-                        out[phase, plan, part] += (
-                            late[state, b] * runtime.option("host_delay_on_network") * 2
-                        )
+                    if is_late:
+                        out[phase, plan, part] += layers.late[state, b, phase]
     return out
+
+
+def behind_by_blocks(t, is_late, state):
+    """[forward, backward, weight][block] seconds that hosts fall behind devices, and leads."""
+    layers = t.f.layers
+    columns = ((layers.host_forward, layers.forward), (layers.host_backward, layers.backward), (layers.host_weight, layers.weight))  # fmt: skip
+    late = [
+        [host[state, b] + is_late * layers.late[state, b, phase] - max(device[state, :, b]) for b in range(t.f.share.shape[1])]
+        for phase, (host, device) in enumerate(columns)
+    ]  # fmt: skip
+    return late, (layers.late_lead if is_late else layers.lead)[state].T
 
 
 class FarSends:
@@ -363,10 +373,8 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
         return
     last = len(f.share) - 1
     for plan, state in enumerate(f.rows):
-        lead = max(
-            f.layers.lead[state, b, 0] - max(0.0, f.layers.host_forward[state, b] - max(f.layers.forward[state, :, b]))
-            for b in range(f.share.shape[1])
-        )  # fmt: skip
+        late, leads = behind_by_blocks(t, is_far and runtime.network_polling is not None, state)
+        lead = max(own - max(0.0, behind) for own, behind in zip(leads[0], late[0], strict=True))
         for part in range(last + 1):
             device = [column[plan, part] for column in parts]
             issue = [column[plan, part] for column in host]
@@ -383,6 +391,23 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
             if part == last:  # … nor, at the end, going back
                 backward = max(turn - (forward if last == 0 else whole[0]), device[1])
             near([column[plan, part] for column in found], [forward + max(lead, 0.0), backward + max(lead, 0.0), weight])  # fmt: skip
+
+
+@quick
+@given(timed_fleets(), st.booleans())
+def test_hosts_have_to_be_ahead_of_every_block_of_a_step(t, is_far):
+    """A block starves by its own lead and by what hosts have fallen behind over those before it."""
+    f = t.f
+    found = leads(f, FarSends(t, is_far))
+    for plan, state in enumerate(f.rows):
+        late, own = behind_by_blocks(t, is_far and f.task.runtime.network_polling is not None, state)  # fmt: skip
+        for part in range(len(f.share)):
+            for phase in range(3):
+                order = blocks_of(f, part)
+                order = order if phase == 0 else order[::-1]
+                before = [sum(late[phase][b] for b in order[:n]) for n in range(len(order))]
+                lead = max(so_far + own[phase][b] for so_far, b in zip(before, order, strict=True))
+                near(found[phase][plan, part], max(lead, 0.0))
 
 
 # --- what outlasts the last backward step -----------------------------------------------------------------

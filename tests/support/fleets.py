@@ -130,6 +130,7 @@ def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
     buckets = Buckets(*(rng.uniform(0.05, 1.0, (PLANS, f.stages)) for _ in range(3)))
     buckets = buckets._replace(pieces=rng.integers(1, 6, (PLANS, f.stages)).astype(float))
     parameters = rng.uniform(0.0, 3.0, (PLANS, f.stages))
+    block_parameters = rng.uniform(0.0, 1.0, (PLANS, blocks))
     replicas = SimpleNamespace(
         crosses=draw(st.booleans()),
         gathers_by=draw(st.integers(0, 1)),
@@ -137,6 +138,7 @@ def timed_fleets(draw: st.DrawFn, **runtime: Any) -> TimedPlans:
         gathers=lambda alone, flow=False: gathers[alone] * (0.9 if flow else 1.0) if has_gathers else None,
         reductions=lambda kind: buckets if kind == 3 else None,
         parameters=lambda: parameters,
+        block_parameters=lambda: block_parameters,
     )  # fmt: skip
     flowing = tuple(moved * share for share in rng.uniform(0.0, 0.9, 2))
     slow, slowed = (rng.uniform(1.0, 1.4, 2) for _ in range(2))

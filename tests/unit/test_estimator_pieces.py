@@ -12,6 +12,8 @@ from support.fleets import PLANS, fleets, parts_of, timed_fleets
 
 from foretrain.planning.contention import Contention, beside
 from foretrain.planning.exposed_communication import (
+    _backward_overlap,
+    _draining,
     _exposed,
     _first_backward,
     _sooner,
@@ -441,13 +443,36 @@ def test_how_much_sooner_a_stage_is_through(t, seed):
             near(found[plan, stage], way)
 
 
+def while_exchanged(t, seconds, wires):
+    """Of a second of work beside an exchange of replicas: seconds on top, and seconds of the exchange that go by.
+    Kernels and the exchange slow each other, collectives on the same links take as long again, others do not mind."""
+    way = NETWORK if t.replicas.crosses else INSIDE
+    inside, far = (wire / max(seconds, 1e-30) for wire in wires)
+    kernels = max(1.0 - inside - far, 0.0)
+    longer = kernels * (t.slow[way] - 1.0) + (far if way == NETWORK else inside)
+    return longer, kernels * t.slow[way] / t.slowed[way] + 1.0 - kernels
+
+
+def backward_while_exchanged(t, plan, stage):
+    f, state = t.f, t.f.rows[plan]
+    held = [b for chunk in range(f.chunks) for b in blocks_of(f, chunk * f.stages + stage)]
+    wires = sum(f.layers.wire_backward[state, b] for b in held) * (not t.puts_off[plan])
+    return while_exchanged(t, sum(max(f.layers.backward[state, :, b]) for b in held), wires)
+
+
+def outlasting(exchange, work, longer, moved):
+    """What of an exchange is left after so much work, and by how much that takes longer."""
+    both = min(work, exchange / moved)
+    return exchange - both * moved + both * longer
+
+
 @quick
 @given(timed_fleets(), SEEDS)
 def test_buckets_follow_one_another_once_they_are_made(t, seed):
     f, runtime, kind = t.f, t.f.task.runtime, 3
     backward = np.random.default_rng(seed).uniform(0.5, 4.0, (PLANS, f.stages))
-    buckets, way = t.replicas.reductions(kind), NETWORK if t.replicas.crosses else INSIDE
-    found = _exposed(t, buckets, backward, kind)
+    buckets = t.replicas.reductions(kind)
+    found = _exposed(t, buckets, backward, kind, _backward_overlap(t))
     for plan, state in enumerate(f.rows):
         for stage in range(f.stages):
             whole = buckets.each[plan, stage] * buckets.pieces[plan, stage]
@@ -463,14 +488,41 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
                 last = max(place for place, b in enumerate(held) if b == block)
                 moving = mine * sum(made[: last + 1]) / max(sum(made), 1e-30)
                 room = scale * sum(works[:last])
-                hidden = min(room * t.slow[way], moving * t.slowed[way])
-                late = max(late, moving - hidden / t.slowed[way] + hidden * (1 - 1 / t.slow[way]))
+                late = max(late, outlasting(moving, room, *backward_while_exchanged(t, plan, stage)))  # fmt: skip
             if f.choices.zero[plan] >= 1 and not runtime.gradients.overlaps_scatters:
                 late = mine
             near(
                 found[plan, stage],
                 (late if runtime.gradients.overlaps_gradients else mine) + others,
             )
+
+
+@quick
+@given(timed_fleets(), SEEDS)
+def test_what_stages_reduce_makes_the_last_micro_batches_late(t, seed):
+    """Of the last one its own step and its send are longer, of the first one of the next chunk what it still meets: the
+    later it comes, the less, and it comes later by what it met at the other stages."""
+    f = t.f
+    rng = np.random.default_rng(seed)
+    moving, backward = (rng.uniform(0.1, 4.0, (PLANS, f.stages)) for _ in range(2))
+    pieces = rng.integers(1, 5, (PLANS, f.stages)).astype(float)
+    found = _draining(t, moving, pieces, backward, _backward_overlap(t))
+    for plan in range(PLANS):
+        own, later = [], []
+        for stage in range(f.stages):
+            longer, moved = backward_while_exchanged(t, plan, stage)
+            exchange, work = moving[plan, stage], backward[plan, stage]
+            beside = min(work * (1.0 - max(t.at_end()[plan], 1.0 / pieces[plan, stage])), exchange / moved)  # fmt: skip
+            left = exchange - beside * moved
+            sent = t.sends.flow[plan, stage - 1] if stage and t.replicas.crosses else 0.0
+            own.append(beside * longer + min(left, sent))
+            later.append(min(left * longer / moved / (1.0 + (f.stages - 1) * longer / moved), work * longer))  # fmt: skip
+            if later[-1] < work * longer:  # it meets what is left when it comes
+                near(later[-1], longer * (left - (f.stages - 1) * later[-1]) / moved)
+        for stage in range(f.stages):
+            expected = sum(own[stage + 1 :]) + (f.chunks - 1) * max(sum(own), sum(later))
+            is_alone = f.stages == 1 or f.choices.zero[plan] >= 2
+            near(found[plan, stage], 0.0 if is_alone else expected)
 
 
 @quick
@@ -524,7 +576,9 @@ def test_what_outlasts_a_pipeline_is_the_later_of_the_last_buckets_and_the_strea
         lag = np.maximum(1.0, host / f.summed(parts[0] + parts[1]))
         late = tuple(np.array([[part[n, p] * lag[n, p % f.stages] for p in range(len(f.share))] for n in range(PLANS)]) for part in parts)  # fmt: skip
         making = np.where(t.puts_off[:, None], late[2], late[1])
-        buckets = _exposed(t, t.replicas.reductions(3), making[:, : f.stages], 3)
+        made, beside, moved = making[:, : f.stages], _backward_overlap(t), t.replicas.reductions(3)
+        buckets = _exposed(t, moved, made, 3, beside)
+        buckets += _draining(t, moved.each * moved.pieces / f.chunks, moved.pieces / f.chunks, made, beside)  # fmt: skip
         sooner = _sooner(t, late, send, seconds)
         done = rng.uniform(1.0, 60.0, (1, f.stages))  # of the first plan, whose pipeline was run
         for runs in ((np.zeros(0, dtype=np.int64), done[:0]), (np.array([0]), done)):
@@ -545,11 +599,18 @@ def test_updated_weights_are_gathered_before_or_beside_the_next_forward_pass(t, 
         near(ends, gathers)
         return
     near(ends, np.zeros_like(gathers))
-    for plan in range(PLANS):
-        delays = [0.0]
-        for stage in range(f.stages):
-            blocks = sum(len(blocks_of(f, c * f.stages + stage)) for c in range(f.chunks))
-            room = forward[plan, stage] * (blocks - 1) / blocks  # the first block waits for its own
-            late = max(gathers[plan, stage] / blocks, gathers[plan, stage] / f.chunks - room)
-            delays.append(late - way_to(forward[plan], send[plan], stage))
-        near(starts[plan], max(delays))
+    gather = t.replicas.block_parameters()
+    for plan, state in enumerate(f.rows):
+        late = []
+        for part in range(len(f.share)):
+            held = blocks_of(f, part)
+            works = [max(f.layers.forward[state, :, b]) for b in held]
+            wires = sum(f.layers.wire_forward[state, b] for b in held)
+            beside = while_exchanged(t, sum(works), wires)
+            first, scale = gather[plan, held[0]], forward[plan, part] / sum(works)
+            others = [sum(gather[plan, b] for b in held[1 : n + 1]) for n in range(len(held))]
+            late.append(max(first + outlasting(others[n], scale * sum(works[:n]), *beside) for n in range(len(held))))  # fmt: skip
+        for stage in range(f.stages):  # the first chunk has the way to its stage for it
+            late[stage] -= way_to(forward[plan], send[plan], stage)
+        by_chunk = [max(0.0, *late[c * f.stages : (c + 1) * f.stages]) for c in range(f.chunks)]
+        near(starts[plan], sum(by_chunk))

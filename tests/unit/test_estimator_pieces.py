@@ -457,7 +457,9 @@ def backward_while_exchanged(t, plan, stage):
     f, state = t.f, t.f.rows[plan]
     held = [b for chunk in range(f.chunks) for b in blocks_of(f, chunk * f.stages + stage)]
     wires = sum(f.layers.wire_backward[state, b] for b in held) * (not t.puts_off[plan])
-    return while_exchanged(t, sum(max(f.layers.backward[state, :, b]) for b in held), wires)
+    longer, moved = while_exchanged(t, sum(max(f.layers.backward[state, :, b]) for b in held), wires)  # fmt: skip
+    # what goes with every micro-batch has made steps longer before
+    return (0.0 if f.choices.zero[plan] >= 2 else longer), moved
 
 
 def outlasting(exchange, work, longer, moved):
@@ -479,7 +481,9 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
             mine = whole / f.chunks
             others = (f.chunks - 1) * min(f.stages, f.counts[plan]) * backward[plan, stage]
             others = max(whole - mine - others, 0.0)
-            late = min(buckets.last[plan, stage], mine)
+            last, work = min(buckets.last[plan, stage], mine), backward[plan, stage]
+            longer, moved = backward_while_exchanged(t, plan, stage)
+            late = last + min(work, (mine - last) / moved) * longer
             held = blocks_of(f, stage)
             made = [f.layers.reduced[state, b, kind] for b in held]
             works = [max(f.layers.backward[state, :, b]) for b in held]
@@ -488,7 +492,8 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
                 last = max(place for place, b in enumerate(held) if b == block)
                 moving = mine * sum(made[: last + 1]) / max(sum(made), 1e-30)
                 room = scale * sum(works[:last])
-                late = max(late, outlasting(moving, room, *backward_while_exchanged(t, plan, stage)))  # fmt: skip
+                before = min(work - room, (mine - moving) / moved) * longer
+                late = max(late, before + outlasting(moving, room, longer, moved))
             if f.choices.zero[plan] >= 1 and not runtime.gradients.overlaps_scatters:
                 late = mine
             near(

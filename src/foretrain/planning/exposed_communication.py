@@ -78,17 +78,24 @@ def _overlap(t: TimedPlans, work: Floats, wire: Floats) -> Overlap:
 
 
 def _backward_overlap(t: TimedPlans) -> Overlap:
-    """[plans, stages] beside what makes gradients: weight gradients that are put off are kernels alone."""
+    """[plans, stages] beside what makes gradients: weight gradients that are put off are kernels alone. Where gradients
+    of every micro-batch are reduced, work is as long as that makes it (`contention.py`)."""
     f, layers = t.f, t.f.layers
     wire = np.stack([f.by_stage(layers.wire_backward[..., way]) for way in WAYS], axis=-1)
     wire[t.puts_off] = 0.0
-    return _overlap(t, f.by_stage(layers.backward.max(axis=1)), wire)
+    found = _overlap(t, f.by_stage(layers.backward.max(axis=1)), wire)
+    return found._replace(longer=np.where((f.choices.zero >= 2)[:, None], 0.0, found.longer))
 
 
 def _left(beside: Overlap, moving: Floats, room: Floats) -> Floats:
     """What outlasts so much work, and by how much it makes that longer."""
     hidden = np.minimum(room, moving / beside.moved)
     return np.asarray(moving + hidden * (beside.longer - beside.moved))
+
+
+def _longer(beside: Overlap, moving: Floats, room: Floats) -> Floats:
+    """By how much so much work is longer for what moves beside it."""
+    return np.asarray(np.minimum(room, moving / beside.moved) * beside.longer)
 
 
 def _reductions(t: TimedPlans, backward: Floats) -> Floats:
@@ -145,9 +152,11 @@ def _exposed(
     others = np.maximum(total - of_chunk - (f.chunks - 1) * several * backward, 0.0)
     if not runtime.gradients.overlaps_gradients:
         return np.asarray(of_chunk + others)
-    late = np.minimum(buckets.last, of_chunk)
+    last = np.minimum(buckets.last, of_chunk)
+    late = _longer(beside, of_chunk - last, backward) + last
     for done, left in _by_block(t, kind, backward):
-        late = np.maximum(late, _left(beside, of_chunk * done, left))
+        before = _longer(beside, of_chunk * (1.0 - done), backward - left)
+        late = np.maximum(late, before + _left(beside, of_chunk * done, left))
     if not runtime.gradients.overlaps_scatters:
         late = np.where((f.choices.zero >= 1)[:, None], of_chunk, late)
     return np.asarray(late + others)

@@ -269,8 +269,8 @@ def layer_table(
             seconds[:, mine, kind] = np.moveaxis(each.device[kind].reshape(shape), 2, 0)
         hides[:, mine] = np.moveaxis(each.hidden.reshape(shape), 2, 0)
         hosts[:, mine] = np.moveaxis(each.host.reshape(shape), 2, 0)
-        for column, found in ((leads, each.lead), (lates, each.late), (late_leads, each.late_lead)):
-            column[mine] = found.reshape(shape)[:, :, :3]
+        for table, found in ((leads, each.lead), (lates, each.late), (late_leads, each.late_lead)):
+            table[mine] = found.reshape(shape)[:, :, :3]
         wires[:, mine] = np.moveaxis(each.wire.reshape(*shape, 2), 2, 0)
     held = {name: np.zeros((rows, blocks, len(KINDS))) for name in (*_BY_KIND, "rerun")}
     messages, pooled = (np.empty((rows, blocks, len(KINDS)), dtype=object) for _ in range(2))

@@ -133,29 +133,36 @@ def test_shares_of_forward_steps_and_of_late_gradients(t):
 @quick
 @given(timed_fleets(), SEEDS)
 def test_gradients_go_beside_what_makes_them_then_forward_then_back(t, seed):
+    """Those of a stage beside its own work, and beside nothing while it waits for what it sends."""
     f, parts = t.f, parts_of(t, np.random.default_rng(seed))
-    found = beside(t, list(parts))
+    stage = seed % f.stages
+    mine = np.arange(f.chunks) * f.stages + stage
+    found = beside(t, list(parts), mine)
+    waits = not f.task.runtime.pipeline.overlaps_pipeline
+    out, home = t.sends.leaving(t.sends.seconds)
     for plan, state in enumerate(f.rows):
-        ahead, back, late = (sum(part[plan]) for part in parts)
+        ahead, back, late = (sum(part[plan, mine]) for part in parts)
         off = bool(t.puts_off[plan])
         back -= late if off else 0.0
         kernels = sum(
             max(kind[b] for kind in column[state])
             for column in (f.layers.forward, f.layers.backward)
-            for part in range(len(f.share))
+            for part in mine
             for b in blocks_of(f, part)
         )
         meets = min(1.0, kernels / (ahead + back))
-        sent = min(1.0, 2.0 * sum(t.sends.flow[plan]) / (ahead + back))
+        turn = sum(parts[0][plan] + parts[1][plan] - off * parts[2][plan])
+        sent = min(1.0, 2.0 * sum(t.sends.flow[plan]) / turn)
         sent = 1.0 - (1.0 - sent) ** 2  # on the links out of a node, or on those into it
         for way in WAYS:
-            moving = sum(t.flowing[way][plan]) * (1.0 + (t.slowed[way] - 1.0) * meets)
+            moving = sum(t.flowing[way][plan, mine]) * (1.0 + (t.slowed[way] - 1.0) * meets)
             making = (late if off else back) * t.slow[way]
             early = min(moving * (1.0 - t.at_end()[plan]), making)
-            rest = moving - early
+            rest = max(moving - early - waits * sum(home[plan, mine]), 0.0)
             room = 0.0 if t.follows[plan] else ahead * t.slow[way] * t.crowded()[plan]
             next_ahead = min(rest, room)
-            next_back = min(rest - next_ahead, back * t.slow[way] if off else making - early)
+            rest = max(rest - next_ahead - waits * (not t.follows[plan]) * sum(out[plan, mine]), 0.0)  # fmt: skip
+            next_back = min(rest, back * t.slow[way] if off else making - early)
             near(found.forward.data[plan, way], next_ahead / ahead)
             near(found.backward.data[plan, way], (next_back + (0.0 if off else early)) / back)
             near(found.later.data[plan, way], early / late if off else 0.0)
@@ -186,8 +193,9 @@ def test_two_that_slow_each_other(t, kernels, moving):
     near(_pair(t, np.array(kernels), np.array(moving)), pair(kernels, moving, t.slow[way], t.slowed[way]))  # fmt: skip
 
 
-def step_by_blocks(t, fetched, company):
-    """[forward, backward, weight][plan][part] seconds, block after block on every kind of device."""
+def step_by_blocks(t, fetched, companies):
+    """[forward, backward, weight][plan][part] seconds, block after block on every kind of device. `companies`: of every
+    stage."""
     f, layers, ahead = t.f, t.f.layers, t.f.task.runtime.sharding.prefetched_blocks > 0
     out = np.zeros((3, PLANS, len(f.share)))
     for plan, state in enumerate(f.rows):
@@ -204,6 +212,7 @@ def step_by_blocks(t, fetched, company):
                         kernels -= weight
                         wire = wires[state, b]
                         moving = None if fetched is None else fetched[phase][0][plan, b]
+                        company = companies and companies[part % f.stages]
                         alone = _of_block(t, plan, kernels, None, wire, company and company[phase])
                         if moving is not None and company:
                             moving += fetched[phase][1][plan, b] * company[phase].on(t.replicas.gathers_by)[plan]  # fmt: skip
@@ -218,7 +227,7 @@ def step_by_blocks(t, fetched, company):
                     first, last = blocks_of(f, part)[0], blocks_of(f, part)[-1]
                     begins, ends = (first, last) if phase == 0 else (last, first)
                     out[phase, plan, part] += plain[begins] - min(g for b, g in gain if b == ends)
-                    if company:  # it starts with what the step before has sent
+                    if companies:  # it starts with what the step before has sent
                         flow = fetched[phase][1][plan, begins]
                         out[phase, plan, part] += begun_beside_a_send(t, plan, part, phase, flow, company[phase])  # fmt: skip
             weights = [
@@ -282,7 +291,11 @@ def test_crowded_steps_are_sums_over_blocks_with_company(t):
         fetched = met_now_and_then(t)
     if t.replicas.shares_links:
         lone = list(step_by_blocks(t, fetched, None))
-    near(crowded_steps(t, lone_steps(t)), step_by_blocks(t, fetched, beside(t, lone)))
+    parts = np.arange(len(t.f.share))
+    each = [beside(t, lone, parts[parts % t.f.stages == stage]) for stage in range(t.f.stages)]
+    if not t.moved.any():
+        each = [beside(t, lone, parts)] * t.f.stages
+    near(crowded_steps(t, lone_steps(t)), step_by_blocks(t, fetched, each))
 
 
 def met_now_and_then(t):
@@ -561,7 +574,7 @@ def test_split_gradients_stream_from_the_first_backward_step_on(t, seed):
             pairs = (f.layers.forward, f.layers.wire_forward), (f.layers.backward, f.layers.wire_backward)  # fmt: skip
             forward, backward = (max(0.0, sum(work[state, :, b].max() - sum(w[state, b]) for b in mine)) for work, w in pairs)  # fmt: skip
             kernels = count * (backward + (0.0 if follows else forward))
-            busy = min(kernels, count * moved * t.slowed[way])
+            busy = min(kernels * t.slow[way], count * moved * t.slowed[way])
             link = count * (moved + wire) + busy * (1.0 - 1.0 / t.slowed[way])
             if far:
                 out, home = (stage_sum(f, way_[plan], stage) for way_ in t.sends.leaving(t.sends.flow))  # fmt: skip

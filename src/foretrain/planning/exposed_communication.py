@@ -192,8 +192,8 @@ def _streaming(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
     kernels = counts * (back + np.where(only_back, 0.0, ahead))
     wire, fetched = _wired(t)
     beside = f.summed(t.moved) + fetched  # kernels, which slow it
-    slowed = t.slowed[_way(t)]
-    busy = np.minimum(kernels, counts * beside * slowed)
+    slow, slowed = t.slow[_way(t)], t.slowed[_way(t)]
+    busy = np.minimum(kernels * slow, counts * beside * slowed)
     link = counts * (beside + wire) + busy * (1.0 - 1.0 / slowed)
     if t.replicas.crosses:
         sent, returned = t.sends.sent()

@@ -430,9 +430,8 @@ def chain_seconds(task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]]) ->
     if not each.any():
         return quiet
     slowest, late = seconds.max(axis=0), late_seconds(items, where, task.runtime)
-    plain, polling = (
-        chain_summaries(ptr, slowest[item], issue[item]) for issue in (each, each + late)
-    )
+    plain = chain_summaries(ptr, slowest[item], each[item])
+    polling = chain_summaries(ptr, slowest[item], (each + late)[item]) if late.any() else plain
     late_host = polling.host - plain.host
     return ChainSeconds(device, plain.host, wire, hidden, plain.lead, late_host, polling.lead)
 

@@ -241,14 +241,12 @@ def step_by_blocks(t, fetched, companies):
 def begun_beside_a_send(t, plan, part, phase, flow, company):
     """By how much the gather that a part begins with outlasts what it would by chance."""
     forward, back = (float(way[plan, part]) for way in t.sends.leaving(t.sends.flow))
-    if t.replicas.crosses:  # gradients that were there at the end
-        back += t.flowing[NETWORK][plan, part] * t.at_end()[plan]
     if t.follows[plan]:
         sent = (forward, back)[phase]
     else:  # a forward step comes after a backward one, or after weight gradients that were put off
         sent = forward if phase == 1 else 0.0 if t.puts_off[plan] else back
     is_shared = t.replicas.gathers_by == NETWORK
-    return max(0.0, min(flow, sent) - flow * company.on(NETWORK)[plan]) if is_shared else 0.0
+    return max(0.0, min(flow, sent) - flow * company.sent[plan]) if is_shared else 0.0
 
 
 def _of_block(t, plan, kernels, moving, wire, company):

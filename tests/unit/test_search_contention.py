@@ -24,7 +24,7 @@ def leaving(send: Floats) -> Floats:
 def plans(*, follows: Any = NONE, puts_off: Any = NONE, way: int = NETWORK, **more: Any) -> Any:
     """One plan of two stages that send 3 seconds of flow each way."""
     sends = SimpleNamespace(flow=np.array([[3.0]]), leaving=leaving)
-    replicas = SimpleNamespace(gathers_by=way, crosses=False)
+    replicas = SimpleNamespace(gathers_by=way)
     return SimpleNamespace(follows=follows, puts_off=puts_off, sends=sends, replicas=replicas, **more)  # fmt: skip
 
 
@@ -64,15 +64,6 @@ def test_what_the_step_before_has_sent(
     ahead, back = steps._sent_before(plans(follows=follows, puts_off=puts_off))
     assert ahead[0].tolist() == before_forward
     assert back[0].tolist() == before_backward
-
-
-def test_gradients_that_were_there_last_are_under_way_after_a_backward_step() -> None:
-    """A quarter of 4 and of 8 seconds."""
-    t = plans(flowing=(np.zeros((1, 2)), np.array([[4.0, 8.0]])), at_end=lambda: np.array([0.25]))
-    t.replicas.crosses = True
-    ahead, back = steps._sent_before(t)
-    assert ahead[0].tolist() == [1.0, 3.0 + 2.0]
-    assert back[0].tolist() == [3.0, 0.0]
 
 
 def test_a_gather_that_starts_with_a_send_waits_for_the_shorter_of_them() -> None:

@@ -87,9 +87,9 @@ def host_seconds(items: Sequence[Item], fold: Fold, cluster: Cluster, runtime: R
         + (collective if item.beside is not None else 0.0)
         for item in items
     ])  # fmt: skip
-    return (
-        plain + late_seconds(items, fold, runtime) if _is_polling(items, fold, cluster) else plain
-    )
+    if runtime.network_polling is None or not _is_polling(items, fold, cluster):
+        return plain
+    return plain + late_seconds(items, fold, runtime)
 
 
 def _is_polling(items: Sequence[Item], fold: Fold, cluster: Cluster) -> bool:

@@ -197,13 +197,10 @@ def _between_copies(task: Task) -> tuple[float, float]:
 
 
 def _sent_before(t: TimedPlans) -> tuple[Floats, Floats]:
-    """[plans, parts] seconds of what is under way on the network when a forward step begins, and when a backward step does:
-    what the step before has sent, and gradients that were there at the end of a backward step. Forward and backward steps
-    take turns, unless phases are apart. Weight gradients that are put off come before forward steps and send nothing."""
+    """[plans, parts] seconds of what the step before a forward step has sent, and before a backward step: those take
+    turns, unless phases are apart. Weight gradients that are put off come before forward steps and send nothing."""
     ahead, back = t.sends.leaving(t.sends.flow)
     follows, off = t.follows[:, None], t.puts_off[:, None]
-    if t.replicas.crosses:
-        back = back + t.flowing[NETWORK] * t.at_end()[:, None]
     before_forward = np.where(follows, ahead, np.where(off, 0.0, back))
     return before_forward, np.where(follows, back, ahead)
 
@@ -213,7 +210,7 @@ def _behind_sends(t: TimedPlans, flow: Floats, sent: Floats, beside: Contention)
     has sent, and shares links with that for as long as the shorter of them takes, more than by chance."""
     if t.replicas.gathers_by != NETWORK:
         return np.zeros_like(flow)
-    return np.maximum(np.minimum(flow, sent) - flow * beside.on(NETWORK)[:, None], 0.0)
+    return np.maximum(np.minimum(flow, sent) - flow * beside.sent[:, None], 0.0)
 
 
 def _stretched(t: TimedPlans, gather: tuple[Floats, Floats], beside: Contention | None) -> Floats:

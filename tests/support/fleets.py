@@ -51,7 +51,6 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
     forward, backward = (SECOND * rng.uniform(0.7, 2.0, (STATES, kinds, blocks)) for _ in range(2))
     hosts = {f"host_{name}": SECOND * rng.uniform(0.2, 1.5, (STATES, blocks)) for name in ("forward", "backward")}  # fmt: skip
     hosts["host_weight"] = hosts["host_backward"] * 0.4
-    lates = {f"late_{name}": rng.integers(0, 3, (STATES, blocks)).astype(float) for name in ("forward", "backward", "weight")}  # fmt: skip
     return SimpleNamespace(
         forward=forward,
         backward=backward,
@@ -69,10 +68,11 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
         host_copied=SECOND
         * rng.uniform(0.0, 0.2, (STATES, blocks, 2))
         * rng.integers(0, 2, (STATES, blocks, 1)),
+        late=SECOND * rng.uniform(0.0, 0.4, (STATES, blocks, 3)),
+        late_lead=SECOND * rng.uniform(0.0, 2.4, (STATES, blocks, 3)),
         reduced=rng.uniform(0.0, 5.0, (STATES, blocks, 9)),
         tied=np.zeros((STATES, 0, 9)),
         **hosts,
-        **lates,
     )
 
 
@@ -148,6 +148,7 @@ def timed_fleet(rng: np.random.Generator, **runtime: Any) -> TimedPlans:
     buckets = buckets._replace(each=buckets.each * rng.choice((1.0, 30.0)))  # few are large
     buckets = buckets._replace(pieces=rng.integers(1, 6, (PLANS, f.stages)).astype(float))
     parameters = SECOND * rng.uniform(0.0, 3.0, (PLANS, f.stages))
+    block_parameters = SECOND * rng.uniform(0.0, 1.0, (PLANS, blocks))
     replicas = SimpleNamespace(
         crosses=bool(rng.integers(2)),
         gathers_by=int(rng.integers(2)),
@@ -155,6 +156,7 @@ def timed_fleet(rng: np.random.Generator, **runtime: Any) -> TimedPlans:
         gathers=lambda alone, flow=False: gathers[alone] * (0.9 if flow else 1.0) if has_gathers else None,
         reductions=lambda kind: buckets if kind == 3 else None,
         parameters=lambda: parameters,
+        block_parameters=lambda: block_parameters,
     )  # fmt: skip
     flowing = tuple(moved * share for share in rng.uniform(0.0, 0.9, 2))
     slow, slowed = (rng.uniform(1.0, 1.4, 2) for _ in range(2))

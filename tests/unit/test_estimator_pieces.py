@@ -12,6 +12,8 @@ from support.fleets import PLANS, SECOND, fleets, parts_of, timed_fleets
 
 from foretrain.planning.contention import Contention, beside
 from foretrain.planning.exposed_communication import (
+    _backward_overlap,
+    _draining,
     _exposed,
     _first_backward,
     _sooner,
@@ -21,7 +23,7 @@ from foretrain.planning.exposed_communication import (
     parameters,
 )
 from foretrain.planning.footprint import _largest, workspace
-from foretrain.planning.hosts import issue_seconds, issued, running_ahead
+from foretrain.planning.hosts import issue_seconds, issued, leads, running_ahead
 from foretrain.planning.replicas import INSIDE, NETWORK, WAYS
 from foretrain.planning.steps import _pair, crowded_steps, have_company, lone_steps
 
@@ -136,29 +138,36 @@ def test_shares_of_forward_steps_and_of_late_gradients(t):
 @quick
 @given(timed_fleets(), SEEDS)
 def test_gradients_go_beside_what_makes_them_then_forward_then_back(t, seed):
+    """Those of a stage beside its own work, and beside nothing while it waits for what it sends."""
     f, parts = t.f, parts_of(t, np.random.default_rng(seed))
-    found = beside(t, list(parts))
+    stage = seed % f.stages
+    mine = np.arange(f.chunks) * f.stages + stage
+    found = beside(t, list(parts), mine)
+    waits = not f.task.runtime.pipeline.overlaps_pipeline
+    out, home = t.sends.leaving(t.sends.seconds)
     for plan, state in enumerate(f.rows):
-        ahead, back, late = (sum(part[plan]) for part in parts)
+        ahead, back, late = (sum(part[plan, mine]) for part in parts)
         off = bool(t.puts_off[plan])
         back -= late if off else 0.0
         kernels = sum(
             max(kind[b] for kind in column[state])
             for column in (f.layers.forward, f.layers.backward)
-            for part in range(len(f.share))
+            for part in mine
             for b in blocks_of(f, part)
         )
         meets = min(1.0, kernels / (ahead + back))
-        sent = min(1.0, 2.0 * sum(t.sends.flow[plan]) / (ahead + back))
+        turn = sum(parts[0][plan] + parts[1][plan] - off * parts[2][plan])
+        sent = min(1.0, 2.0 * sum(t.sends.flow[plan]) / turn)
         sent = 1.0 - (1.0 - sent) ** 2  # on the links out of a node, or on those into it
         for way in WAYS:
-            moving = sum(t.flowing[way][plan]) * (1.0 + (t.slowed[way] - 1.0) * meets)
+            moving = sum(t.flowing[way][plan, mine]) * (1.0 + (t.slowed[way] - 1.0) * meets)
             making = (late if off else back) * t.slow[way]
             early = min(moving * (1.0 - t.at_end()[plan]), making)
-            rest = moving - early
+            rest = max(moving - early - waits * sum(home[plan, mine]), 0.0)
             room = 0.0 if t.follows[plan] else ahead * t.slow[way] * t.crowded()[plan]
             next_ahead = min(rest, room)
-            next_back = min(rest - next_ahead, back * t.slow[way] if off else making - early)
+            rest = max(rest - next_ahead - waits * (not t.follows[plan]) * sum(out[plan, mine]), 0.0)  # fmt: skip
+            next_back = min(rest, back * t.slow[way] if off else making - early)
             near(found.forward.data[plan, way], next_ahead / ahead)
             near(found.backward.data[plan, way], (next_back + (0.0 if off else early)) / back)
             near(found.later.data[plan, way], early / late if off else 0.0)
@@ -189,8 +198,9 @@ def test_two_that_slow_each_other(t, kernels, moving):
     near(_pair(t, np.array(kernels), np.array(moving)), pair(kernels, moving, t.slow[way], t.slowed[way]))  # fmt: skip
 
 
-def step_by_blocks(t, fetched, company):
-    """[forward, backward, weight][plan][part] seconds, block after block on every kind of device."""
+def step_by_blocks(t, fetched, companies):
+    """[forward, backward, weight][plan][part] seconds, block after block on every kind of device. `companies`: of every
+    stage."""
     f, layers, ahead = t.f, t.f.layers, t.f.task.runtime.sharding.prefetched_blocks > 0
     out = np.zeros((3, PLANS, len(f.share)))
     for plan, state in enumerate(f.rows):
@@ -207,6 +217,7 @@ def step_by_blocks(t, fetched, company):
                         kernels -= weight
                         wire = wires[state, b]
                         moving = None if fetched is None else fetched[phase][0][plan, b]
+                        company = companies and companies[part % f.stages]
                         alone = _of_block(t, plan, kernels, None, wire, company and company[phase])
                         if moving is not None and company:
                             moving += fetched[phase][1][plan, b] * company[phase].on(t.replicas.gathers_by)[plan]  # fmt: skip
@@ -221,7 +232,7 @@ def step_by_blocks(t, fetched, company):
                     first, last = blocks_of(f, part)[0], blocks_of(f, part)[-1]
                     begins, ends = (first, last) if phase == 0 else (last, first)
                     out[phase, plan, part] += plain[begins] - min(g for b, g in gain if b == ends)
-                    if company:  # it starts with what the step before has sent
+                    if companies:  # it starts with what the step before has sent
                         flow = fetched[phase][1][plan, begins]
                         out[phase, plan, part] += begun_beside_a_send(t, plan, part, phase, flow, company[phase])  # fmt: skip
             weights = [
@@ -285,7 +296,11 @@ def test_crowded_steps_are_sums_over_blocks_with_company(t):
         fetched = met_now_and_then(t)
     if t.replicas.shares_links:
         lone = list(step_by_blocks(t, fetched, None))
-    near(crowded_steps(t, lone_steps(t)), step_by_blocks(t, fetched, beside(t, lone)))
+    parts = np.arange(len(t.f.share))
+    each = [beside(t, lone, parts[parts % t.f.stages == stage]) for stage in range(t.f.stages)]
+    if not t.moved.any():
+        each = [beside(t, lone, parts)] * t.f.stages
+    near(crowded_steps(t, lone_steps(t)), step_by_blocks(t, fetched, each))
 
 
 def met_now_and_then(t):
@@ -333,21 +348,31 @@ def test_plans_have_company_where_gradients_are_split_or_sends_meet_collectives(
 
 def host_by_parts(t, is_far):
     """[forward, backward, weight][plan][part] seconds of hosts."""
-    f, layers, runtime = t.f, t.f.layers, t.f.task.runtime
+    f, layers = t.f, t.f.layers
     out = np.zeros((3, PLANS, len(f.share)))
-    columns = ((layers.host_forward, layers.late_forward, (1, 0)), (layers.host_backward, layers.late_backward, (1, 1)), (layers.host_weight, layers.late_weight, (0, 1)))  # fmt: skip
-    for phase, (column, late, copies) in enumerate(columns):
+    columns = ((layers.host_forward, (1, 0)), (layers.host_backward, (1, 1)), (layers.host_weight, (0, 1)))  # fmt: skip
+    is_late = is_far and f.task.runtime.network_polling is not None
+    for phase, (column, copies) in enumerate(columns):
         for plan, state in enumerate(f.rows):
             for part in range(len(f.share)):
                 for b in blocks_of(f, part):
                     out[phase, plan, part] += column[state, b]
                     if f.choices.zero[plan] >= 3:
                         out[phase, plan, part] += layers.host_copied[state, b] @ copies
-                    if is_far:
-                        out[phase, plan, part] += (
-                            late[state, b] * runtime.option("host_delay_on_network") * 2
-                        )
+                    if is_late:
+                        out[phase, plan, part] += layers.late[state, b, phase]
     return out
+
+
+def behind_by_blocks(t, is_late, state):
+    """[forward, backward, weight][block] seconds that hosts fall behind devices, and leads."""
+    layers = t.f.layers
+    columns = ((layers.host_forward, layers.forward), (layers.host_backward, layers.backward), (layers.host_weight, layers.weight))  # fmt: skip
+    late = [
+        [host[state, b] + is_late * layers.late[state, b, phase] - max(device[state, :, b]) for b in range(t.f.share.shape[1])]
+        for phase, (host, device) in enumerate(columns)
+    ]  # fmt: skip
+    return late, (layers.late_lead if is_late else layers.lead)[state].T
 
 
 class FarSends:
@@ -373,10 +398,8 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
         return
     last = len(f.share) - 1
     for plan, state in enumerate(f.rows):
-        lead = max(
-            f.layers.lead[state, b, 0] - max(0.0, f.layers.host_forward[state, b] - max(f.layers.forward[state, :, b]))
-            for b in range(f.share.shape[1])
-        )  # fmt: skip
+        late, leads = behind_by_blocks(t, is_far and runtime.network_polling is not None, state)
+        lead = max(own - max(0.0, behind) for own, behind in zip(leads[0], late[0], strict=True))
         for part in range(last + 1):
             device = [column[plan, part] for column in parts]
             issue = [column[plan, part] for column in host]
@@ -393,6 +416,23 @@ def test_steps_are_no_faster_than_hosts_issue_them(t, seed, is_far):
             if part == last:  # … nor, at the end, going back
                 backward = max(turn - (forward if last == 0 else whole[0]), device[1])
             near([column[plan, part] for column in found], [forward + max(lead, 0.0), backward + max(lead, 0.0), weight])  # fmt: skip
+
+
+@quick
+@given(timed_fleets(), st.booleans())
+def test_hosts_have_to_be_ahead_of_every_block_of_a_step(t, is_far):
+    """A block starves by its own lead and by what hosts have fallen behind over those before it."""
+    f = t.f
+    found = leads(f, FarSends(t, is_far))
+    for plan, state in enumerate(f.rows):
+        late, own = behind_by_blocks(t, is_far and f.task.runtime.network_polling is not None, state)  # fmt: skip
+        for part in range(len(f.share)):
+            for phase in range(3):
+                order = blocks_of(f, part)
+                order = order if phase == 0 else order[::-1]
+                before = [sum(late[phase][b] for b in order[:n]) for n in range(len(order))]
+                lead = max(so_far + own[phase][b] for so_far, b in zip(before, order, strict=True))
+                near(found[phase][plan, part], max(lead, 0.0))
 
 
 # --- what outlasts the last backward step -----------------------------------------------------------------
@@ -429,20 +469,47 @@ def test_how_much_sooner_a_stage_is_through(t, seed):
             near(found[plan, stage], way)
 
 
+def while_exchanged(t, seconds, wires):
+    """Of a second of work beside an exchange of replicas: seconds on top, and seconds of the exchange that go by.
+    Kernels and the exchange slow each other, collectives on the same links take as long again, others do not mind."""
+    way = NETWORK if t.replicas.crosses else INSIDE
+    inside, far = (wire / max(seconds, 1e-30) for wire in wires)
+    kernels = max(1.0 - inside - far, 0.0)
+    longer = kernels * (t.slow[way] - 1.0) + (far if way == NETWORK else inside)
+    return longer, kernels * t.slow[way] / t.slowed[way] + 1.0 - kernels
+
+
+def backward_while_exchanged(t, plan, stage):
+    f, state = t.f, t.f.rows[plan]
+    held = [b for chunk in range(f.chunks) for b in blocks_of(f, chunk * f.stages + stage)]
+    wires = sum(f.layers.wire_backward[state, b] for b in held) * (not t.puts_off[plan])
+    longer, moved = while_exchanged(t, sum(max(f.layers.backward[state, :, b]) for b in held), wires)  # fmt: skip
+    # what goes with every micro-batch has made steps longer before
+    return (0.0 if f.choices.zero[plan] >= 2 else longer), moved
+
+
+def outlasting(exchange, work, longer, moved):
+    """What of an exchange is left after so much work, and by how much that takes longer."""
+    both = min(work, exchange / moved)
+    return exchange - both * moved + both * longer
+
+
 @quick
 @given(timed_fleets(), SEEDS)
 def test_buckets_follow_one_another_once_they_are_made(t, seed):
     f, runtime, kind = t.f, t.f.task.runtime, 3
     backward = SECOND * np.random.default_rng(seed).uniform(0.5, 4.0, (PLANS, f.stages))
-    buckets, way = t.replicas.reductions(kind), NETWORK if t.replicas.crosses else INSIDE
-    found = _exposed(t, buckets, backward, kind)
+    buckets = t.replicas.reductions(kind)
+    found = _exposed(t, buckets, backward, kind, _backward_overlap(t))
     for plan, state in enumerate(f.rows):
         for stage in range(f.stages):
             whole = buckets.each[plan, stage] * buckets.pieces[plan, stage]
             mine = whole / f.chunks
             others = (f.chunks - 1) * min(f.stages, f.counts[plan]) * backward[plan, stage]
             others = max(whole - mine - others, 0.0)
-            late = min(buckets.last[plan, stage], mine)
+            last, work = min(buckets.last[plan, stage], mine), backward[plan, stage]
+            longer, moved = backward_while_exchanged(t, plan, stage)
+            late = last + min(work, (mine - last) / moved) * longer
             held = blocks_of(f, stage)
             made = [f.layers.reduced[state, b, kind] for b in held]
             works = [max(f.layers.backward[state, :, b]) for b in held]
@@ -451,14 +518,42 @@ def test_buckets_follow_one_another_once_they_are_made(t, seed):
                 last = max(place for place, b in enumerate(held) if b == block)
                 moving = mine * sum(made[: last + 1]) / max(sum(made), 1e-30)
                 room = scale * sum(works[:last])
-                hidden = min(room * t.slow[way], moving * t.slowed[way])
-                late = max(late, moving - hidden / t.slowed[way] + hidden * (1 - 1 / t.slow[way]))
+                before = min(work - room, (mine - moving) / moved) * longer
+                late = max(late, before + outlasting(moving, room, longer, moved))
             if f.choices.zero[plan] >= 1 and not runtime.gradients.overlaps_scatters:
                 late = mine
             near(
                 found[plan, stage],
                 (late if runtime.gradients.overlaps_gradients else mine) + others,
             )
+
+
+@quick
+@given(timed_fleets(), SEEDS)
+def test_what_stages_reduce_makes_the_last_micro_batches_late(t, seed):
+    """Of the last one its own step and its send are longer, of the first one of the next chunk what it still meets: the
+    later it comes, the less, and it comes later by what it met at the other stages."""
+    f = t.f
+    rng = np.random.default_rng(seed)
+    moving, backward = (rng.uniform(0.1, 4.0, (PLANS, f.stages)) for _ in range(2))
+    pieces = rng.integers(1, 5, (PLANS, f.stages)).astype(float)
+    found = _draining(t, moving, pieces, backward, _backward_overlap(t))
+    for plan in range(PLANS):
+        own, later = [], []
+        for stage in range(f.stages):
+            longer, moved = backward_while_exchanged(t, plan, stage)
+            exchange, work = moving[plan, stage], backward[plan, stage]
+            beside = min(work * (1.0 - max(t.at_end()[plan], 1.0 / pieces[plan, stage])), exchange / moved)  # fmt: skip
+            left = exchange - beside * moved
+            sent = t.sends.flow[plan, stage - 1] if stage and t.replicas.crosses else 0.0
+            own.append(beside * longer + min(left, sent))
+            later.append(min(left * longer / moved / (1.0 + (f.stages - 1) * longer / moved), work * longer))  # fmt: skip
+            if later[-1] < work * longer:  # it meets what is left when it comes
+                near(later[-1], longer * (left - (f.stages - 1) * later[-1]) / moved)
+        for stage in range(f.stages):
+            expected = sum(own[stage + 1 :]) + (f.chunks - 1) * max(sum(own), sum(later))
+            is_alone = f.stages == 1 or f.choices.zero[plan] >= 2
+            near(found[plan, stage], 0.0 if is_alone else expected)
 
 
 @quick
@@ -492,7 +587,7 @@ def test_split_gradients_stream_from_the_first_backward_step_on(t, seed):
             pairs = (f.layers.forward, f.layers.wire_forward), (f.layers.backward, f.layers.wire_backward)  # fmt: skip
             forward, backward = (max(0.0, sum(work[state, :, b].max() - sum(w[state, b]) for b in mine)) for work, w in pairs)  # fmt: skip
             kernels = count * (backward + (0.0 if follows else forward))
-            busy = min(kernels, count * moved * t.slowed[way])
+            busy = min(kernels * t.slow[way], count * moved * t.slowed[way])
             link = count * (moved + wire) + busy * (1.0 - 1.0 / t.slowed[way])
             if far:
                 out, home = (stage_sum(f, way_[plan], stage) for way_ in t.sends.leaving(t.sends.flow))  # fmt: skip
@@ -515,7 +610,9 @@ def test_what_outlasts_a_pipeline_is_the_later_of_the_last_buckets_and_the_strea
         lag = np.maximum(1.0, host / f.summed(parts[0] + parts[1]))
         late = tuple(np.array([[part[n, p] * lag[n, p % f.stages] for p in range(len(f.share))] for n in range(PLANS)]) for part in parts)  # fmt: skip
         making = np.where(t.puts_off[:, None], late[2], late[1])
-        buckets = _exposed(t, t.replicas.reductions(3), making[:, : f.stages], 3)
+        made, beside, moved = making[:, : f.stages], _backward_overlap(t), t.replicas.reductions(3)
+        buckets = _exposed(t, moved, made, 3, beside)
+        buckets += _draining(t, moved.each * moved.pieces / f.chunks, moved.pieces / f.chunks, made, beside)  # fmt: skip
         sooner = _sooner(t, late, send, seconds)
         done = SECOND * rng.uniform(
             1.0, 60.0, (1, f.stages)
@@ -541,11 +638,18 @@ def test_updated_weights_are_gathered_before_or_beside_the_next_forward_pass(t, 
         near(ends, gathers)
         return
     near(ends, np.zeros_like(gathers))
-    for plan in range(PLANS):
-        delays = [0.0]
-        for stage in range(f.stages):
-            blocks = sum(len(blocks_of(f, c * f.stages + stage)) for c in range(f.chunks))
-            room = forward[plan, stage] * (blocks - 1) / blocks  # the first block waits for its own
-            late = max(gathers[plan, stage] / blocks, gathers[plan, stage] / f.chunks - room)
-            delays.append(late - way_to(forward[plan], send[plan], stage))
-        near(starts[plan], max(delays))
+    gather = t.replicas.block_parameters()
+    for plan, state in enumerate(f.rows):
+        late = []
+        for part in range(len(f.share)):
+            held = blocks_of(f, part)
+            works = [max(f.layers.forward[state, :, b]) for b in held]
+            wires = sum(f.layers.wire_forward[state, b] for b in held)
+            beside = while_exchanged(t, sum(works), wires)
+            first, scale = gather[plan, held[0]], forward[plan, part] / sum(works)
+            others = [sum(gather[plan, b] for b in held[1 : n + 1]) for n in range(len(held))]
+            late.append(max(first + outlasting(others[n], scale * sum(works[:n]), *beside) for n in range(len(held))))  # fmt: skip
+        for stage in range(f.stages):  # the first chunk has the way to its stage for it
+            late[stage] -= way_to(forward[plan], send[plan], stage)
+        by_chunk = [max(0.0, *late[c * f.stages : (c + 1) * f.stages]) for c in range(f.chunks)]
+        near(starts[plan], sum(by_chunk))

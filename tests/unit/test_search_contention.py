@@ -31,7 +31,10 @@ def plans(*, follows: Any = NONE, puts_off: Any = NONE, way: int = NETWORK, **mo
 def test_sends_are_met_on_links_out_of_a_node_and_into_it() -> None:
     """Of twenty seconds of work both ways, six of sends: 0.3 on the links out and 0.3 on those in."""
     layers = SimpleNamespace(forward=np.full((1, 1, 1), 8.0), backward=np.full((1, 1, 1), 12.0))
-    batch = SimpleNamespace(layers=layers, rows=np.array([0]), share=np.ones((1, 1)))
+    task = SimpleNamespace(runtime=SimpleNamespace(pipeline=SimpleNamespace(overlaps_pipeline=True)))  # fmt: skip
+    batch = SimpleNamespace(
+        task=task, layers=layers, rows=np.array([0]), share=np.ones((1, 1)), choices=_Choices()
+    )
     flowing = (np.zeros((1, 1)), np.zeros((1, 1)))
     t: Any = plans(
         f=batch,
@@ -41,7 +44,7 @@ def test_sends_are_met_on_links_out_of_a_node_and_into_it() -> None:
         at_end=lambda: np.ones(1),
         crowded=lambda: np.ones(1),
     )
-    found = beside(t, [np.array([[8.0]]), np.array([[12.0]]), np.array([[4.0]])])
+    found = beside(t, [np.array([[8.0]]), np.array([[12.0]]), np.array([[4.0]])], np.array([0]))
     assert found.forward.sent.tolist() == pytest.approx([1.0 - 0.7 * 0.7])
     assert found.forward.on(NETWORK).tolist() == pytest.approx([0.51])
     assert found.forward.on(INSIDE).tolist() == [0.0]
@@ -107,6 +110,7 @@ def one_stage(*, follows: Any = NONE) -> Any:
         follows=follows,
         replicas=replicas,
         moved=np.array([[4.0]]),
+        slow=np.array([1.0, 1.1]),
         slowed=np.array([1.0, 1.25]),
         crowded=lambda: np.array([0.8]),
         of_replicas=lambda column: column,
@@ -117,7 +121,7 @@ def one_stage(*, follows: Any = NONE) -> Any:
 def test_links_that_decide_carry_gathers_slowed_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     beside_kernels = 10 * (4.0 + 3.0 * 1.8)
     kernels = 10 * (5.0 + 8.0)
-    slower = min(kernels, beside_kernels * 1.25) * (1.0 - 1.0 / 1.25)
+    slower = min(kernels * 1.1, beside_kernels * 1.25) * (1.0 - 1.0 / 1.25)
     wires, sent = 10 * (2.0 + 0.8 * 1.0), 10 * (0.25 + 0.8 * 0.5)
     found = streaming(one_stage(), monkeypatch)
     assert found == pytest.approx(7.0 + beside_kernels + slower + wires + sent)
@@ -126,7 +130,7 @@ def test_links_that_decide_carry_gathers_slowed_by_kernels(monkeypatch: pytest.M
 def test_where_phases_are_apart_links_carry_what_goes_back_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slower = min(10 * 8.0, 10 * 7.0 * 1.25) * (1.0 - 1.0 / 1.25)
+    slower = min(10 * 8.0 * 1.1, 10 * 7.0 * 1.25) * (1.0 - 1.0 / 1.25)
     found = streaming(one_stage(follows=ONE), monkeypatch)
     assert found == pytest.approx(7.0 + 10 * 7.0 + slower + 10 * 2.0 + 10 * 0.25)
 

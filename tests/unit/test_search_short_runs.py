@@ -369,8 +369,12 @@ def test_hosts_fall_behind_block_by_block() -> None:
         host_weight=np.array([[0.0, 0.0]]),
         lead=np.array([[[0.2, 0.2, 0.0], [0.3, 0.3, 0.0]]]),
     )
-    batch = SimpleNamespace(layers=layers, rows=np.array([0]), share=np.array([[1.0, 3.0]]))
-    ahead, back, weight = (float(column[0, 0]) for column in leads(batch))
+    task = SimpleNamespace(runtime=SimpleNamespace(network_polling=None))
+    batch = SimpleNamespace(
+        task=task, layers=layers, rows=np.array([0]), share=np.array([[1.0, 3.0]])
+    )
+    sends = SimpleNamespace(is_far=True)
+    ahead, back, weight = (float(column[0, 0]) for column in leads(batch, sends))
     assert ahead == pytest.approx(max(0.2, -0.5 + 0.3 + 2 * 0.4))
     assert back == pytest.approx(max(0.3 + 2 * 0.4, 3 * 0.4 + 0.2))
     assert weight == 0.0

@@ -87,29 +87,35 @@ def host_seconds(items: Sequence[Item], fold: Fold, cluster: Cluster, runtime: R
         + (collective if item.beside is not None else 0.0)
         for item in items
     ])  # fmt: skip
-    polling = runtime.network_polling
-    if polling is None:
+    if runtime.network_polling is None or not _is_polling(items, fold, cluster):
         return plain
-    return plain + _delays(items, fold, cluster, polling.host_delay_on_network)
+    return plain + late_seconds(items, fold, runtime)
 
 
-def _delays(items: Sequence[Item], fold: Fold, cluster: Cluster, each: float) -> Floats:
-    """How late the hosts of a tensor-parallel group are together, where pipelines cross the network.
+def _is_polling(items: Sequence[Item], fold: Fold, cluster: Cluster) -> bool:
+    """Whether pipelines cross the network."""
+    works = (item.communication for item in items)
+    pipelines = {work.group for work in works if work and work.purpose == "pipeline"}
+    node_of = np.asarray(cluster.node_of)
+    homes = [node_of[fold.groups[group].groups] for group in pipelines]
+    return any((nodes != nodes[:, :1]).any() for nodes in homes)
+
+
+def late_seconds(items: Sequence[Item], fold: Fold, runtime: Runtime) -> Floats:
+    """How late the hosts of a tensor-parallel group are together at every item, where pipelines cross the network.
 
     Threads that wait for the network keep the host's cores busy, so that now and then one that launches kernels has
     to wait for its turn. A collective starts when the last of its ranks has come. Such waits are rare and
     seldom meet, so they add up over the ranks.
     """
     delays = np.zeros(len(items))
-    works = [item.communication for item in items]
-    pipelines = {work.group for work in works if work and work.purpose == "pipeline"}
-    node_of = np.asarray(cluster.node_of)
-    homes = [node_of[fold.groups[group].groups] for group in pipelines]
-    if not any((nodes != nodes[:, :1]).any() for nodes in homes):
+    polling = runtime.network_polling
+    if polling is None:
         return delays
-    for index, work in enumerate(works):
+    for index, work in enumerate(item.communication for item in items):
         if work and work.purpose == "tensor":
-            delays[index] = each * fold.groups[work.group].groups.shape[1]
+            ranks = fold.groups[work.group].groups.shape[1]
+            delays[index] = polling.host_delay_on_network * ranks
     return delays
 
 

@@ -154,29 +154,50 @@ class StepContention(NamedTuple):
     later: Contention  # weight gradients that are put off
 
 
-def beside(t: TimedPlans, parts: list[Floats]) -> StepContention:
-    """`parts`: [plans, parts] forward, backward and weight-gradient work without company.
+def beside(t: TimedPlans, parts: list[Floats], mine: Ints) -> StepContention:
+    """Of a stage that has the parts `mine`; how often it meets sends is the mean over all. `parts`: [plans, parts] forward,
+    backward and weight-gradient work without company.
 
     Gradients go while the work that makes them is under way, as far as they are there before its end; then beside the
-    next forward step, then beside the next backward step. Where backward steps follow one another, beside those.
+    next forward step, then beside the next backward step. Where backward steps follow one another, beside those. While a
+    stage sends and waits for that, they go beside nothing.
     """
-    ahead, back, late = (np.maximum(part.sum(axis=1), 1e-12)[:, None] for part in parts)
+    ahead, back, late = (np.maximum(part[:, mine].sum(axis=1), 1e-12)[:, None] for part in parts)
     off = t.puts_off[:, None]
+    turn = _turn(t, parts)
     back = np.where(off, back - late, back)
-    moved = _slowed(t, ahead + back)
+    moved = _slowed(t, ahead + back, mine)
     making = np.where(off, late, back) * t.slow
     early = np.minimum(moved * (1.0 - t.at_end()[:, None]), making)
     left = moved - early
     room = ahead * t.slow * np.where(t.follows, 0.0, t.crowded())[:, None]
+    ahead_pause, back_pause = _pauses(t, mine)
+    left = np.maximum(left - back_pause, 0.0)
     next_ahead = np.minimum(left, room)
-    room = np.where(off, back * t.slow, making - early)
-    next_back = np.minimum(left - next_ahead, room)
-    sent = _met(np.minimum(1.0, 2.0 * t.sends.flow.sum(axis=1) / (ahead + back)[:, 0]))
+    left = np.maximum(left - next_ahead - ahead_pause, 0.0)
+    next_back = np.minimum(left, np.where(off, back * t.slow, making - early))
+    sent = _met(np.minimum(1.0, 2.0 * t.sends.flow.sum(axis=1) / turn))
     return StepContention(
         Contention(next_ahead / ahead, sent),
         Contention((next_back + np.where(off, 0.0, early)) / back, sent),
         Contention(np.where(off, early / late, 0.0), sent),
     )
+
+
+def _pauses(t: TimedPlans, mine: Ints) -> tuple[Floats, Floats]:
+    """[plans, 1] seconds in which a stage waits for what it sends between a forward step and the next backward step,
+    and after that."""
+    if t.f.task.runtime.pipeline.overlaps_pipeline:
+        none = np.zeros((len(t.f.choices), 1))
+        return none, none
+    ahead, back = t.sends.leaving(t.sends.seconds)[:, :, mine].sum(axis=2, keepdims=True)
+    return np.where(t.follows[:, None], 0.0, ahead), back
+
+
+def _turn(t: TimedPlans, parts: list[Floats]) -> Floats:
+    """[plans] forward and backward work of all stages on a micro-batch, without weight gradients that are put off."""
+    ahead, back, late = (part.sum(axis=1) for part in parts)
+    return np.asarray(np.maximum(ahead + np.where(t.puts_off, back - late, back), 1e-12))
 
 
 def _met(busy: Floats) -> Floats:
@@ -185,13 +206,14 @@ def _met(busy: Floats) -> Floats:
     return np.asarray(busy * (2.0 - busy))
 
 
-def _slowed(t: TimedPlans, turn: Floats) -> Floats:
-    """[plans, ways] seconds in which a micro-batch's gradients keep links busy, slowed by kernels beside them."""
+def _slowed(t: TimedPlans, turn: Floats, mine: Ints) -> Floats:
+    """[plans, ways] seconds in which a micro-batch's gradients of some parts keep links busy, slowed by kernels beside
+    them."""
     f = t.f
     kernels = sum(
-        (column[f.rows].max(axis=1) @ f.share.T).sum(axis=1)
+        (column[f.rows].max(axis=1) @ f.share[mine].T).sum(axis=1)
         for column in (f.layers.forward, f.layers.backward)
     )
     meets = np.minimum(1.0, np.asarray(kernels)[:, None] / turn)
-    moved = np.stack([flow.sum(axis=1) for flow in t.flowing], axis=1)
+    moved = np.stack([flow[:, mine].sum(axis=1) for flow in t.flowing], axis=1)
     return np.asarray(moved * (1.0 + (t.slowed - 1.0)[None, :] * meets))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.planning.contention import TimedPlans
 from foretrain.planning.layers import KINDS
-from foretrain.planning.replicas import INSIDE, NETWORK, Buckets
+from foretrain.planning.replicas import INSIDE, NETWORK, WAYS, Buckets
 from foretrain.planning.sends import Parts
 
 
@@ -27,7 +29,7 @@ def exposed_reductions(
         lag = np.maximum(1.0, host / np.maximum(t.f.summed(parts[0] + parts[1]), 1e-12))
         forward, backward, weight = (part * lag[:, t.f.pieces.stage_of] for part in parts)
         late = (forward, backward, weight)
-    making = np.where(t.puts_off[:, None], late[2], late[1])
+    making = t.f.first_chunk(np.where(t.puts_off[:, None], late[2], late[1]))
     sooner = _sooner(t, late, send, seconds)
     rows, done = runs
     sooner[rows] = done.max(axis=1, keepdims=True) - done
@@ -59,18 +61,88 @@ def _sooner(t: TimedPlans, parts: Parts, send: Floats, seconds: Floats) -> Float
     return ways
 
 
+class Overlap(NamedTuple):
+    """[plans, columns] what becomes of a second of work while replicas exchange something beside it."""
+
+    longer: Floats  # seconds on top, for kernels that it slows and collectives that it shares links with …
+    moved: Floats  # … and seconds of the exchange that are over then
+
+
+def _overlap(t: TimedPlans, work: Floats, wire: Floats) -> Overlap:
+    """`work`: [plans, columns] seconds; `wire`: [plans, columns, ways] those in which collectives load links."""
+    slow, slowed = t.slow[_way(t)], t.slowed[_way(t)]
+    share = wire / np.maximum(work, 1e-30)[..., None]
+    kernels = np.maximum(1.0 - share.sum(axis=-1), 0.0)
+    longer = kernels * (slow - 1.0) + share[..., _way(t)]
+    return Overlap(longer, kernels * (slow / slowed - 1.0) + 1.0)
+
+
+def _backward_overlap(t: TimedPlans) -> Overlap:
+    """[plans, stages] beside what makes gradients: weight gradients that are put off are kernels alone. Where gradients
+    of every micro-batch are reduced, work is as long as that makes it (`contention.py`)."""
+    f, layers = t.f, t.f.layers
+    wire = np.stack([f.by_stage(layers.wire_backward[..., way]) for way in WAYS], axis=-1)
+    wire[t.puts_off] = 0.0
+    found = _overlap(t, f.by_stage(layers.backward.max(axis=1)), wire)
+    return found._replace(longer=np.where((f.choices.zero >= 2)[:, None], 0.0, found.longer))
+
+
+def _left(beside: Overlap, moving: Floats, room: Floats) -> Floats:
+    """What outlasts so much work, and by how much it makes that longer."""
+    hidden = np.minimum(room, moving / beside.moved)
+    return np.asarray(moving + hidden * (beside.longer - beside.moved))
+
+
+def _longer(beside: Overlap, moving: Floats, room: Floats) -> Floats:
+    """By how much so much work is longer for what moves beside it."""
+    return np.asarray(np.minimum(room, moving / beside.moved) * beside.longer)
+
+
 def _reductions(t: TimedPlans, backward: Floats) -> Floats:
-    """[plans, stages] what of the gradients' reduction outlasts the last backward step."""
-    first = t.f.first_chunk(backward)
-    tail = np.zeros_like(first)
+    """[plans, stages] what of the gradients' reduction outlasts the last backward step. `backward`: of the first
+    chunks."""
+    beside = _backward_overlap(t)
+    tail, moving, pieces = (np.zeros_like(backward) for _ in range(3))
     for kind in KINDS:
         found = t.replicas.reductions(kind)
         if found is not None:
-            tail += _exposed(t, Buckets(*(column[t.few] for column in found)), first, kind)
-    return tail
+            buckets = Buckets(*(column[t.few] for column in found))
+            tail += _exposed(t, buckets, backward, kind, beside)
+            moving += buckets.each * buckets.pieces / t.f.chunks
+            pieces += buckets.pieces / t.f.chunks
+    return tail + _draining(t, moving, pieces, backward, beside)
 
 
-def _exposed(t: TimedPlans, buckets: Buckets, backward: Floats, kind: int) -> Floats:
+def _draining(
+    t: TimedPlans, moving: Floats, pieces: Floats, backward: Floats, beside: Overlap
+) -> Floats:
+    """[plans, stages] by how much the last micro-batches come later to a stage for gradients that the stages before it,
+    going back, reduce meanwhile.
+
+    The last micro-batch meets at every stage what it sets off itself, and its send what is left. The first one of the
+    next chunk follows it: it meets what is left then, the less the later it comes, and it comes later by what it has met
+    at the other stages: longer = share · (left - (stages - 1) · longer). `moving`: [plans, stages] seconds to reduce
+    the gradients of a chunk, in so many `pieces`.
+    """
+    f = t.f
+    if f.stages == 1:
+        return np.zeros_like(backward)
+    at_end = np.maximum(t.at_end()[:, None], 1.0 / np.maximum(pieces, 1.0))
+    inside = np.minimum(backward * (1.0 - at_end), moving / beside.moved)
+    left = moving - inside * beside.moved
+    last = inside * beside.longer
+    if t.replicas.crosses:
+        last += np.minimum(left, f.first_chunk(t.sends.leaving(t.sends.flow)[1]))
+    share = beside.longer / beside.moved
+    next_ = np.minimum(left * share / (1.0 + (f.stages - 1) * share), backward * beside.longer)
+    others = (f.chunks - 1) * np.maximum(last.sum(axis=1), next_.sum(axis=1))
+    behind = np.cumsum(last[:, ::-1], axis=1)[:, ::-1] - last
+    return np.where((f.choices.zero >= 2)[:, None], 0.0, behind + others[:, None])
+
+
+def _exposed(
+    t: TimedPlans, buckets: Buckets, backward: Floats, kind: int, beside: Overlap
+) -> Floats:
     """Buckets follow one another once backward has made them: those of a chunk while the chunks before it are at work,
     those of a block while the blocks before it are."""
     f, runtime = t.f, t.f.task.runtime
@@ -80,9 +152,11 @@ def _exposed(t: TimedPlans, buckets: Buckets, backward: Floats, kind: int) -> Fl
     others = np.maximum(total - of_chunk - (f.chunks - 1) * several * backward, 0.0)
     if not runtime.gradients.overlaps_gradients:
         return np.asarray(of_chunk + others)
-    late = np.minimum(buckets.last, of_chunk)
+    last = np.minimum(buckets.last, of_chunk)
+    late = _longer(beside, of_chunk - last, backward) + last
     for done, left in _by_block(t, kind, backward):
-        late = np.maximum(late, _left(t, of_chunk * done, left))
+        before = _longer(beside, of_chunk * (1.0 - done), backward - left)
+        late = np.maximum(late, before + _left(beside, of_chunk * done, left))
     if not runtime.gradients.overlaps_scatters:
         late = np.where((f.choices.zero >= 1)[:, None], of_chunk, late)
     return np.asarray(late + others)
@@ -90,13 +164,6 @@ def _exposed(t: TimedPlans, buckets: Buckets, backward: Floats, kind: int) -> Fl
 
 def _way(t: TimedPlans) -> int:
     return NETWORK if t.replicas.crosses else INSIDE
-
-
-def _left(t: TimedPlans, moving: Floats, room: Floats) -> Floats:
-    """What outlasts so much work, and by how much it makes that longer."""
-    slow, slowed = t.slow[_way(t)], t.slowed[_way(t)]
-    hidden = np.minimum(room * slow, moving * slowed)
-    return np.asarray(moving - hidden / slowed + hidden * (1.0 - 1.0 / slow))
 
 
 def _by_block(t: TimedPlans, kind: int, backward: Floats) -> list[tuple[Floats, Floats]]:
@@ -125,8 +192,8 @@ def _streaming(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
     kernels = counts * (back + np.where(only_back, 0.0, ahead))
     wire, fetched = _wired(t)
     beside = f.summed(t.moved) + fetched  # kernels, which slow it
-    slowed = t.slowed[_way(t)]
-    busy = np.minimum(kernels, counts * beside * slowed)
+    slow, slowed = t.slow[_way(t)], t.slowed[_way(t)]
+    busy = np.minimum(kernels * slow, counts * beside * slowed)
     link = counts * (beside + wire) + busy * (1.0 - 1.0 / slowed)
     if t.replicas.crosses:
         sent, returned = t.sends.sent()
@@ -178,13 +245,36 @@ def _first_backward(t: TimedPlans, parts: Parts, send: Floats) -> Floats:
 
 def parameters(t: TimedPlans, forward: Floats, send: Floats) -> tuple[Floats, Floats]:
     """Gathering updated weights: [plans] what it delays the next forward pass by, or [plans, stages] what it adds to
-    the update."""
+    the update.
+
+    Every chunk has its own gathered from the start of its first step on, so that all are late, one after the other. The
+    first ones of a stage are under way while it waits for the stages before it.
+    """
     f = t.f
-    gathers = t.replicas.parameters()[t.few]
     if not f.task.runtime.sharding.overlaps_parameter_gather:
-        return np.zeros(len(f.choices)), gathers
-    first = f.first_chunk(forward)
-    blocks = np.maximum(f.by_chunk(f.share.sum(axis=1)).sum(axis=0), 1.0)
-    room = first * (blocks - 1.0) / blocks
-    late = np.maximum(gathers / blocks, gathers / f.chunks - room)
-    return np.asarray((late - _ways(first, send)).max(axis=1).clip(min=0.0)), gathers * 0.0
+        return np.zeros(len(f.choices)), t.replicas.parameters()[t.few]
+    late = f.by_chunk(_late_starts(t, t.replicas.block_parameters()[t.few], forward))
+    late[:, 0] -= _ways(f.first_chunk(forward), send)
+    delays = late.max(axis=2).clip(min=0.0).sum(axis=1)
+    return delays, np.zeros((len(f.choices), f.stages))
+
+
+def _late_starts(t: TimedPlans, gather: Floats, forward: Floats) -> Floats:
+    """[plans, parts] by how much a forward step is longer that starts together with gathers of all its blocks' weights,
+    one after the other, each of which its block waits for. `gather`: [plans, blocks] seconds."""
+    share = t.f.share
+    work = t.f.layers.forward[t.f.rows].max(axis=1)[:, None, :] * share[None]
+    scale = forward / np.maximum(work.sum(axis=2), 1e-30)
+    wire = np.stack([t.f.by_part(t.f.layers.wire_forward[..., way]) for way in WAYS], axis=-1)
+    beside = Overlap(*(c[..., None] for c in _overlap(t, work.sum(axis=2), wire)))
+    moving = gather[:, None, :] * share[None]
+    first = gather[:, np.argmax(share > 0, axis=1)]
+    late = first.copy()
+    again = np.maximum(share - 1.0, 0.0)[None]  # repetitions of a block after its first
+    for repeated in (0.0, again):
+        moved = np.cumsum(moving, axis=2) - moving + gather[:, None] * (1.0 + repeated)
+        room = np.cumsum(work, axis=2) - work + work / np.maximum(share, 1.0) * repeated
+        room = room * scale[:, :, None]
+        found = first[:, :, None] + _left(beside, moved - first[:, :, None], room)
+        late = np.maximum(late, np.where(share > 0, found, 0.0).max(axis=2))
+    return late

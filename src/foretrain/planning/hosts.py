@@ -17,7 +17,7 @@ def waits(f: PlanBatch) -> bool:
 
 def issue_seconds(f: PlanBatch, sends: Sends) -> list[Floats] | None:
     """[plans, parts] seconds in which hosts issue forward, backward and weight-gradient kernels."""
-    layers, runtime = f.layers, f.task.runtime
+    layers = f.layers
     if not layers.host_forward.any():
         return None
     host = [f.by_part(c) for c in (layers.host_forward, layers.host_backward, layers.host_weight)]
@@ -25,12 +25,14 @@ def issue_seconds(f: PlanBatch, sends: Sends) -> list[Floats] | None:
         is_split = (f.choices.zero >= 3)[:, None]
         out, back = (f.by_part(layers.host_copied[..., way]) * is_split for way in (0, 1))
         host = [host[0] + out, host[1] + out + back, host[2] + back]
-    polling = runtime.network_polling
-    if polling is not None and sends.is_far:
-        delays = (layers.late_forward, layers.late_backward, layers.late_weight)
-        each = polling.host_delay_on_network * f.choices.tp[:, None]
-        host = [h + f.by_part(c) * each for h, c in zip(host, delays, strict=True)]
+    if _is_polling(f, sends):
+        host = [h + f.by_part(layers.late[..., phase]) for phase, h in enumerate(host)]
     return host
+
+
+def _is_polling(f: PlanBatch, sends: Sends) -> bool:
+    """Whether hosts poll the network, which makes them late."""
+    return f.task.runtime.network_polling is not None and sends.is_far
 
 
 def issued(parts: list[Floats], f: PlanBatch, sends: Sends, puts_off: Bools) -> list[Floats]:
@@ -53,16 +55,31 @@ def issued(parts: list[Floats], f: PlanBatch, sends: Sends, puts_off: Bools) -> 
     last = turn[:, unreturned] - slow[0][:, unreturned]
     slow[0][:, unfed] = np.maximum(first, parts[0][:, unfed])
     slow[1][:, unreturned] = np.maximum(last, parts[1][:, unreturned])
-    lead = _lead(f)[:, None]
+    lead = _lead(f, sends)[:, None]
     return [slow[0] + lead, slow[1] + lead, slow[2]]
 
 
-def _lead(f: PlanBatch) -> Floats:
+def _lead(f: PlanBatch, sends: Sends) -> Floats:
     """[plans] seconds by which a host has to be ahead of its devices: what a block asks for less what it falls behind,
     which is counted with all that is issued."""
+    (late, *_), lead = _behind(f, sends)
+    return np.asarray((lead[..., 0] - np.maximum(late, 0.0)).max(axis=1).clip(min=0.0))
+
+
+def _behind(f: PlanBatch, sends: Sends) -> tuple[list[Floats], Floats]:
+    """[plans, blocks] seconds that hosts fall behind devices in forward, backward and weight-gradient work of a block,
+    and [plans, blocks, 3] by which they have to be ahead of it."""
     layers, rows = f.layers, f.rows
-    behind = np.maximum(layers.host_forward[rows] - layers.forward[rows].max(axis=1), 0.0)
-    return np.asarray((layers.lead[rows, :, 0] - behind).max(axis=1).clip(min=0.0))
+    columns = (
+        (layers.forward, layers.host_forward),
+        (layers.backward, layers.host_backward),
+        (layers.weight, layers.host_weight),
+    )
+    behind = [host[rows] - device[rows].max(axis=1) for device, host in columns]
+    if not _is_polling(f, sends):
+        return behind, layers.lead[rows]
+    late = layers.late[rows]
+    return [each + late[..., phase] for phase, each in enumerate(behind)], layers.late_lead[rows]
 
 
 def running_ahead(f: PlanBatch, sends: Sends) -> Floats:
@@ -73,26 +90,20 @@ def running_ahead(f: PlanBatch, sends: Sends) -> Floats:
     return f.summed(host[0] + host[1])
 
 
-def leads(f: PlanBatch) -> list[Floats]:
+def leads(f: PlanBatch, sends: Sends) -> list[Floats]:
     """[plans, parts] by how much hosts have to be ahead of forward, backward and weight-gradient steps: of blocks in a
     row, each by its own lead and by what hosts fall behind over those before it."""
-    layers, rows, share = f.layers, f.rows, f.share
-    columns = (
-        (layers.forward, layers.host_forward),
-        (layers.backward, layers.host_backward),
-        (layers.weight, layers.host_weight),
-    )
+    late, leads = _behind(f, sends)
     found = []
-    for phase, (device, host) in enumerate(columns):
-        late = host[rows] - device[rows].max(axis=1)
-        lead = np.zeros((len(rows), len(share)))
+    for phase, each in enumerate(late):
+        lead = np.zeros((len(f.rows), len(f.share)))
         behind = np.zeros_like(lead)
-        blocks = range(share.shape[1])
+        blocks = range(f.share.shape[1])
         for block in blocks if phase == 0 else reversed(blocks):
-            count = share[:, block]
-            own = late[:, block, None]
+            count = f.share[:, block]
+            own = each[:, block, None]
             again = np.maximum(count - 1.0, 0.0) * np.maximum(own, 0.0)
-            ahead = behind + layers.lead[rows, block, phase][:, None] + again
+            ahead = behind + leads[:, block, phase, None] + again
             lead = np.where(count > 0, np.maximum(lead, ahead), lead)
             behind += count * own
         found.append(lead)

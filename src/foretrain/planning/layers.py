@@ -24,7 +24,7 @@ from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold, uses_of
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes
-from foretrain.cost.host import chain_summaries, host_seconds
+from foretrain.cost.host import chain_summaries, host_seconds, late_seconds
 from foretrain.cost.items import INTERCONNECT, NETWORK, ItemCosts, Surroundings
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
@@ -117,10 +117,9 @@ class Layers:
     host_backward: Floats
     host_weight: Floats
     host_copied: Floats  # [states, blocks, 2] … copies of weights and of gradients, if split
-    late_forward: Floats  # tensor-parallel collectives in it, at which hosts may be late
-    late_backward: Floats
-    late_weight: Floats
     lead: Floats  # [states, blocks, 3] by which it has to be ahead for a block's devices not to wait: forward, backward, weight
+    late: Floats  # [states, blocks, 3] seconds that hosts are late while they poll the network …
+    late_lead: Floats  # … and the lead then
     saved: Floats  # bytes kept for backward
     forward_workspace: Floats
     backward_workspace: Floats
@@ -259,31 +258,29 @@ def layer_table(
     rows = len(compiled)
     seconds = np.zeros((5, rows, kinds, blocks))
     hosts = np.zeros((5, rows, blocks))
-    lates = np.zeros((5, rows, blocks))
-    leads = np.zeros((rows, blocks, 3))
+    leads, lates, late_leads = np.zeros((3, rows, blocks, 3))
     wires = np.zeros((5, rows, blocks, 2))
     hides = np.zeros((5, rows, blocks))
     for mesh, mine in _by_mesh(compiled).items():
         chains = [chain for row in mine for p in compiled[row].passes for chain in _chains(p)]
-        device, host, lead, wire, hidden = chain_seconds(task, mesh, chains)
+        each = chain_seconds(task, mesh, chains)
         shape = (len(mine), blocks, 5)
         for kind in range(kinds):
-            seconds[:, mine, kind] = np.moveaxis(device[kind].reshape(shape), 2, 0)
-        hides[:, mine] = np.moveaxis(hidden.reshape(shape), 2, 0)
-        hosts[:, mine] = np.moveaxis(host.reshape(shape), 2, 0)
-        late = np.array([sum(map(_is_tensor, chain)) for chain in chains], dtype=np.float64)
-        lates[:, mine] = np.moveaxis(late.reshape(shape), 2, 0)
-        leads[mine] = lead.reshape(shape)[:, :, :3]
-        wires[:, mine] = np.moveaxis(wire.reshape(*shape, 2), 2, 0)
+            seconds[:, mine, kind] = np.moveaxis(each.device[kind].reshape(shape), 2, 0)
+        hides[:, mine] = np.moveaxis(each.hidden.reshape(shape), 2, 0)
+        hosts[:, mine] = np.moveaxis(each.host.reshape(shape), 2, 0)
+        for table, found in ((leads, each.lead), (lates, each.late), (late_leads, each.late_lead)):
+            table[mine] = found.reshape(shape)[:, :, :3]
+        wires[:, mine] = np.moveaxis(each.wire.reshape(*shape, 2), 2, 0)
     held = {name: np.zeros((rows, blocks, len(KINDS))) for name in (*_BY_KIND, "rerun")}
     messages, pooled = (np.empty((rows, blocks, len(KINDS)), dtype=object) for _ in range(2))
     copies = {path: number for number, path in enumerate(task.workload.model.origins)}
     for row, one in enumerate(compiled):
         for block, p in enumerate(one.passes):
-            found = _weights(p, one.mesh, copies)
-            for name, values in found.columns.items():
+            weights = _weights(p, one.mesh, copies)
+            for name, values in weights.columns.items():
                 held[name][row, block] = values
-            messages[row, block], pooled[row, block] = found.messages, found.pooled
+            messages[row, block], pooled[row, block] = weights.messages, weights.pooled
 
     def column(name: str) -> Floats:
         found = [[getattr(p, name) for p in one.passes] for one in compiled]
@@ -304,10 +301,9 @@ def layer_table(
         host_backward=hosts[1],
         host_weight=hosts[2],
         host_copied=np.moveaxis(hosts[3:], 0, 2),
-        late_forward=lates[0],
-        late_backward=lates[1],
-        late_weight=lates[2],
         lead=leads,
+        late=lates,
+        late_lead=late_leads,
         saved=column("saved_bytes"),
         forward_workspace=column("forward_workspace"),
         backward_workspace=column("backward_workspace"),
@@ -385,11 +381,20 @@ def _by_mesh(compiled: Sequence[CompiledState]) -> dict[Mesh, list[int]]:
     return found
 
 
-def chain_seconds(
-    task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]]
-) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
-    """Seconds of every chain on each kind of device, of its host, the host's lead, [chains, 2] in which its
-    collectives load links, inside a domain and beyond, and of what hides under a partner."""
+class ChainSeconds(NamedTuple):
+    """Of every chain."""
+
+    device: list[Floats]  # on each kind of device
+    host: Floats
+    wire: Floats  # [chains, 2] in which its collectives load links, inside a domain and beyond
+    hidden: Floats  # what hides under a partner
+    lead: Floats  # the host's
+    late: Floats  # by which it is late while it polls the network …
+    late_lead: Floats  # … and its lead then
+
+
+def chain_seconds(task: Task, mesh: Mesh, chains: Sequence[tuple[Item, ...]]) -> ChainSeconds:
+    """Chains of items on a mesh, each by itself."""
     numbers: dict[Item, int] = {}
     members = [[numbers.setdefault(item, len(numbers)) for item in chain] for chain in chains]
     items = tuple(numbers)
@@ -418,13 +423,17 @@ def chain_seconds(
     under = np.max([costs.hidden_of(c).sum(axis=0) for c in range(where.classes)], axis=0)
     hidden = np.bincount(owner, under[item], len(chains)).astype(np.float64)
     none = np.zeros(len(chains))
+    quiet = ChainSeconds(device, none, wire, hidden, none, none, none)
     if task.runtime.host.uses_cuda_graphs:
-        return device, none, none, wire, hidden
+        return quiet
     each = host_seconds(items, where, task.cluster, task.runtime)
     if not each.any():
-        return device, none, none, wire, hidden
-    summary = chain_summaries(ptr, seconds.max(axis=0)[item], each[item])
-    return device, summary.host, summary.lead, wire, hidden
+        return quiet
+    slowest, late = seconds.max(axis=0), late_seconds(items, where, task.runtime)
+    plain = chain_summaries(ptr, slowest[item], each[item])
+    polling = chain_summaries(ptr, slowest[item], (each + late)[item]) if late.any() else plain
+    late_host = polling.host - plain.host
+    return ChainSeconds(device, plain.host, wire, hidden, plain.lead, late_host, polling.lead)
 
 
 def _latencies(costs: ItemCosts, rank_class: int) -> Floats:
@@ -435,11 +444,6 @@ def _latencies(costs: ItemCosts, rank_class: int) -> Floats:
         if cost is not None and isinstance(work, Communication):
             latencies[other.index] = cost.choice.latency * costs.exposed(work)
     return latencies
-
-
-def _is_tensor(item: Item) -> bool:
-    work = item.work if isinstance(item.work, Communication) else item.beside
-    return work is not None and work.purpose == "tensor"
 
 
 def _folded(task: Task, mesh: Mesh, items: Sequence[Item]) -> Fold:

@@ -5,6 +5,7 @@ None of it depends on micro-batches or recomputation, so a few rows stand for al
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from foretrain.arrays import Floats
 from foretrain.compile.execution import Communicator
-from foretrain.compile.model_states import NORM_BYTES
+from foretrain.compile.model_states import NORM_BYTES, Weights
 from foretrain.compile.passes.bucket import filled_at
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.planning.cycles import fused
@@ -330,17 +331,29 @@ class Replicas:
 
     def parameters(self) -> Floats:
         """[plans, stages] seconds to gather updated weights."""
+        return self._refreshed(self.f.weights_of, self._among, self.f.stages)
+
+    def block_parameters(self) -> Floats:
+        """[plans, blocks] … of a block."""
+        return self._refreshed(self.f.block_weights, self._heaviest_among, self.f.share.shape[1])
+
+    def _refreshed(
+        self,
+        weights: Callable[[int], Weights],
+        among: Callable[[Floats, Floats], Floats],
+        columns: int,
+    ) -> Floats:
         f = self.f
-        gathers = np.zeros((len(f.choices), f.stages))
+        gathers = np.zeros((len(f.choices), columns))
         for owners, kinds in self._by_owners().items():
-            size = np.asarray(sum(self.states.refreshed(f.weights_of(kind)) for kind in kinds))
+            size = np.asarray(sum(self.states.refreshed(weights(kind)) for kind in kinds))
             if not size.any():
                 continue
             found = f.exchange(owners, "all_gather").seconds(size.ravel()).reshape(size.shape)
             if self.shares_links:
                 lone = f.exchange(owners, "all_gather", True).seconds(size.ravel())
-                found = self._among(lone.reshape(size.shape), found)
-            gathers += found
+                found = among(lone.reshape(size.shape), found)
+            gathers += np.where(size > 0.0, found, 0.0)
         return gathers
 
     @property

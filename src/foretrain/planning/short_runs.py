@@ -232,7 +232,7 @@ def _pieces(t: TimedPlans, work: Sequence[Floats], links: SendLinks) -> PieceSec
     device = np.stack([work[0] + ahead, work[1] + back, work[2]], axis=1)
     issue = issue_seconds(f, sends)
     host = np.zeros_like(device) if issue is None else np.stack(issue, axis=1)
-    lead = np.zeros_like(device) if issue is None else np.stack(leads(f), axis=1)
+    lead = np.zeros_like(device) if issue is None else np.stack(leads(f, sends), axis=1)
     for column in (device, host):  # weight gradients that are put off are steps of their own
         column[t.puts_off, 1] = np.maximum(column[t.puts_off, 1] - column[t.puts_off, 2], 0.0)
     flat = (len(device), -1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Bools, Floats
+from foretrain.arrays import Bools, Floats, Ints
 from foretrain.cost import interference
 from foretrain.planning.contention import Contention, StepContention, TimedPlans, beside
 from foretrain.planning.hosts import issued
@@ -39,7 +39,25 @@ def crowded_steps(t: TimedPlans, lone: list[Floats]) -> list[Floats]:
         if t.f.task.runtime.sharding.prefetched_blocks < 1:
             fetched = _now_and_then(t, fetched)
         lone = _run(t, fetched)
-    return _run(t, fetched, beside(t, lone))
+    every = np.arange(len(t.f.share))
+    if t.f.stages == 1 or not t.moved.any():
+        return _run(t, fetched, beside(t, lone, every))
+    found = [np.zeros_like(part) for part in lone]
+    number = _stages_alike(t)
+    for which in np.unique(number).tolist():
+        mine = every[t.f.pieces.stage_of == np.argmax(number == which)]
+        alike = every[number[t.f.pieces.stage_of] == which]
+        for column, part in zip(found, _run(t, fetched, beside(t, lone, mine)), strict=True):
+            column[:, alike] = part[:, alike]
+    return found
+
+
+def _stages_alike(t: TimedPlans) -> Ints:
+    """[stages] equal for those that have the same blocks, on devices alike, and exchange as much."""
+    f = t.f
+    moving = [*t.flowing, *t.sends.leaving(t.sends.seconds)]
+    rows = np.concatenate([f.stage_share, f.kinds, *(f.summed(m).T for m in moving)], axis=1)
+    return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
 
 
 def steps(t: TimedPlans, work: list[Floats]) -> Parts:

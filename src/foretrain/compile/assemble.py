@@ -21,12 +21,13 @@ from foretrain.compile.execution import (
     Item,
     Load,
 )
+from foretrain.compile.lowering import LoweringContext
 from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
 from foretrain.compile.patterns import Patterns
 from foretrain.compile.segment import Interner, Segment
 from foretrain.compile.table import TaskTable, edges_csr
-from foretrain.compile.template import LoweringContext, Template, TemplateShapes
+from foretrain.compile.template import Template, TemplateShapes
 from foretrain.plan.schedules import Pieces, Steps
 from foretrain.plan.schedules.base import joined
 from foretrain.runtime import Runtime

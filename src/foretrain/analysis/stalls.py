@@ -190,6 +190,7 @@ def _follow(
     """Walk all gaps back together: what each cause covers of its gap is its share, the rest goes on."""
     causes = _causes(graph, costs)
     on_chain, taking_part = _membership(graph)
+    is_launch = (graph.task_kind == LAUNCH) | (graph.task_kind == LAUNCH_REST)
     classes, stage_of = graph.fold.classes, graph.fold.stage_of
     while True:
         open_ = (high > low) & (cause >= 0)
@@ -198,7 +199,7 @@ def _follow(
             return
         other = ~_contains(taking_part, cause * classes + owner)
         elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
-        launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
+        launches = is_launch[cause] & elsewhere
         is_chain = (on_chain[cause] & other) | launches
         name = np.where(
             is_chain, np.where(elsewhere, _NUMBER["bubble"], _NUMBER["imbalance"]), causes[cause]

@@ -62,9 +62,7 @@ def expect_keywords(
     of_jobs: Iterable[str] = (),
 ) -> None:
     """Refuse keywords that a function does not have, all of them at once."""
-    parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
-    known += getattr(question, "__annotations__", {})
+    known = _known(function, question)
     faults = [
         f"{name}: no effect here; {function.__name__} looks at one step, not at a job. Remove it."
         if name in of_jobs
@@ -73,6 +71,13 @@ def expect_keywords(
         if name not in known
     ]
     refuse(f"{function.__name__}: invalid keywords:", faults)
+
+
+@functools.cache
+def _known(function: Callable[..., Any], question: type | None) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    named = (one.name for one in parameters if one.kind is not one.VAR_KEYWORD)
+    return (*named, *getattr(question, "__annotations__", {}))
 
 
 def paths_of(given: str | PathLike[str] | Iterable[str | PathLike[str]]) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ from foretrain import __version__, engine
 from foretrain.analysis.links import link_use
 from foretrain.analysis.memory import headroom_note, memory, notes
 from foretrain.analysis.operators import busiest_operators, executed_flops
-from foretrain.analysis.prediction import Lazy, LinkUse, Memory, Money, Prediction
+from foretrain.analysis.prediction import Lazy, LazyMapping, LinkUse, Memory, Money, Prediction
 from foretrain.analysis.sensitivity import remedies
 from foretrain.analysis.stalls import stalls
 from foretrain.analysis.timeline import critical_path, timeline
@@ -234,8 +234,8 @@ def _prediction(simulated: Simulation) -> Prediction:
             *(job.notes if job else ()),
         ),
         warnings=(*scenario.warnings, *costs.notes, *notes(held)),
-        provenance=_provenance(scenario, costs),
-        question=scenario.to_dict(),
+        provenance=LazyMapping(partial(_provenance, scenario, costs, engine.engine_name())),
+        question=LazyMapping(scenario.to_dict),
         timeline=line,
         critical_path=Lazy(partial(critical_path, line)),
         links=Lazy(partial(_links, scenario, graph, costs, step)),
@@ -312,10 +312,10 @@ def _peak(scenario: Scenario) -> float | None:
     return float(sum(p * n for p, n in zip(known, counts, strict=True)))
 
 
-def _provenance(scenario: Scenario, costs: Costs) -> dict[str, str]:
+def _provenance(scenario: Scenario, costs: Costs, engine_name: str) -> dict[str, str]:
     return {
         "version": __version__,
         "calibration": "; ".join(costs.sources[:3]),
         "inputs_sha256": scenario.sha256,
-        "engine": engine.engine_name(),
+        "engine": engine_name,
     }

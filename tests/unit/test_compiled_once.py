@@ -11,6 +11,7 @@ import pytest
 import foretrain
 from foretrain import simulate
 from foretrain.compile import Compilation
+from foretrain.compile.passes import shard
 from foretrain.resolving import ask
 
 SIZED = {"model": "llama3-8b", "on": "2 x dgx-h100", "plan": "tp4 pp2 dp2", "batch": 256}
@@ -56,3 +57,18 @@ def test_a_step_of_another_length_is_the_same_from_either_compilation() -> None:
     simulate.simulate_scenario(short)
     assert len(sized.compiled) == 1
     assert simulate.answer(sized).to_dict() == long.to_dict()
+
+
+def test_layers_that_are_alike_are_gathered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their number: 32 of one model, 80 of the other."""
+    gather_items, counts = shard.gather_items, []
+
+    def counted(*given: Any) -> Any:
+        counts[-1] += 1
+        return gather_items(*given)
+
+    monkeypatch.setattr(shard, "gather_items", counted)
+    for model in ("llama3-8b", "llama3-70b"):
+        counts.append(0)
+        foretrain.predict(model, on="16 x dgx-h100", plan="dp128 zero3", batch=128, runtime="fsdp")
+    assert counts[0] == counts[1] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import erfc, exp, log, sqrt
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -24,6 +25,7 @@ SCHEMA_VERSION = 1
 Z80 = 1.2815515655446004
 """Half of a two-sided 80 % interval, in standard deviations of a normal distribution."""
 T = TypeVar("T")
+V = TypeVar("V", covariant=True)
 _SHOWN = 5
 """Items of a long list that a console shows."""
 
@@ -287,6 +289,29 @@ class Lazy(Sequence[T]):
         first = [repr(one) for one in self[:_SHOWN]]
         more = [f"… {len(self) - _SHOWN:,} more"] if len(self) > _SHOWN else []
         return f"[{', '.join((*first, *more))}]"
+
+
+class LazyMapping(Mapping[str, V]):
+    """The same by name: a hash of all that was asked takes as long as a tenth of a small step."""
+
+    def __init__(self, make: Callable[[], Mapping[str, V]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _known(self) -> Mapping[str, V]:
+        return self._make()
+
+    def __getitem__(self, name: str) -> V:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __repr__(self) -> str:
+        return repr(self._known)
 
 
 @dataclass(frozen=True, repr=False)

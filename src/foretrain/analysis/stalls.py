@@ -128,6 +128,7 @@ class _Walk:
         graph, run = self.graph, self.run
         causes = _causes(graph, self.costs)
         on_chain, taking_part = _membership(graph)
+        is_launch = (graph.task_kind == LAUNCH) | (graph.task_kind == LAUNCH_REST)
         classes, stage_of = graph.fold.classes, graph.fold.stage_of
         while True:
             open_ = (high > low) & (cause >= 0)
@@ -136,7 +137,7 @@ class _Walk:
                 return
             other = ~_contains(taking_part, cause * classes + owner)
             elsewhere = stage_of[graph.task_class[cause]] != stage_of[owner]
-            launches = np.isin(graph.task_kind[cause], (LAUNCH, LAUNCH_REST)) & elsewhere
+            launches = is_launch[cause] & elsewhere
             is_chain = (on_chain[cause] & other) | launches
             name = np.where(
                 is_chain,

@@ -49,9 +49,10 @@ def timeline(graph: ExecutionGraph, run: Run) -> Timeline:
 
 def _labels(graph: ExecutionGraph) -> tuple[Ints32, tuple[str, ...]]:
     """Chains are named by their phase, everything else by its work."""
-    is_plain = np.isin(graph.task_kind, (CHAIN, LAUNCH, LAUNCH_REST))
+    kind = graph.task_kind
+    is_plain = (kind == CHAIN) | (kind == LAUNCH) | (kind == LAUNCH_REST)
     shape = np.where(is_plain, -1, graph.task_shape.astype(np.int64))
-    key = (shape + 1) * 64 + graph.task_kind * 8 + np.where(is_plain, graph.task_phase, 0)
+    key = (shape + 1) * 64 + kind * 8 + np.where(is_plain, graph.task_phase, 0)
     values, number = distinct(key)
     names = tuple(_name(graph, int(v)) for v in values)
     return number.astype(np.int32), names

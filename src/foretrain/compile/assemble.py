@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.arrays import Bools, Ints, Ints32
+from foretrain.compile.columns import distinct
 from foretrain.compile.execution import (
     BACKWARD,
     COLLECTIVE,
@@ -21,12 +22,13 @@ from foretrain.compile.execution import (
     Item,
     Load,
 )
+from foretrain.compile.lowering import LoweringContext
 from foretrain.compile.passes.fold import Fold
 from foretrain.compile.passes.pipeline import Key, StageProgram
 from foretrain.compile.patterns import Patterns
 from foretrain.compile.segment import Interner, Segment
 from foretrain.compile.table import TaskTable, edges_csr
-from foretrain.compile.template import LoweringContext, Template, TemplateShapes
+from foretrain.compile.template import Template, TemplateShapes
 from foretrain.plan.schedules import Pieces, Steps
 from foretrain.plan.schedules.base import joined
 from foretrain.runtime import Runtime
@@ -120,7 +122,7 @@ class _Assembly:
         keys = list(program.segments)
         segment_of = _which(keys, order)
         accompanied = self._accompanied([program.segments[k] for k in keys], segment_of)
-        variants, which = np.unique(segment_of * 2 + accompanied, return_inverse=True)
+        variants, which = distinct(segment_of * 2 + accompanied)
         templates = [
             self.patterns.template(program.segments[keys[variant // 2]], classes, variant % 2 > 0)
             for variant in variants.tolist()
@@ -139,9 +141,9 @@ class _Assembly:
     def _accompanied(self, segments: list[Segment], segment_of: Ints) -> Bools:
         """Whether each step may run while communication or copies beside the chain are under way: its own, or
         what an earlier step started and nobody has waited for."""
-        own = np.array([bool(segment.asyncs) for segment in segments])[segment_of]
-        lasting = [n for n, s in enumerate(segments) if any(a.before is None for a in s.asyncs)]
-        return own | np.logical_or.accumulate(np.isin(segment_of, lasting))
+        own = np.array([bool(segment.asyncs) for segment in segments])
+        lasting = np.array([any(a.before is None for a in s.asyncs) for s in segments])
+        return own[segment_of] | np.logical_or.accumulate(lasting[segment_of])
 
     def graph(self) -> ExecutionGraph:
         for stage, layout in enumerate(self.layouts):
@@ -239,7 +241,8 @@ class _Assembly:
 
     def _blocking_sends(self, layout: _StageLayout) -> None:
         steps = np.arange(len(layout.which) - 1)
-        after = steps + 1 + np.isin(steps, self._late(layout))
+        after = steps + 1
+        after[self._late(layout)] += 1
         steps, after = (column[after < len(layout.which)] for column in (steps, after))
         for position in range(len(layout.classes)):
             sent = layout.rows("sends", steps, position)

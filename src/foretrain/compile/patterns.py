@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from foretrain.compile.lowering import LoweringContext, lower_segment
 from foretrain.compile.passes.fold import Use, uses_of
 from foretrain.compile.segment import Segment
-from foretrain.compile.template import LoweringContext, Template, lower_segment
+from foretrain.compile.template import Template
 
 Classes = tuple[int, ...]
 _COMMON: Mapping[str, type[np.generic]] = {

@@ -6,13 +6,23 @@ chain are done and must end before item `before` starts (or, without `before`, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from foretrain.arrays import Ints32
 from foretrain.compile.execution import Item
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def of_each(objects: Sequence[T], make: Callable[[T], R]) -> list[R]:
+    """What is made of each: once for each object, for layers that are alike share theirs."""
+    made = {key: make(one) for key, one in {id(one): one for one in objects}.items()}
+    return [made[id(one)] for one in objects]
 
 
 class Interner:
@@ -48,8 +58,7 @@ class Interner:
         return known[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Async:
+class Async(NamedTuple):
     """`stream` names the queue it stands in; queues are first in, first out."""
 
     item: int
@@ -67,7 +76,6 @@ class Segment:
     memory: float = 0.0
     workspace: float = 0.0
     send: int | None = None  # item that passes the result on
-    is_update: bool = False
 
 
 def strung(parts: Iterable[Ints32]) -> tuple[Ints32, list[int]]:

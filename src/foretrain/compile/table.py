@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +26,8 @@ class TaskTable:
     def streams(self, row: Ints) -> tuple[Ints32, Ints32]:
         """The streams of every task, as pointers into a list of them."""
         rows = [streams for template in self.templates for streams in template.streams]
-        lengths = np.array([len(streams) for streams in rows], dtype=np.int32)
-        listed = np.array([number for streams in rows for number in streams], dtype=np.int32)
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        listed = np.fromiter(chain.from_iterable(rows), np.int32)
         first = np.cumsum(lengths, dtype=np.int32) - lengths
         counts = lengths[row]
         pointers = np.zeros(len(row) + 1, dtype=np.int32)

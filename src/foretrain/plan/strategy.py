@@ -169,12 +169,14 @@ def recompute_kind(word: str) -> str:
     return "full" if is_full else "ops"
 
 
+@lru_cache(maxsize=256)  # asked for every repetition of a block
 def share_recomputed(word: str) -> float | None:
     """Of `full*0.5`: 0.5."""
     match = re.fullmatch(r"full\*(0?\.\d+|0|1(\.0*)?)", word)
     return float(match[1]) if match else None
 
 
+@lru_cache(maxsize=256)
 def listed_recomputed(word: str) -> frozenset[int] | None:
     """Of `full@0,1,7`: those repetitions of a block."""
     match = re.fullmatch(r"full@(\d{1,9}(?:,\d{1,9})*)", word)

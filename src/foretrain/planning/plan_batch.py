@@ -222,9 +222,9 @@ class PlanBatch:
     def hosts_of(self, stage: int) -> list[tuple[Device, Node]]:
         """Devices that a stage runs on and the nodes they are in, one of each kind."""
         cluster = self.task.cluster
-        ranks = np.flatnonzero(self.mesh.coordinate("pp") == stage)
         if cluster.is_uniform:
-            ranks = ranks[:1]
+            return [(cluster.devices[0], cluster.node(0))]
+        ranks = np.flatnonzero(self.mesh.coordinate("pp") == stage)
         pairs = np.stack([cluster.device_kind[ranks], cluster.node_of[ranks]], axis=1)
         each = [(cluster.devices[kind], cluster.node(node)) for kind, node in np.unique(pairs, axis=0).tolist()]  # fmt: skip
         return list({(device.name, id(node)): (device, node) for device, node in each}.values())

@@ -41,6 +41,7 @@ class Replicas:
         self.runtime = fleet.task.runtime
         self.states = fleet.task.states
         self._gathers: dict[tuple[bool, bool], Floats | None] = {}
+        self._buckets: dict[tuple[int, int, int, bytes], tuple[int, float]] = {}
 
     @cached_property
     def shares_links(self) -> bool:
@@ -229,17 +230,30 @@ class Replicas:
 
     def buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
         """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""
-        f = self.f
-        pieces, last = (np.zeros((len(f.rows), len(share))) for _ in range(2))
-        known: dict[tuple[int, int, bytes], tuple[int, float]] = {}
-        for row, weights, chosen in zip(range(len(f.rows)), f.weights.tolist(), f.choices.buckets.tolist(), strict=True):  # fmt: skip
-            for part in range(len(share)):
-                key = (weights, chosen, share[part].tobytes())
-                if key not in known:
-                    bucket = f.choices.palette.buckets[chosen]
-                    known[key] = self._filled(kind, int(f.rows[row]), share[part], bucket)
-                pieces[row, part], last[row, part] = known[key]
-        return pieces, last
+        plans, of = self.f.distinct(self.f.weights, self.f.choices.buckets)
+        parts = [(part, part.tobytes()) for part in share]
+        found = [
+            [self._filled_once(kind, row, weights, part, chosen) for part in parts]
+            for row, weights, chosen in zip(
+                plans.rows.tolist(),
+                plans.weights.tolist(),
+                plans.choices.buckets.tolist(),
+                strict=True,
+            )
+        ]
+        table = np.array(found, dtype=np.float64).reshape(len(plans.rows), len(share), 2)[of]
+        return table[..., 0], table[..., 1]
+
+    def _filled_once(
+        self, kind: int, row: int, weights: int, part: tuple[Floats, bytes], chosen: int
+    ) -> tuple[int, float]:
+        """Parts that hold the same fill the same buckets, whoever else is on their links."""
+        share, name = part
+        key = (kind, weights, chosen, name)
+        if key not in self._buckets:
+            bucket = self.f.choices.palette.buckets[chosen]
+            self._buckets[key] = self._filled(kind, row, share, bucket)
+        return self._buckets[key]
 
     def _filled(
         self, kind: int, row: int, share: Floats, bucket: float | None

@@ -31,12 +31,13 @@ def update(f: PlanBatch) -> Floats:
 
 def _kernels(f: PlanBatch, kind: str, amount: Floats, flops: Floats | None = None) -> Floats:
     """[plans, stages] seconds of a kernel of so many bytes, or for so many tensors, on the slowest device of a stage."""
-    pairs = np.stack([amount, np.zeros_like(amount) if flops is None else flops], axis=-1)
-    distinct, of = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
+    pairs = amount + 1j * (np.zeros_like(amount) if flops is None else flops)
+    distinct, of = np.unique(pairs.reshape(-1), return_inverse=True)
+    amounts = zip(distinct.real.tolist(), distinct.imag.tolist(), strict=True)
     if kind == LAUNCHES:
-        kernels = [Kernel(kind, "update", 0.0, 0.0, "fp32", (int(n),)) for n, _ in distinct]
+        kernels = [Kernel(kind, "update", 0.0, 0.0, "fp32", (int(n),)) for n, _ in amounts]
     else:
-        kernels = [Kernel(kind, "update", float(w), float(n), "fp32") for n, w in distinct]
+        kernels = [Kernel(kind, "update", w, n, "fp32") for n, w in amounts]
     kinds = range(len(f.task.cluster.devices))
     each = [kernel_costs(kernels, device, f.task.around).seconds[of.ravel()] for device in kinds]
     by_stage = np.stack(each, axis=-1).reshape(*amount.shape, len(kinds))

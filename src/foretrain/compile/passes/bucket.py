@@ -10,9 +10,8 @@ cycle: what is ready then and fits the fusion buffer goes together, after a coor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import ceil, prod
 
 import numpy as np
@@ -22,10 +21,12 @@ from foretrain.arrays import Floats
 from foretrain.compile.exchanges import FromBuffer
 from foretrain.compile.execution import Communication, Communicator, Item
 from foretrain.compile.passes.communicate import WeightShard
-from foretrain.compile.segment import Async, Interner
+from foretrain.compile.segment import Async, Interner, of_each
 from foretrain.runtime.features.fusion_cycles import FusionCycles
 
 Ready = Iterable[tuple[int, tuple[WeightShard, ...]]]
+Way = tuple[tuple[str, ...], tuple[str, ...]]
+"""The axes a gradient is added up along, and those among them that own shards of its sum."""
 Clock = NDArray[
     np.float64
 ]  # [items + 1]: seconds after which a chain has done so many of its items
@@ -120,12 +121,12 @@ def reduced(
     return items
 
 
-def _from_buffer(items: list[Item], buffer: Fused) -> list[Item]:
+def _from_buffer(items: list[Item], tensors: int, delay: float) -> list[Item]:
     """The first collective on a fusion buffer pays for it."""
     work = items[0].work
-    if not buffer.tensors or not isinstance(work, Communication):
+    if not tensors or not isinstance(work, Communication):
         return items
-    return [Item(FromBuffer.of(work, buffer.tensors, buffer.delay)), *items[1:]]
+    return [Item(FromBuffer.of(work, tensors, delay)), *items[1:]]
 
 
 def gradient_asyncs(
@@ -140,32 +141,45 @@ def gradient_asyncs(
 
     `clock` is asked for where tensors are fused by cycles.
     """
-    tensors: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, float]]] = {}
-    for position, shards in ready:
-        for shard in shards:
-            if shard.reduce_axes:
-                key = (shard.reduce_axes, sharding_axes(shard, "optimizer"))
-                elements = shard.elements if shard.reduced is None else shard.reduced
-                size = elements * how.bytes_per_element
-                tensors.setdefault(key, []).append((position, size))
+    tensors: dict[Way, list[tuple[int, float]]] = {}
+    ready = list(ready)
+    sizes = of_each([shards for _, shards in ready], partial(_sizes, how=how))
+    for (position, _), found in zip(ready, sizes, strict=True):
+        for way, size in found:
+            tensors.setdefault(way, []).append((position, size))
     out: list[tuple[int, Fused, list[Item]]] = []
     for (axes, owners), mine in tensors.items():
-        for buffer in _buffers(mine, end, how, prod(ranks[axis] for axis in axes), clock):
-            ends = owners if how.scatters else ()
-            items = reduced(buffer.bytes, axes, ends, ranks, how.collective)
-            after = end if owners and not how.overlaps_scatters else buffer.after
-            out.append((after, buffer, items))
+        buffers = _buffers(mine, end, how, prod(ranks[axis] for axis in axes), clock)
+        ends = owners if how.scatters else ()
+        distinct = dict.fromkeys(buffer.bytes for buffer in buffers)
+        items = {size: reduced(size, axes, ends, ranks, how.collective) for size in distinct}
+        is_late = bool(owners) and not how.overlaps_scatters
+        out += [(end if is_late else b.after, b, items[b.bytes]) for b in buffers]
     out.sort(key=lambda entry: entry[0])
-    return tuple(Async(interner.number(item), "data", at) for at, item in _one_by_one(out))
+    placed = list(_one_by_one(out))
+    numbers = of_each([item for _, item in placed], interner.number)
+    return tuple(Async(n, "data", at) for n, (at, _) in zip(numbers, placed, strict=True))
+
+
+def _sizes(shards: tuple[WeightShard, ...], how: Reduction) -> list[tuple[Way, float]]:
+    """How tensors are reduced that copies agree on, and their bytes."""
+    return [
+        (
+            (shard.reduce_axes, sharding_axes(shard, "optimizer")),
+            (shard.elements if shard.reduced is None else shard.reduced) * how.bytes_per_element,
+        )
+        for shard in shards
+        if shard.reduce_axes
+    ]
 
 
 def _one_by_one(buffers: Iterable[tuple[int, Fused, list[Item]]]) -> Iterator[tuple[int, Item]]:
     """The collectives of buffers that go one after the other: what one has waited for, the next need not."""
     waited = 0.0
     for after, buffer, items in buffers:
-        own = replace(buffer, delay=max(0.0, buffer.delay - waited))
+        own = max(0.0, buffer.delay - waited)
         waited = max(waited, buffer.delay)
-        yield from ((after, item) for item in _from_buffer(items, own))
+        yield from ((after, item) for item in _from_buffer(items, buffer.tensors, own))
 
 
 def _buffers(
@@ -183,11 +197,11 @@ def _filled(tensors: list[tuple[int, float]], end: int, limits: tuple[float, flo
     """DDP's rule: a bucket goes when it has reached its size, what is left at the end."""
     sizes = np.array([size for _, size in tensors])
     ends = filled_at(sizes, limits)
-    out = [
-        Fused(tensors[last - 1][0], float(sizes[first:last].sum()))
-        for first, last in pairwise([0, *ends])
-    ]
-    rest = float(sizes[ends[-1] if ends else 0 :].sum())
+    starts = [first for first in (0, *ends) if first < len(sizes)]
+    totals = np.add.reduceat(sizes, starts).tolist()
+    buckets = zip(ends, totals, strict=False)
+    out = [Fused(tensors[last - 1][0], total) for last, total in buckets]
+    rest = sum(totals[len(ends) :])
     return [*out, Fused(end, rest)] if rest > 0 else out
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from foretrain.compile.passes import bucket, offload, shard
 from foretrain.compile.passes.bucket import sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.recompute import BlockPass
-from foretrain.compile.segment import Async, Interner, Segment, strung
+from foretrain.compile.segment import Async, Interner, Segment, of_each, strung
 from foretrain.model.ops.base import LAUNCHES, Kernel
 from foretrain.model.workload import Workload
 from foretrain.plan.plan import Plan
@@ -138,33 +140,62 @@ def stage_program(index: int, parts: tuple[Part, ...], setting: StageSetting) ->
     )
 
 
+class _Back(NamedTuple):
+    """One way back through the blocks, as every micro-batch takes it, and when which gradients are done on it."""
+
+    segment: Segment
+    ready: list[tuple[int, tuple[WeightShard, ...]]]
+
+
 class _PartBuilder:
-    """The segments of one chunk."""
+    """The segments of one chunk: what all micro-batches run, and what the first or the last runs besides."""
 
     def __init__(self, part: Part, setting: StageSetting) -> None:
-        self.part = part
-        self.setting = setting
-        self.weights = [p.pooled for p in part.passes]
+        self.part, self.setting = part, setting
+        pairs = zip(part.passes, part.offloads, strict=True)
+        self.leaving = [p.saved_bytes if leaves else 0.0 for p, leaves in pairs]
+        pairs_left = zip(part.passes, self.leaving, strict=True)
+        self.staying = [p.saved_bytes - away for p, away in pairs_left]  # on the device
+        self.saved = sum(p.saved_bytes for p in part.passes) - sum(self.leaving)
+        self._reduced: dict[tuple[int, int], Segment] = {}
+
+    # --- forward ----------------------------------------------------------------------------------------
 
     def forward(self, is_first: bool) -> Segment:
+        every, gathers, starts = self._forward
+        first = self._first(every.chain, starts) if is_first else ()
+        if not first:
+            return every
+        copies = every.asyncs[len(gathers) :]
+        return replace(every, asyncs=(*gathers, *first, *copies))
+
+    @cached_property
+    def _forward(self) -> tuple[Segment, tuple[Async, ...], list[int]]:
+        """What all micro-batches run, the gathers of weights beside it, and where its blocks start."""
         s, passes = self.setting, self.part.passes
         chain, starts = strung(s.interner.run(p.forward) for p in passes)
         chain, starts = self._arrival(chain, starts, self.part.behind, self.part.received_bytes)
-        asyncs = self._weight_gathers(passes, self.weights, starts)
-        if is_first and s.runtime.sharding.overlaps_parameter_gather and s.states.refreshes:
-            asyncs += self._parameter_gathers(starts)
-        if is_first and s.starts_forward:
-            asyncs += s.reductions(self._weights_in_order(starts), chain)
-        leaving = self._offloaded()
-        asyncs += offload.copies_out(leaving, starts[1:], s.interner)
-        return Segment(
+        gathers = self._weight_gathers(passes, lambda p: p.pooled, starts)
+        segment = Segment(
             chain=chain,
-            asyncs=asyncs,
-            memory=sum(p.saved_bytes for p in passes) - sum(leaving),
-            workspace=_fullest([p.forward_workspace for p in passes[::-1]], self._staying()[::-1])
-            + max(leaving, default=0.0),
+            asyncs=gathers + offload.copies_out(self.leaving, starts[1:], s.interner),
+            memory=self.saved,
+            workspace=_fullest([p.forward_workspace for p in passes[::-1]], self.staying[::-1])
+            + max(self.leaving, default=0.0),
             send=self._send(passes[-1].boundary_bytes, self.part.ahead),
         )
+        return segment, gathers, starts
+
+    def _first(self, chain: Ints32, starts: list[int]) -> tuple[Async, ...]:
+        """What a step does with weights before it uses them, beside its first micro-batch."""
+        s = self.setting
+        asyncs: tuple[Async, ...] = ()
+        if s.runtime.sharding.overlaps_parameter_gather and s.states.refreshes:
+            gathers = of_each(self.part.passes, self._parameter_gathers)
+            asyncs += shard.gather_asyncs(gathers, starts, None)
+        if s.starts_forward:
+            asyncs += s.reductions(self._weights_in_order(starts), chain)
+        return asyncs
 
     def _weights_in_order(self, starts: list[int]) -> list[tuple[int, tuple[WeightShard, ...]]]:
         """Tensor by tensor, each at the start of its block: backward meets them the other way round."""
@@ -175,59 +206,83 @@ class _PartBuilder:
             for _, shards in reversed(p.ready_weight if s.splits_backward else p.ready)
         ]
 
+    # --- backward ---------------------------------------------------------------------------------------
+
     def backward(self, is_last: bool) -> Segment:
-        return self._backward(is_last, lambda p: p.backward, lambda p: p.ready, frees=True)
+        return self._with_reductions(self._back, is_last)
 
     def backward_input(self) -> Segment:
-        return self._backward(False, lambda p: p.backward_input, None, frees=False)
+        return self._back_input
 
     def backward_weight(self, is_last: bool) -> Segment:
-        segment = self._backward(
-            is_last, lambda p: p.backward_weight, lambda p: p.ready_weight, frees=True
-        )
-        return Segment(segment.chain, segment.asyncs, segment.memory, segment.workspace)
+        return self._with_reductions(self._back_weight, is_last)
 
-    def _backward(
-        self,
-        is_last: bool,
-        items: Callable[[BlockPass], tuple[Item, ...]],
-        ready: Callable[[BlockPass], tuple[tuple[int, tuple[WeightShard, ...]], ...]] | None,
-        frees: bool,
-    ) -> Segment:
-        s = self.setting
+    @cached_property
+    def _back(self) -> _Back:
+        segment, starts = self._receiving(lambda p: p.backward)
+        workspace = self._back_workspace(self.staying[::-1])
+        freeing = replace(segment, memory=-self.saved, workspace=workspace)
+        return _Back(freeing, self._ready(starts, lambda p: p.ready))
+
+    @cached_property
+    def _back_input(self) -> Segment:
+        segment, _ = self._receiving(lambda p: p.backward_input)
+        return replace(segment, workspace=self._back_workspace([0.0] * len(self.staying)))
+
+    @cached_property
+    def _back_weight(self) -> _Back:
         passes = self.part.passes[::-1]
+        chain, starts = strung(self.setting.interner.run(p.backward_weight) for p in passes)
+        workspace = self._back_workspace(self.staying[::-1])
+        segment = Segment(chain, memory=-self.saved, workspace=workspace)
+        return _Back(segment, self._ready(starts, lambda p: p.ready_weight))
+
+    def _receiving(
+        self, items: Callable[[BlockPass], tuple[Item, ...]]
+    ) -> tuple[Segment, list[int]]:
+        """A way back that takes gradients from the stage ahead and sends others on, and where its blocks start."""
+        s, passes = self.setting, self.part.passes[::-1]
         chain, starts = strung(s.interner.run(items(p)) for p in passes)
-        is_pure_weight = ready is not None and s.splits_backward
-        if not is_pure_weight:
-            boundary = self.part.passes[-1].boundary_bytes
-            chain, starts = self._arrival(chain, starts, self.part.ahead, boundary)
+        boundary = self.part.passes[-1].boundary_bytes
+        chain, starts = self._arrival(chain, starts, self.part.ahead, boundary)
         asyncs: tuple[Async, ...] = ()
-        if not is_pure_weight:
-            by_part = s.runtime.uncoalesced_gather
-            if by_part is not None and by_part.gathers_rerun:
-                asyncs += self._weight_gathers(passes, [p.rerun for p in passes], starts)
-            asyncs += self._weight_gathers(passes, self.weights[::-1], starts)
-            asyncs += offload.copies_in(self._offloaded()[::-1], starts, s.interner)
-        if ready is not None and not s.starts_forward:
-            finished = [
-                (starts[i] + at, shards)
-                for i, p in enumerate(passes)
-                for at, shards in self._finished(p, ready(p))
-                if is_last or any(sharding_axes(w, "gradient") for w in shards)
-            ]
-            asyncs += s.reductions(finished, chain)
-        saved = sum(p.saved_bytes for p in passes) - sum(self._offloaded())
-        return Segment(
-            chain=chain,
-            asyncs=asyncs,
-            memory=-saved if frees else 0.0,
-            workspace=_fullest(
-                [p.backward_workspace for p in passes],
-                self._staying()[::-1] if frees else [0.0] * len(passes),
-            )
-            + max(self._offloaded(), default=0.0),
-            send=self._send(self.part.received_bytes, self.part.behind),
-        )
+        by_part = s.runtime.uncoalesced_gather
+        if by_part is not None and by_part.gathers_rerun:
+            asyncs += self._weight_gathers(passes, lambda p: p.rerun, starts)
+        asyncs += self._weight_gathers(passes, lambda p: p.pooled, starts)
+        asyncs += offload.copies_in(self.leaving[::-1], starts, s.interner)
+        sent = self._send(self.part.received_bytes, self.part.behind)
+        return Segment(chain, asyncs, send=sent), starts
+
+    def _back_workspace(self, kept: list[float]) -> float:
+        workspaces = [p.backward_workspace for p in self.part.passes[::-1]]
+        return _fullest(workspaces, kept) + max(self.leaving, default=0.0)
+
+    def _ready(
+        self,
+        starts: list[int],
+        ready: Callable[[BlockPass], tuple[tuple[int, tuple[WeightShard, ...]], ...]],
+    ) -> list[tuple[int, tuple[WeightShard, ...]]]:
+        if self.setting.starts_forward:
+            return []
+        finished = of_each(self.part.passes[::-1], lambda p: self._finished(p, ready(p)))
+        pairs = zip(starts, finished, strict=False)
+        return [(start + at, shards) for start, block in pairs for at, shards in block]
+
+    def _with_reductions(self, back: _Back, is_last: bool) -> Segment:
+        """Gradients that are sharded are reduced after every micro-batch, the others after the last."""
+        due = back.ready
+        if not is_last:
+            is_due = of_each([shards for _, shards in due], _has_sharded_gradient)
+            due = [entry for entry, is_now in zip(due, is_due, strict=True) if is_now]
+        if not due:
+            return back.segment
+        key = (id(back.segment), len(due))
+        if key not in self._reduced:
+            reductions = self.setting.reductions(due, back.segment.chain)
+            asyncs = back.segment.asyncs + reductions
+            self._reduced[key] = replace(back.segment, asyncs=asyncs)
+        return self._reduced[key]
 
     def _finished(
         self, block: BlockPass, ready: tuple[tuple[int, tuple[WeightShard, ...]], ...]
@@ -237,41 +292,33 @@ class _PartBuilder:
             return ready
         return ((max(at for at, _ in ready), tuple(w for w in block.pooled if not w.is_frozen)),)
 
-    def _offloaded(self) -> list[float]:
-        pairs = zip(self.part.passes, self.part.offloads, strict=True)
-        return [p.saved_bytes if leaves else 0.0 for p, leaves in pairs]
-
-    def _staying(self) -> list[float]:
-        """Bytes that each block keeps on the device."""
-        pairs = zip(self.part.passes, self._offloaded(), strict=True)
-        return [p.saved_bytes - away for p, away in pairs]
+    # --- beside the chain -------------------------------------------------------------------------------
 
     def _weight_gathers(
         self,
         passes: tuple[BlockPass, ...],
-        blocks: list[tuple[WeightShard, ...]],
+        weights: Callable[[BlockPass], tuple[WeightShard, ...]],
         starts: list[int],
     ) -> tuple[Async, ...]:
         s = self.setting
         by_part = s.runtime.uncoalesced_gather or UncoalescedGather()
-        ahead, calls = s.runtime.sharding.prefetched_blocks, by_part.calls_per_part
-        seconds = calls * s.runtime.host.host_seconds_per_kernel
-        listed = [shard.Listing(self._split(p), seconds, s.sizes) for p in passes if calls]
-        return shard.gather_asyncs(
-            blocks, starts, "weight", s.states.weight_bytes, ahead, s.interner, listed
-        )
+        seconds = by_part.calls_per_part * s.runtime.host.host_seconds_per_kernel
 
-    def _split(self, block: BlockPass) -> int:
-        """How many of a block's weights are large enough to be split."""
-        by_part = self.setting.runtime.uncoalesced_gather or UncoalescedGather()
-        return sum(w.elements >= by_part.splits_from for w in block.weights)
+        def gathers(block: BlockPass) -> list[int]:
+            items = shard.gather_items(weights(block), "weight", s.states.weight_bytes)
+            if by_part.calls_per_part:
+                split = sum(w.elements >= by_part.splits_from for w in block.weights)
+                items = [shard.Listing(split, seconds, s.sizes).of(item) for item in items]
+            return [s.interner.number(item) for item in items]
 
-    def _parameter_gathers(self, starts: list[int]) -> tuple[Async, ...]:
+        ahead = s.runtime.sharding.prefetched_blocks
+        return shard.gather_asyncs(of_each(passes, gathers), starts, ahead)
+
+    def _parameter_gathers(self, block: BlockPass) -> list[int]:
         s = self.setting
-        replicated = [tuple(w for w in ws if not sharding_axes(w, "weight")) for ws in self.weights]
-        return shard.gather_asyncs(
-            replicated, starts, "optimizer", s.states.weight_bytes, None, s.interner
-        )
+        replicated = [w for w in block.pooled if not sharding_axes(w, "weight")]
+        items = shard.gather_items(replicated, "optimizer", s.states.weight_bytes)
+        return [s.interner.number(item) for item in items]
 
     def _slices(self) -> int:
         s = self.setting
@@ -299,6 +346,10 @@ class _PartBuilder:
         return np.concatenate([head, chain]), [start + 1 for start in starts]
 
 
+def _has_sharded_gradient(shards: tuple[WeightShard, ...]) -> bool:
+    return any(sharding_axes(w, "gradient") for w in shards)
+
+
 def boundary_slices(runtime: Runtime, tp: int, is_sequence_cut: bool) -> int:
     """In how many slices a boundary is sent that tensor-parallel ranks have copies of (SC21, section 4.1)."""
     return tp if runtime.pipeline.scatters_pipeline and not is_sequence_cut else 1
@@ -318,7 +369,7 @@ def _update(parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting)
     """Apply the optimizer to the shard a rank owns, then bring the weights back together."""
     trained = [w for w in shards if not w.is_frozen]
     if not s.workload.optimizer.has_update or not trained:
-        return Segment(np.zeros(0, dtype=np.int32), is_update=True)
+        return Segment(np.zeros(0, dtype=np.int32))
     states, groups = s.states, weights_of(trained, s.sizes)
     items: list[Item] = []
     if s.is_offloaded:
@@ -335,7 +386,7 @@ def _update(parts: tuple[Part, ...], shards: list[WeightShard], s: StageSetting)
     ready = [ws for part in parts for p in part.passes for _, ws in p.ready]
     items += [*_copied(ready, s), *_launches(ready, s)]
     whole_until = float(states.unreduced(groups, s.bucket_limits[1]))
-    return Segment(s.interner.run(tuple(items)), workspace=whole_until, is_update=True)
+    return Segment(s.interner.run(tuple(items)), workspace=whole_until)
 
 
 def _launches(ready: Sequence[tuple[WeightShard, ...]], s: StageSetting) -> list[Item]:
@@ -385,8 +436,14 @@ def _stage(
 def _gathered(passes: list[BlockPass], s: StageSetting) -> float:
     """Blocks that are whole for a while: weights of the one at work and those fetched ahead, and the gradients of one
     on their way to their owners."""
-    alike = {id(p): weights_of(p.pooled, s.sizes) for p in {id(p): p for p in passes}.values()}
-    blocks = [alike[id(p)] for p in passes]
-    weights = sorted((float(sum(map(s.states.gathered, block))) for block in blocks), reverse=True)
-    gradients = (float(sum(map(s.states.reducing, block))) for block in blocks)
+
+    def whole(block: BlockPass) -> tuple[float, float]:
+        groups = weights_of(block.pooled, s.sizes)
+        return float(sum(map(s.states.gathered, groups))), float(
+            sum(map(s.states.reducing, groups))
+        )
+
+    blocks = of_each(passes, whole)
+    weights = sorted((weights for weights, _ in blocks), reverse=True)
+    gradients = (gradients for _, gradients in blocks)
     return sum(weights[: s.states.blocks_gathered]) + max(gradients, default=0.0)

@@ -18,7 +18,7 @@ from foretrain.compile.execution import Communication, Communicator, Compute, It
 from foretrain.compile.passes.bucket import sharding_axes
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.recompute import BlockPass
-from foretrain.compile.segment import Async, Interner
+from foretrain.compile.segment import Async
 from foretrain.model.ops.base import FORWARD, WEIGHT_GRADIENT, memory
 from foretrain.model.precision import Precision
 from foretrain.runtime import Runtime
@@ -56,22 +56,14 @@ class Listing:
 
 
 def gather_asyncs(
-    blocks: Sequence[tuple[WeightShard, ...]],
-    starts: Sequence[int],
-    role: str,
-    size: float,
-    ahead: int | None,
-    interner: Interner,
-    listed: Sequence[Listing] = (),
+    blocks: Sequence[Sequence[int]], starts: Sequence[int], ahead: int | None
 ) -> tuple[Async, ...]:
-    """One gather per block, issued `ahead` blocks early (None: at once), due before the block starts."""
-    out: list[Async] = []
-    for index, shards in enumerate(blocks):
-        issue = 0 if ahead is None else starts[max(0, index - ahead)]
-        for plain in gather_items(shards, role, size):
-            item = listed[index].of(plain) if listed else plain
-            out.append(Async(interner.number(item), "weights", issue, starts[index]))
-    return tuple(out)
+    """The gathers of every block, issued `ahead` blocks early (None: at once), due before the block starts."""
+    return tuple(
+        Async(item, "weights", 0 if ahead is None else starts[max(0, index - ahead)], starts[index])
+        for index, items in enumerate(blocks)
+        for item in items
+    )
 
 
 def unpacked(block: BlockPass, precision: Precision, runtime: Runtime) -> BlockPass:

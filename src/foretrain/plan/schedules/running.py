@@ -69,14 +69,22 @@ def _moments(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: in
         each[np.arange(len(rows)), rows[:, 1]] = change
         held = np.cumsum(each, axis=0) - np.minimum(each, 0)
         late = np.arange(len(rows)) > np.argmax(change < 0)
-        table = np.unique(np.column_stack([held, rows[:, 0] * chunks + rows[:, 1], late]), axis=0)
+        table = _distinct(np.column_stack([held, rows[:, 0] * chunks + rows[:, 1], late]))
         if chunks == 1:  # of one step the moment at which most is held is the fullest
-            most_held = np.unique(table[::-1, 1:], axis=0, return_index=True)[1]
-            table = table[::-1][most_held]
+            table = _distinct(table[::-1], 1)
         found.append(table)
     most = max(map(len, found))
     table = np.stack([np.pad(rows, ((0, most - len(rows)), (0, 0)), "edge") for rows in found])
     return Moments(table[..., :chunks].astype(np.float64), table[..., chunks], table[..., -1] > 0)
+
+
+def _distinct(table: Ints, ignored: int = 0) -> Ints:
+    """The different rows, ascending; of those that differ in the first columns alone, which are ignored, the first."""
+    columns = table[:, ignored:]
+    order = np.lexsort(columns.T[::-1])
+    ordered = columns[order]
+    is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+    return np.asarray(table[order[is_new]])
 
 
 @lru_cache(maxsize=1024)

@@ -35,7 +35,7 @@ from scipy.optimize import least_squares
 
 from foretrain.arrays import Floats
 from foretrain.cluster.catalog import devices
-from foretrain.cost.compute.attention import PRODUCTS, ROWS, Grid, Speed, seconds
+from foretrain.cost.compute.attention import PRODUCTS, ROWS, AttentionGrid, Speed, seconds
 from foretrain.cost.compute.base import Hardware
 
 TARGET = ROOT / "src" / "foretrain" / "cost" / "calibration" / "compute" / "attention"
@@ -127,14 +127,14 @@ def robust(off: Callable[[Floats], Floats], first: Floats) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def fit_grid(fitted: Fitted, rows: Sequence[Row]) -> Grid:
+def fit_grid(fitted: Fitted, rows: Sequence[Row]) -> AttentionGrid:
     """What the model leaves, head size by head size, on knots over waves and keys that bend little."""
     heads = np.array(sorted({row.head_dim for row in rows}), dtype=np.float64)
     log = np.zeros((len(heads), len(WAVES), len(KEYS)))
     for place, width in enumerate(heads):
         mine = [row for row in rows if row.head_dim == width]
         log[place] = _surface(fitted, mine)
-    return Grid(heads, WAVES, KEYS, np.clip(log, -0.5, 0.5))
+    return AttentionGrid(heads, WAVES, KEYS, np.clip(log, -0.5, 0.5))
 
 
 def _surface(fitted: Fitted, rows: Sequence[Row]) -> Floats:

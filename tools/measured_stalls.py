@@ -33,7 +33,7 @@ from measured.two_hosts import Pair, pair
 
 from foretrain.measurement import page_cache
 from foretrain.measurement.machine import Machine
-from foretrain.measurement.protocol import Protocol, measure_train
+from foretrain.measurement.protocol import StallProtocol, measure_train
 from testbed.hosts import why_not
 
 SCRIPT = Path(__file__).parent / "measured" / "train.py"
@@ -119,7 +119,7 @@ class Bench:
             )
             say(f"{name}: turn {turn} of {self.turns}: ms per step {shown}")
 
-        protocol = Protocol(steps=round(case.share * self.steps), repeats=self.turns, rounds=1)
+        protocol = StallProtocol(steps=round(case.share * self.steps), repeats=self.turns, rounds=1)
         if name == "network":
             document = self._between_hosts(case, protocol, between)
         else:
@@ -133,7 +133,7 @@ class Bench:
         return {"document": {**document, "command": shlex.join(command)}, "by_itself": taken}
 
     def _between_hosts(
-        self, case: Case, protocol: Protocol, between: Callable[..., None]
+        self, case: Case, protocol: StallProtocol, between: Callable[..., None]
     ) -> dict[str, Any]:
         with pair(self.folder, BITS_PER_SECOND) as hosts:
             return hosts.measured(

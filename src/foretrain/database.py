@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FileForm:
     """Whose file it is and how its tables came about."""
 
     what: str  # as messages call it
@@ -54,7 +54,7 @@ class Form:
 class Database:
     """An open file of one form; `close` it. One thread at a time."""
 
-    def __init__(self, path: Path, form: Form, *, must_exist: bool = False) -> None:
+    def __init__(self, path: Path, form: FileForm, *, must_exist: bool = False) -> None:
         self.path, self.form = path, form
         with self.explained():
             self._look(must_exist)

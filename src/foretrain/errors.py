@@ -5,6 +5,7 @@
     │   ├── ModelError        unknown model, impossible shape
     │   ├── ClusterError      unknown hardware, impossible topology
     │   ├── PlanError         a plan that this model or cluster cannot follow
+    │   │   └── UnsupportedPlanError  constraints that ask for plans which the stack cannot run
     │   ├── RuntimePresetError     unknown runtime preset or option
     │   ├── FileError         missing, unreadable, hostile or malformed file
     │   └── CaseError         a case line that cannot be understood
@@ -67,6 +68,10 @@ class ClusterError(InputError):
 
 class PlanError(InputError):
     """A plan that this model or cluster cannot follow."""
+
+
+class UnsupportedPlanError(PlanError):
+    """Constraints that ask for plans which the software stack cannot run."""
 
 
 class RuntimePresetError(InputError):

@@ -13,6 +13,7 @@ from foretrain.keywords import keywords
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
+from foretrain.plan.supported import refusals
 from foretrain.resolving import ask
 from foretrain.scenario import Scenario
 from foretrain.simulate import answer
@@ -68,7 +69,11 @@ def _smaller_plans(asked: Scenario) -> Iterator[tuple[str, Plan]]:
             asked.cluster.device_count,
             plan_defaults(asked.runtime, asked.workload.model),
         )
-        for words in _sharded(parse(asked.plan.text, defaults, devices), defaults):
+        said = parse(asked.plan.text, defaults, devices)
+        is_able = not any(refusals(asked.runtime, said))
+        for words in _sharded(said, defaults):
+            if is_able and any(refusals(asked.runtime, words)):
+                continue
             try:
                 plan = Plan.of(
                     words,

@@ -18,6 +18,7 @@ from foretrain.errors import InputError, refuse
 from foretrain.keywords import counted_by, keywords, texts_of
 from foretrain.limits import shown
 from foretrain.plan import constraints, schedules
+from foretrain.plan.supported import rules_of
 from foretrain.planning import explain, planner
 from foretrain.planning.document import document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
@@ -151,7 +152,7 @@ def search(
     said = {name: value for name, value in said.items() if value is not None}
     target = "" if to is None else expect_target(to)
     asked = resolve(Request(**{"model": model, "on": on, **said}, target=target, is_searched=True))
-    task = replace(Task.of(asked), is_hypothetical=hypothetical)
+    task = _ruled(Task.of(asked), hypothetical)
     if per_layer:
         _expect_per_layer(task)
     wanted = _Wanted(task, pinned, objective, top, progress)
@@ -259,6 +260,18 @@ def _expect_partners(state: object, restart: bool, slow: object, seed: int | Non
             "seed: has no effect without stragglers as a distribution (--stragglers sigma=0.05)."
         )
     refuse("invalid search:", faults)
+
+
+def _ruled(task: Task, hypothetical: bool) -> Task:
+    """Whether plans that the stack cannot run are searched, too; where it has rules, this is said."""
+    name = task.runtime.name
+    if not rules_of(task.runtime):
+        return replace(task, is_hypothetical=hypothetical)
+    if hypothetical:
+        line = f"plans that {name} cannot run are searched, too (--hypothetical)"
+        return replace(task, is_hypothetical=True, warnings=(*task.warnings, line))
+    line = f"plans: those that {name} can run; its rules: catalog show {name} (--hypothetical)"
+    return replace(task, assumptions=(*task.assumptions, line))
 
 
 def _expect_per_layer(task: Task) -> None:

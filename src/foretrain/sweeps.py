@@ -22,7 +22,7 @@ DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One combination: its prediction, or why there is none."""
 
     values: Mapping[str, Any]
@@ -32,9 +32,11 @@ class Point:
     def __repr__(self) -> str:
         prediction = self.prediction
         if prediction is None:
-            return f"<Point {self.name}: {(self.error or {}).get('message', '')}>"
+            return f"<SweepPoint {self.name}: {(self.error or {}).get('message', '')}>"
         fits = "fits" if prediction.fits else "does not fit"
-        return f"<Point {self.name}: {rounded_seconds(prediction.step_seconds)} per step, {fits}>"
+        return (
+            f"<SweepPoint {self.name}: {rounded_seconds(prediction.step_seconds)} per step, {fits}>"
+        )
 
     def _repr_html_(self) -> str | None:
         return None if self.prediction is None else self.prediction._repr_html_()
@@ -73,10 +75,10 @@ class Sweep(TableAnswer):
     """`points` in the order of the values, the last of `varied` running fastest."""
 
     varied: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> SweepPoint | None:
         """The point that fits with the most tokens a second; samples where there are no tokens."""
         fitting = [p for p in self.points if p.prediction is not None and p.prediction.fits]
         return max(fitting, key=_rate, default=None)
@@ -92,7 +94,7 @@ class Sweep(TableAnswer):
         }
 
 
-def _rate(point: Point) -> float:
+def _rate(point: SweepPoint) -> float:
     p = point.prediction
     return 0.0 if p is None else p.tokens_per_second or p.samples_per_second
 
@@ -163,10 +165,10 @@ def _point(
     on: ClusterLike | None,
     question: Mapping[str, Any],
     values: Mapping[str, Any],
-) -> Point:
+) -> SweepPoint:
     given = dict(question) if on is None else {**question, "on": on}
     try:
         asked = changed(model or values["model"], given, values)
-        return Point(values, answer(asked))
+        return SweepPoint(values, answer(asked))
     except InputError as error:
-        return Point(values, error={"kind": type(error).__name__, "message": str(error)})
+        return SweepPoint(values, error={"kind": type(error).__name__, "message": str(error)})

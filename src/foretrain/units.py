@@ -30,7 +30,8 @@ _SECONDS = {
 _PLURAL = ("sec", "second", "min", "minute", "hr", "hour", "day", "week", "month")
 _SECONDS |= {f"{unit}s": _SECONDS[unit] for unit in _PLURAL}
 LONGEST = 60  # characters of a quantity
-_NUMBER = r"\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+_WHOLE = r"\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*"  # a comma elsewhere would be a decimal one
+_NUMBER = rf"\s*([-+]?(?:(?:{_WHOLE})\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 
 
 def _number(text: str) -> float:
@@ -136,7 +137,12 @@ def parse_amount(value: float | str) -> float:
     """How many tokens, samples or steps: `"15T"`, `"300B"`, `"1.5M"`, `"1e12"`; here `k` is a thousand."""
     if isinstance(value, int | float):
         return _finite(value, value, "number")
-    match = _match(_NUMBER + r"([kKMGBT]|)", value.strip(), "an amount", '"15T" or "1e12"')
+    match = _match(
+        _NUMBER + r"([kKMGBT]|)",
+        value.strip() if isinstance(value, str) else value,
+        "an amount",
+        '"15T" or "1e12"',
+    )
     return _number(match[1]) * _PREFIX["G" if match[2] == "B" else match[2]]
 
 

@@ -19,7 +19,7 @@ from foretrain.cli import case_lines, run
 from foretrain.cli.options import assignments, literal
 from foretrain.cli.progress import Progress, describe
 from foretrain.errors import Bug, DoesNotFit, InputError, PlanError
-from foretrain.sweeps import Point, Sweep
+from foretrain.sweeps import Sweep, SweepPoint
 from foretrain.testing.exporters import sample_prediction
 from foretrain.validation import ValidationReport
 
@@ -399,7 +399,7 @@ def test_sweep_hands_over_what_is_varied(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def sweep(**asked: Any) -> Sweep:
         seen.update(asked)
-        return Sweep(("batch",), (Point({"batch": 4}, sample_prediction()),))
+        return Sweep(("batch",), (SweepPoint({"batch": 4}, sample_prediction()),))
 
     monkeypatch.setattr(foretrain, "sweep", sweep, raising=False)
     words = [

@@ -15,7 +15,7 @@ from support.plans import questions
 from support.verify import verify
 
 from foretrain import engine
-from foretrain.compile import template
+from foretrain.compile import lowering
 from foretrain.compile.execution import Communication
 from foretrain.compile.passes import fold
 from foretrain.resolving import ask
@@ -50,7 +50,7 @@ def test_folded_equals_every_rank(question):
     assert abs(sum(every.stalls.values()) - step) <= 1e-12 * step
 
 
-def _always_apart(weaving: template._SegmentLowering, number: int) -> bool:
+def _always_apart(weaving: lowering._SegmentLowering, number: int) -> bool:
     return isinstance(weaving.context.items[number].work, Communication)
 
 
@@ -58,7 +58,7 @@ def _always_apart(weaving: template._SegmentLowering, number: int) -> bool:
 @given(questions())
 def test_chains_that_run_as_one_task_equal_chains_cut_at_every_collective(question):
     joined = answer(question)
-    with patch.object(template._SegmentLowering, "_is_apart", _always_apart):
+    with patch.object(lowering._SegmentLowering, "_is_apart", _always_apart):
         apart = answer(question)
     step = apart.step_seconds
     assert abs(joined.step_seconds - step) <= EXACT * step

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from foretrain.arrays import Ints
-from foretrain.compile.assemble import Pipeline, assemble
+from foretrain.compile.assemble import PipelinePrograms, assemble
 from foretrain.compile.execution import (
     CHAIN,
     COLLECTIVE,
@@ -59,7 +59,7 @@ _CLOSE = 1e-9
 def verify_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, all that is compiled is verified."""
 
-    def checked(pipeline: Pipeline, *rest: Any) -> ExecutionGraph:
+    def checked(pipeline: PipelinePrograms, *rest: Any) -> ExecutionGraph:
         graph = assemble(pipeline, *rest)
         verify_compiled(pipeline.programs, graph)
         return graph

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from foretrain import database
-from foretrain.database import Database, Form
+from foretrain.database import Database, FileForm
 from foretrain.errors import FileError
 
-FORM = Form("thing", 77, (("CREATE TABLE a (x)",),))
+FORM = FileForm("thing", 77, (("CREATE TABLE a (x)",),))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 from support.plans import tiny_model
 from support.verify import verify
 
-from foretrain.compile import template
+from foretrain.compile import lowering
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario, simulate_scenario
 from foretrain.testing.asking import ask
@@ -24,7 +24,7 @@ def question(plan: str, runtime: str = "megatron", **more: object) -> Scenario:
 
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut chains at every collective of several classes, as where something may come between."""
-    monkeypatch.setattr(template._SegmentLowering, "_runs", lambda self, numbers: None)
+    monkeypatch.setattr(lowering._SegmentLowering, "_runs", lambda self, numbers: None)
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "alpa", "deepspeed"])

@@ -14,7 +14,7 @@ from support.hand_device import HAND
 from foretrain.cluster.device import Device
 from foretrain.cost.calibration.efficiencies import Tile
 from foretrain.cost.compute import attention, conv
-from foretrain.cost.compute.attention import Grid, Shapes, Speed
+from foretrain.cost.compute.attention import AttentionGrid, Shapes, Speed
 from foretrain.cost.compute.base import Estimate, Hardware, Kin
 from foretrain.cost.compute.conv import Constants, ConvTable, Window, base_seconds
 from foretrain.cost.compute.tiles import Units
@@ -94,7 +94,7 @@ def test_traffic_decides_where_it_takes_longer() -> None:
 
 def test_the_grid_is_bilinear_flat_outside_and_of_the_nearest_head() -> None:
     near = np.array([[0.0, 4.0, 5.0], [2.0, 12.0, 30.0], [9.0, 9.0, 9.0]])
-    grid = Grid(
+    grid = AttentionGrid(
         heads=np.array([64.0, 128.0]), waves=np.array([0.0, 2.0, 3.0]), keys=np.array([8.0, 10.0, 14.0]),
         log=np.stack([near, near + 100.0]),
     )  # fmt: skip

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from foretrain.report.document import Document, Table
-from foretrain.report.text import Grid, Line, Sheet, cells, laid_out, lines, sheet, wrapped
+from foretrain.report.text import Line, Sheet, TextTable, cells, laid_out, lines, sheet, wrapped
 
 PLAN = "tp8 pp16 dp8 zero1 sp recompute=selective micro=1"
 INSTANCE = "16 x aws:p6-b200.48xlarge"
 
 
-def shown(grid: Grid, width: int, whole: tuple[str, ...] = ()) -> list[str]:
+def shown(grid: TextTable, width: int, whole: tuple[str, ...] = ()) -> list[str]:
     """The lines of a table, as indented as a page has them."""
     text = laid_out(Sheet((("", ""),), blocks=(("", (grid,)),), whole=whole), width)
     return text.splitlines()[3:]
 
 
-def grid(columns: str, *rows: tuple[str, ...], head: tuple[str, ...] = ()) -> Grid:
-    return Grid(columns, tuple(tuple((text, "") for text in row) for row in rows), 2, head)
+def grid(columns: str, *rows: tuple[str, ...], head: tuple[str, ...] = ()) -> TextTable:
+    return TextTable(columns, tuple(tuple((text, "") for text in row) for row in rows), 2, head)
 
 
 # --- sentences --------------------------------------------------------------------------------------

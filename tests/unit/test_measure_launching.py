@@ -9,15 +9,15 @@ import pytest
 
 from foretrain.errors import InputError
 from foretrain.measurement.launching import Launch, free_port
-from foretrain.measurement.protocol import Protocol, _groups, _notes, wanted_runs
+from foretrain.measurement.protocol import StallProtocol, _groups, _notes, wanted_runs
 
 
 def test_a_plain_command_is_left_as_it_is() -> None:
     launch = Launch.of(["python", "train.py", "--nproc-per-node", "8"])
     assert launch.words == ["python", "train.py", "--nproc-per-node", "8"]
     assert (launch.per_host, launch.hosts, launch.host_rank) == (1, 1, 0)
-    assert wanted_runs(launch, Protocol()) == ("T0", "T3", "T2", "P", "F", "P2", "F2")
-    assert len(_groups(launch, Protocol(), wanted_runs(launch, Protocol()))) == 1
+    assert wanted_runs(launch, StallProtocol()) == ("T0", "T3", "T2", "P", "F", "P2", "F2")
+    assert len(_groups(launch, StallProtocol(), wanted_runs(launch, StallProtocol()))) == 1
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_torchrun_on_one_host(command: str) -> None:
     one = launch.on_one_host(1).words
     assert one[one.index("--nproc-per-node") + 1] == "1"
     assert one[-3:] == ["train.py", "--lr", "1"]
-    groups = _groups(launch, Protocol(), wanted_runs(launch, Protocol()))
+    groups = _groups(launch, StallProtocol(), wanted_runs(launch, StallProtocol()))
     assert groups == [("one", ("T0",)), ("all", ("T1", "T3", "T2", "P", "F", "P2", "F2"))]
 
 
@@ -63,9 +63,19 @@ def test_several_hosts_meet_at_the_same_new_place() -> None:
     words = "torchrun --nnodes 2 --node-rank {} --nproc-per-node 2 --master-addr a --master-port 5000 t.py"
     first, second = (Launch.of(words.format(rank).split()) for rank in (0, 1))
     assert (first.hosts, second.host_rank) == (2, 1)
-    assert wanted_runs(first, Protocol()) == ("T0", "T1", "T5", "T3", "T2", "P", "F", "P2", "F2")
-    assert [kind for kind, _ in _groups(first, Protocol(), ("T0", "T1", "T5", "T2"))] == ["one", "host", "all"]  # fmt: skip
-    assert _groups(second, Protocol(), ("T0", "T1", "T5", "T2")) == [("all", ("T5", "T2"))]
+    assert wanted_runs(first, StallProtocol()) == (
+        "T0",
+        "T1",
+        "T5",
+        "T3",
+        "T2",
+        "P",
+        "F",
+        "P2",
+        "F2",
+    )
+    assert [kind for kind, _ in _groups(first, StallProtocol(), ("T0", "T1", "T5", "T2"))] == ["one", "host", "all"]  # fmt: skip
+    assert _groups(second, StallProtocol(), ("T0", "T1", "T5", "T2")) == [("all", ("T5", "T2"))]
     ports = {launch.numbered(3).words[launch.numbered(3).words.index("--master-port") + 1] for launch in (first, second)}  # fmt: skip
     assert ports == {"5003"}
 

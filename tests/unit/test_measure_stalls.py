@@ -11,7 +11,7 @@ from measured_launches import launch, runs
 
 from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
-from foretrain.measurement.protocol import Protocol, document_of
+from foretrain.measurement.protocol import StallProtocol, document_of
 from foretrain.measurement.stalls import breakdown, by_events
 from foretrain.measurement.train_runs import TrainRun, train_run
 from foretrain.report import render
@@ -164,13 +164,13 @@ def test_nothing_measured_is_said() -> None:
 
 def test_the_protocol_names_all_its_faults() -> None:
     with pytest.raises(InputError) as told:
-        Protocol(steps=1, repeats=0, runs=("T9",), cache="luke")
+        StallProtocol(steps=1, repeats=0, runs=("T9",), cache="luke")
     assert len(told.value.faults) == 4
 
 
 def test_the_page_has_the_names_and_chart_of_a_prediction() -> None:
     predicted = {"step_seconds": 2.0, "stalls": {**dict.fromkeys(STALLS, 0.0), "compute": 2.0}}
-    document = document_of(four(), ["torchrun", "x.py"], Protocol(), predicted, ["left <out>"])
+    document = document_of(four(), ["torchrun", "x.py"], StallProtocol(), predicted, ["left <out>"])
     assert {"step_seconds", "interval", "stalls", "runs", "prediction"} <= set(document)
     page = train_document(document)
     html = str(render(page, "html"))

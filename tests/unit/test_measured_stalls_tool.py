@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from measured_launches import launch
 
-from foretrain.measurement.protocol import Protocol, document_of
+from foretrain.measurement.protocol import StallProtocol, document_of
 from foretrain.measurement.train_runs import train_run
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -106,7 +106,7 @@ def found(**by_itself: list[list[float]]) -> dict[str, Any]:
         for name, step in steps.items()
     }
     twice = {name: train_run(name, [one, one]) for name, one in told.items()}
-    document = document_of(twice, ["x"], Protocol())
+    document = document_of(twice, ["x"], StallProtocol())
     case = {"disk": "as it is", "document": document, "by_itself": by_itself, "others": 0.0}
     return {
         "machine": "2 x some cores", "began": "today", "turns": 2, "steps": 10,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrain.database import Database, Form
+from foretrain.database import Database, FileForm
 from foretrain.errors import FileError, InputError
 from foretrain.measurement import records
 from foretrain.measurement.machine import Machine
@@ -296,7 +296,7 @@ def test_flipped_bytes_never_give_another_answer(tmp_path: Path) -> None:
 
 
 def test_older_forms_are_brought_up_to_date(tmp_path: Path) -> None:
-    first = Form("thing", 77, (("CREATE TABLE a (x)",),))
+    first = FileForm("thing", 77, (("CREATE TABLE a (x)",),))
     second = replace(first, steps=(*first.steps, ("ALTER TABLE a ADD y DEFAULT 5",)))
     path = tmp_path / "f.sqlite"
     old = Database(path, first)
@@ -310,7 +310,7 @@ def test_older_forms_are_brought_up_to_date(tmp_path: Path) -> None:
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
-    first = Form("thing", 77, (("CREATE TABLE a (x)",),))
+    first = FileForm("thing", 77, (("CREATE TABLE a (x)",),))
     broken = replace(first, steps=(*first.steps, ("CREATE TABLE b (x)", "NONSENSE")))
     path = tmp_path / "f.sqlite"
     Database(path, first).close()

@@ -16,7 +16,7 @@ from foretrain.cost.collectives.legal import check_algorithm
 from foretrain.cost.collectives.ring import Ring
 from foretrain.errors import InputError, PlanError, RuntimePresetError
 from foretrain.model import ops
-from foretrain.model.ops.streaming import Memory
+from foretrain.model.ops.streaming import MemoryMove
 from foretrain.plan import schedules
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules.gpipe import GPipe
@@ -25,7 +25,7 @@ from foretrain.plan.short_form import parse
 LIKE = {"like": "megatron"}
 
 
-class OtherMemory(Memory):
+class OtherMemory(MemoryMove):
     name = "other-memory"
 
 

@@ -32,7 +32,7 @@ from foretrain.planning.markov import (
     _Walker,
     walk,
 )
-from foretrain.planning.per_layer import _halves, best_walk, described, grounds
+from foretrain.planning.per_layer import _halves, best_walk, described, problems
 from foretrain.planning.task import Task
 from foretrain.runtime import Runtime
 from foretrain.testing.asking import ask
@@ -52,7 +52,7 @@ def paths_of(
         tps=TPS,
         states=STATES,
         model=model,
-        ground=SimpleNamespace(stages=stages),
+        problem=SimpleNamespace(stages=stages),
         task=SimpleNamespace(runtime=runtime, cluster=cluster, usable_bytes=np.array(room)),
         kinds_of_stages=lambda: kinds or [[0]] * stages,
     )
@@ -60,7 +60,7 @@ def paths_of(
 
 
 @st.composite
-def problems(draw):
+def drawn_problems(draw):
     """A block before the layers, the layers, a block after them; one to three stages of up to two kinds of devices."""
     stages, kinds = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     repeats = [*draw(st.sampled_from(([], [1]))), draw(st.integers(max(2, stages), 4)), *draw(st.sampled_from(([], [1])))]  # fmt: skip
@@ -114,7 +114,7 @@ def fastest(problem, number: int, blocks: list[int], most: list[int]) -> float:
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems())
+@given(drawn_problems())
 def test_the_fastest_path_of_every_stage_is_found(problem):
     paths = paths_of(**problem)
     for number in range(problem["stages"]):
@@ -133,7 +133,7 @@ def test_the_fastest_path_of_every_stage_is_found(problem):
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems())
+@given(drawn_problems())
 def test_layers_are_shared_out_so_that_the_slowest_stage_is_fastest(problem):
     paths, stages = paths_of(**problem), problem["stages"]
     profiles = [paths.profile(number) for number in range(stages)]
@@ -242,11 +242,11 @@ def test_a_walk_takes_what_the_compiler_makes_of_its_plan(model, stages, layers)
 
 def test_where_memory_is_short_layers_recompute():
     """States take 0.95 GB, activations 0.6 GB or a ninth of it: some layers have to run again, then all, then none fit."""
-    on, ground = Cluster.of("1 x dgx-a100-80gb").first(1), LayerwiseProblem(1, 1, 64, 0)
+    on, problem = Cluster.of("1 x dgx-a100-80gb").first(1), LayerwiseProblem(1, 1, 64, 0)
     roomy = task_of(on=on, batch=64, context_bytes=0.0)
     free = float(roomy.usable_bytes[0])
     left = (free, 1.7e9, 1.4e9, 1.0e9)
-    found = [walk(task_of(on=on, batch=64, context_bytes=free - room), ground) for room in left]
+    found = [walk(task_of(on=on, batch=64, context_bytes=free - room), problem) for room in left]
     slowest = [inf if one is None else one.slowest for one in found]
     assert slowest == sorted(slowest)
     assert slowest[-1] == inf
@@ -259,11 +259,11 @@ def test_halves_end_with_an_odd_number():
     assert list(_halves(1)) == [1]
 
 
-def test_grounds_of_a_plan_have_as_many_samples_per_rank_or_fewer():
+def test_problems_of_a_plan_have_as_many_samples_per_rank_or_fewer():
     """tp4 with 4 samples is tp2 with 2 samples and tp1 with 1: as many on every rank."""
     task = task_of(batch=32)
-    stood = grounds(task, ["tp4 pp2 micro=4 zero1"])
-    assert [(g.least_tp, g.micro) for g in stood] == [
+    posed = problems(task, ["tp4 pp2 micro=4 zero1"])
+    assert [(g.least_tp, g.micro) for g in posed] == [
         (4, 4),
         (4, 2),
         (4, 1),
@@ -271,10 +271,10 @@ def test_grounds_of_a_plan_have_as_many_samples_per_rank_or_fewer():
         (2, 1),
         (1, 1),
     ]
-    assert {(g.stages, g.zero) for g in stood} == {(2, 1)}
-    few = grounds(task_of(batch=8), ["pp2 micro=8 zero1"])
+    assert {(g.stages, g.zero) for g in posed} == {(2, 1)}
+    few = problems(task_of(batch=8), ["pp2 micro=8 zero1"])
     assert [(g.least_tp, g.micro) for g in few] == [(1, 2), (1, 1)]  # 4 replicas, 8 samples
-    plain = grounds(task, ["tp2 cp2 dp2 micro=2 zero3 sp offload=optimizer"])
+    plain = problems(task, ["tp2 cp2 dp2 micro=2 zero3 sp offload=optimizer"])
     assert {(g.stages, g.zero) for g in plain} == {(1, 3)}
 
 
@@ -344,7 +344,7 @@ def test_a_walk_has_a_node_for_every_run_of_layers_alike():
     choices = [plain, plain, plain, full, full, plain, wide, plain]
     walker = SimpleNamespace(
         model=SimpleNamespace(blocks=blocks),
-        ground=SimpleNamespace(stages=2),
+        problem=SimpleNamespace(stages=2),
         mesh=Mesh((("pp", 2), ("x0", 4)), ()),
         cuts=lambda block, tp: (),
         root=lambda layers: StrategyNode(schedule=Schedule("1f1b", 1, 2, 1, layers)),
@@ -356,7 +356,7 @@ def test_a_walk_has_a_node_for_every_run_of_layers_alike():
         ("out", "none"),
     ]  # fmt: skip
     assert plan.schedule.layers == (3, 5)
-    walker.ground.stages = 1
+    walker.problem.stages = 1
     walker.root = lambda layers: StrategyNode(schedule=Schedule("1f1b", 1, 1, 1, layers))
     walker.mesh = Mesh((("pp", 1), ("x0", 8)), ())
     assert _Walker._plan(walker, choices, [8]).schedule.layers is None

@@ -203,7 +203,7 @@ def test_tables_of_plans_are_joined_and_taken_apart_row_by_row(s):
 
 # --- walks ------------------------------------------------------------------------------------------------
 
-GROUND = LayerwiseProblem(2, 1, 4, 1)
+PROBLEM = LayerwiseProblem(2, 1, 4, 1)
 
 
 def walked(choices, layers=None, replicas=4, micro=2, slowest=0.5):
@@ -252,14 +252,14 @@ def test_walks_heed_what_the_user_pins(monkeypatch, pinned, asked):
     """`asked`: the recomputations that a walk may choose from; None where none is made."""
     mixed, tried = walked([LayerState(1, "none"), LayerState(2, "none")]), []
 
-    def walks(task, ground):
-        tried.append(ground.recomputes)
+    def walks(task, problem):
+        tried.append(problem.recomputes)
         return mixed
 
     monkeypatch.setattr(layerwise, "best_walk", walks)
     words = [w for w in pinned if "no-such" not in w]
     constraints = parse(words) if words == pinned else [SimpleNamespace(name="recompute", allows=lambda _: False)]  # fmt: skip
-    found = _walk(ANY, GROUND, constraints)
+    found = _walk(ANY, PROBLEM, constraints)
     assert (found is mixed) == (asked is not None)
     assert tried == ([] if asked is None else [asked])
 
@@ -280,13 +280,13 @@ def test_walks_heed_what_the_user_pins(monkeypatch, pinned, asked):
 )
 def test_walks_are_new_plans_within_their_constraints(monkeypatch, choices, layers, pinned, is_new):
     walk = walked([LayerState(tp, "none") for tp in choices], layers)
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: walk)
-    assert (_walk(ANY, GROUND, parse(pinned)) is walk) == is_new
+    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: walk)
+    assert (_walk(ANY, PROBLEM, parse(pinned)) is walk) == is_new
 
 
 def test_no_walk_is_no_plan(monkeypatch):
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: None)
-    assert _walk(ANY, GROUND, []) is None
+    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: None)
+    assert _walk(ANY, PROBLEM, []) is None
 
 
 def ranked(plan, simulated, estimate):
@@ -295,7 +295,7 @@ def ranked(plan, simulated, estimate):
 
 
 def test_walks_are_ranked_beside_the_plans_whose_ground_they_stand_on(monkeypatch):
-    """A walk that does not fit, one that another ground has and one that is known already are left out."""
+    """A walk that does not fit, one that another problem has and one that is known already are left out."""
 
     def named(text, time, cost, fits=True):
         memory = SimpleNamespace(fits=fits)
@@ -311,16 +311,16 @@ def test_walks_are_ranked_beside_the_plans_whose_ground_they_stand_on(monkeypatc
         4: None,
         5: named("higher", 0.1, 0.1),
     }
-    stood = tuple(LayerwiseProblem(2, 1, micro, 1) for micro in walks)
+    posed = tuple(LayerwiseProblem(2, 1, micro, 1) for micro in walks)
 
-    def walk_of(task, ground, pinned):
-        plan = walks[ground.micro]
-        tps = (2, 4) if ground.micro == 5 else (1, 2)  # all more parallel than the ground
+    def walk_of(task, problem, pinned):
+        plan = walks[problem.micro]
+        tps = (2, 4) if problem.micro == 5 else (1, 2)  # all more parallel than the problem
         choices = [LayerState(tp, "none") for tp in tps]
         return plan and SimpleNamespace(plan=plan, choices=choices, slowest=0.5)
 
     above = LayerwiseProblem(2, 2, 10, 1)
-    monkeypatch.setattr(layerwise, "grounds", lambda task, rows: (*stood, above))
+    monkeypatch.setattr(layerwise, "problems", lambda task, rows: (*posed, above))
     monkeypatch.setattr(layerwise, "_walk", lambda task, g, pinned: None if g == above else walk_of(task, g, pinned))  # fmt: skip
     monkeypatch.setattr(layerwise, "described", lambda plan: plan.text)
     monkeypatch.setattr(layerwise, "simulate_scenario", lambda plan: plan.simulated)

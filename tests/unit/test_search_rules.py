@@ -145,7 +145,7 @@ def test_pipelines_that_layers_cannot_be_shared_out_over() -> None:
 
 # --- walks --------------------------------------------------------------------------------------------------
 
-GROUND = LayerwiseProblem(2, 1, 4, 1)
+PROBLEM = LayerwiseProblem(2, 1, 4, 1)
 
 
 def stack_of(*rules: str, per_layer: str = "all", is_hypothetical: bool = False) -> SimpleNamespace:
@@ -191,9 +191,9 @@ def test_walks_keep_to_the_rules(
     monkeypatch: pytest.MonkeyPatch, rule: str, tps: tuple[int, ...], layers: tuple[int, ...] | None, is_kept: bool
 ) -> None:  # fmt: skip
     walk = walked(tps, layers)
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: walk)
-    assert (layerwise._walk(stack_of(rule), GROUND, []) is walk) == is_kept
-    assert layerwise._walk(stack_of("cp=1", rule), GROUND, []) is (walk if is_kept else None)
+    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: walk)
+    assert (layerwise._walk(stack_of(rule), PROBLEM, []) is walk) == is_kept
+    assert layerwise._walk(stack_of("cp=1", rule), PROBLEM, []) is (walk if is_kept else None)
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,16 @@ def test_layers_differ_in_what_the_stack_lets_them(
     monkeypatch: pytest.MonkeyPatch, stack: SimpleNamespace, recomputes: tuple[str, ...], is_tp_fixed: bool
 ) -> None:  # fmt: skip
     tried: list[LayerwiseProblem] = []
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, ground: tried.append(ground))
-    assert layerwise._walk(stack, GROUND, []) is None
-    assert tried == [replace(GROUND, recomputes=recomputes, is_tp_fixed=is_tp_fixed)]
+    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: tried.append(problem))
+    assert layerwise._walk(stack, PROBLEM, []) is None
+    assert tried == [replace(PROBLEM, recomputes=recomputes, is_tp_fixed=is_tp_fixed)]
 
 
 def test_a_walk_whose_layers_are_all_split_further_belongs_to_another_ground() -> None:
     """Twice the tensor parallelism is half the replicas with twice the samples; without replicas ZeRO has nothing to split."""
     eight = SimpleNamespace(devices=8)
-    assert layerwise._higher(eight, walked((1, 2)), GROUND) is None
-    assert layerwise._higher(eight, walked((2, 4)), GROUND) == LayerwiseProblem(2, 2, 8, 1)
-    assert layerwise._higher(eight, walked((4, 4)), GROUND) == LayerwiseProblem(2, 4, 16, 0)
+    assert layerwise._higher(eight, walked((1, 2)), PROBLEM) is None
+    assert layerwise._higher(eight, walked((2, 4)), PROBLEM) == LayerwiseProblem(2, 2, 8, 1)
+    assert layerwise._higher(eight, walked((4, 4)), PROBLEM) == LayerwiseProblem(2, 4, 16, 0)
     from_two = LayerwiseProblem(1, 2, 2, 3)
     assert layerwise._higher(eight, walked((4, 8)), from_two) == LayerwiseProblem(1, 4, 4, 3)

@@ -15,9 +15,9 @@ from foretrain.planning.task import Task
 from foretrain.testing.asking import ask
 
 
-def higher(ground: LayerwiseProblem, *degrees: int, devices: int = 64) -> LayerwiseProblem | None:
+def higher(problem: LayerwiseProblem, *degrees: int, devices: int = 64) -> LayerwiseProblem | None:
     walk = SimpleNamespace(choices=[LayerState(tp, "none") for tp in degrees])
-    return _higher(SimpleNamespace(devices=devices), walk, ground)
+    return _higher(SimpleNamespace(devices=devices), walk, problem)
 
 
 def test_a_walk_that_is_more_parallel_throughout_stands_on_a_higher_ground():

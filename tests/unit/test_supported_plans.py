@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrain import predict, recommend, search
+from foretrain import fit, predict, recommend, search
 from foretrain.errors import InputError, PlanError, RuntimePresetError
 from foretrain.plan.defaults import plan_defaults
 from foretrain.plan.short_form import Words, filled, parse
@@ -58,6 +58,7 @@ def test_what_a_stack_does_by_itself_it_can_run(stack: str, words: dict[str, int
         ("megatron-2021", "pp2 layers=7,9", "megatron-2021 cannot run layers=7,9"),
         ("deepspeed", "pp2 zero2", "deepspeed cannot run pp=2 with zero=2: .* refuses ZeRO-2"),
         ("deepspeed", "pp2 vpp2 zero1", "stages in one piece"),
+        ("deepspeed", "cp2 zero3", "Ulysses"),
         ("nanotron", "zero2", "nanotron has ZeRO-1 or none"),
         ("nanotron", "recompute=selective", "as a whole or not at all"),
         ("torchtitan", "tp2 no-sp", "torchtitan cannot run tp=2 with sp=off"),
@@ -83,6 +84,8 @@ def test_a_prediction_says_what_the_stack_cannot_run(stack: str, plan: str, says
         ("deepspeed", "zero3 offload=optimizer"),
         ("fsdp", "zero3 shard=8"),
         ("torchtitan", "pp2 zb-v zero1"),
+        ("torchtitan", "tp16 sp"),
+        ("torchtitan", "pp16 1f1b"),
         ("torchtitan", "pp2 dualpipev zero3"),
         ("nanotron", "pp2 gpipe zero1"),
         ("maxtext", "zero3 shard=8"),
@@ -144,7 +147,6 @@ def test_offers_keep_to_what_the_stack_can_run() -> None:
     odd = recommend("llama3.2-1b", **asked, runtime="ddp", where="tp=2", hypothetical=True)
     assert all("tp2" in offer.plan for offer in odd.offers)
     assert odd.offers
-    assert not recommend("llama3.2-1b", **asked, runtime="ddp", where="tp=2").offers
 
 
 def test_strategies_per_layer_are_for_stacks_that_have_them() -> None:
@@ -188,10 +190,87 @@ def test_a_stack_of_ones_own_has_its_rules() -> None:
         undo()
 
 
+def test_rules_on_replicas_are_those_of_searches_too() -> None:
+    undo = register(
+        "few", {"like": "generic", "supported_plans": {"rules": {"dp<=4": "at most four"}}}
+    )
+    try:
+        found = search(
+            "gpt2", on="1 x dgx-a100-80gb", batch=16, runtime="few", where="micro=1", top=4
+        )
+        assert all((parse(row.plan.text, devices=8).dp or 1) <= 4 for row in found.best)
+        assert found.best
+    finally:
+        undo()
+
+
+def test_sequences_are_split_where_tensors_are() -> None:
+    undo = register("own", {"like": "generic", "supported_plans": {"rules": {"sp": "always"}}})
+    try:
+        assert not list(refusals(runtime("own"), parse("pp2", devices=8)))
+        assert list(refusals(runtime("own"), parse("tp2 no-sp", devices=8)))
+    finally:
+        undo()
+
+
+def test_a_fit_offers_what_the_stack_can_run() -> None:
+    asked: dict[str, Any] = {"on": "1 x dgx-a100-40gb", "batch": 64, "plan": "dp8"}
+    texts = [change.change for change in fit("gpt3-6.7b", runtime="ddp", **asked).changes]
+    assert texts
+    assert not [text for text in texts if re.search("zero|tp|pp|offload", text)]
+    assert any("zero3" in c.change for c in fit("gpt3-6.7b", runtime="generic", **asked).changes)
+
+
 def test_a_rule_that_cannot_be_read_is_named() -> None:
     broken = Runtime("own").with_features({"supported_plans": {"rules": (("tp~1", "why"),)}})
     with pytest.raises(RuntimePresetError, match=r"'own': supported_plans\.rules[\s\S]*tp~1"):
         rules_of(broken)
+
+
+@pytest.mark.parametrize(
+    ("rule", "because", "says"),
+    [
+        ("foo=1", "why", "unknown name 'foo'"),
+        ("schedule=nonsense", "why", "unknown schedule"),
+        ("tp>1:", "why", "nothing after the colon"),
+        ("tp=1", " ", "no reason"),
+    ],
+)
+def test_stacks_with_rules_that_mean_nothing_are_not_registered(
+    rule: str, because: str, says: str
+) -> None:
+    with pytest.raises(RuntimePresetError, match=says):
+        register("own", {"supported_plans": {"rules": {rule: because}}})
+    assert "own" not in presets()
+
+
+def test_every_value_that_a_stack_lacks_is_named() -> None:
+    (line,) = refusals(runtime("ddp"), parse("tp2 pp2", devices=8))
+    assert line.startswith("ddp cannot run tp=2 or pp=2: every device has a whole replica")
+
+
+def test_why_not_says_that_the_stack_cannot() -> None:
+    found = search(**LAYERED, runtime="ddp", top=1)
+    assert found.why("tp=2").sentence == (
+        "tp=2: ddp cannot run it (tp=2: every device has a whole replica)."
+    )
+
+
+def test_a_hypothetical_answer_says_so() -> None:
+    asked = {**LAYERED, "runtime": "ddp", "where": "zero=3, micro=1, tp=1, pp=1, cp=1", "top": 1}
+    found = search(**asked, hypothetical=True)
+    assert any("cannot run are searched" in line for line in found.task.warnings)
+    (row,) = found.best
+    again = predict(**{**LAYERED, "runtime": "ddp"}, plan=row.plan.text, micro_batch=1)
+    assert again.warnings
+    assert set(again.warnings) <= set(row.prediction.warnings)
+    plain = search(**LAYERED, runtime="ddp", top=1)
+    assert any(line.startswith("plans: those that ddp can run") for line in plain.task.assumptions)
+
+
+def test_offers_that_are_asked_for_what_a_stack_lacks_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"zero=3: every device has all states"):
+        recommend("gpt2", tokens=1e9, batch=64, runtime="ddp", where="zero=3")
 
 
 @pytest.mark.parametrize("rules", [["tp=1"], "tp=1", 3])

@@ -19,6 +19,7 @@ from foretrain.errors import InputError
         (units.parse_bytes, "64 GiB", 64 * 2**30),
         (units.parse_bytes, "1.5MiB", 1.5 * 2**20),
         (units.parse_bytes, "7EiB", 7 * 2**60),
+        (units.parse_bytes, "1,500GB", 1.5e12),
         (units.parse_bytes, "12", 12.0),
         (units.parse_bytes, 7, 7.0),
         (units.parse_bandwidth, "200Gb/s", 25e9),
@@ -183,3 +184,15 @@ def test_a_column_shows_two_digits_of_what_is_not_far_smaller(values: list[float
         told = float(number.replace(",", "")) * units.TIMES[unit]
         if value > 1e-4 * max(values):
             assert told == pytest.approx(value, rel=0.051)
+
+
+@pytest.mark.parametrize("text", ["1,5GiB", "1,50GB", "12,34,567B", "1__0", "1_"])
+def test_decimal_commas_are_no_thousands(text: str) -> None:
+    with pytest.raises(InputError, match="is not a size"):
+        units.parse_bytes(text)
+
+
+@pytest.mark.parametrize("value", [[], {}, object()])
+def test_amounts_of_another_kind_are_refused(value: object) -> None:
+    with pytest.raises(InputError, match="is not an amount"):
+        units.parse_amount(value)  # type: ignore[arg-type]

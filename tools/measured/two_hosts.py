@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.measurement.launching import free_port
-from foretrain.measurement.protocol import Protocol, measure_train
+from foretrain.measurement.protocol import StallProtocol, measure_train
 from testbed.hosts import INTERFACE, Hosts, standing
 from testbed.topologies import Cable, Graph
 
@@ -53,7 +53,7 @@ class Pair:
                 process.kill()
 
     def measured(
-        self, script: Sequence[str], protocol: Protocol, between: Callable[[int], None]
+        self, script: Sequence[str], protocol: StallProtocol, between: Callable[[int], None]
     ) -> dict[str, Any]:
         """`measure train`, started on both hosts as a user would; `between` has the machine after each turn."""
         turn = threading.Barrier(PAIR.hosts, timeout=PATIENCE)

@@ -24,7 +24,7 @@ from foretrain.compile.execution import (
 )
 from foretrain.compile.passes.fold import Fold
 from foretrain.cost.cost import Costs
-from foretrain.cost.network import EngineRoutes, Routes
+from foretrain.cost.network import EngineRoutes, FlowRoutes
 
 MOST_LINKS = 256
 """Kinds of links an answer holds: all of them for folded clusters, the busiest for irregular ones."""
@@ -174,7 +174,7 @@ def _counted(graph: ExecutionGraph, costs: Costs) -> Bools:
 
 
 def _on_links(
-    routes: Routes | EngineRoutes,
+    routes: FlowRoutes | EngineRoutes,
     route: Ints,
     volumes: tuple[Floats, Floats],
     item: Ints,

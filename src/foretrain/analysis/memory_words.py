@@ -26,10 +26,10 @@ class _Told:
     fits_probability: float
 
 
-Figures: TypeAlias = "Memory | _Told"
+MemoryFigures: TypeAlias = "Memory | _Told"
 
 
-def memory_of(document: Mapping[str, Any]) -> Figures:
+def memory_of(document: Mapping[str, Any]) -> MemoryFigures:
     """Figures of a valid prediction document; what it may leave out is nothing."""
     memory = document["memory"]
     peak = float(memory["peak_bytes"])
@@ -46,14 +46,14 @@ def memory_of(document: Mapping[str, Any]) -> Figures:
     )
 
 
-def memory_verdict(memory: Figures) -> str:
+def memory_verdict(memory: MemoryFigures) -> str:
     """`fits: 30.1 GiB (28.9–31.4) of 77.7 GiB usable (79.2 GiB minus 1.5 GiB driver and libraries), probability > 99 %`."""
     peak = f"{show_bytes(memory.peak_bytes)} ({memory_interval(memory)})"
     said = f"fits: {peak} of" if memory.fits else f"does not fit: needs {peak},"
     return f"{said} {usable(memory)}, probability {probability(memory.fits_probability)}"
 
 
-def usable(memory: Figures) -> str:
+def usable(memory: MemoryFigures) -> str:
     """`77.7 GiB usable (79.2 GiB minus 1.5 GiB driver and libraries)`."""
     less = []
     if memory.context_bytes:
@@ -66,7 +66,7 @@ def usable(memory: Figures) -> str:
     )
 
 
-def memory_interval(memory: Figures) -> str:
+def memory_interval(memory: MemoryFigures) -> str:
     """`28.9–31.4`, both ends in the unit of the peak; three digits are what a prediction can carry."""
     unit = show_bytes(memory.peak_bytes).partition(" ")[2]
     low, high = (show_bytes(value, unit).partition(" ")[0] for value in memory.interval)

@@ -26,7 +26,7 @@ HELP = ("-h", "--help")
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class CommandGroup:
     """Commands under one word."""
 
     help: str
@@ -35,7 +35,7 @@ class Group:
 
 # Command -> "module:function" under foretrain.cli, in the order help shows them. Names, not functions, so that one
 # command does not load the others.
-COMMANDS: dict[str, str | Group] = {
+COMMANDS: dict[str, str | CommandGroup] = {
     "predict": "predict:predict",
     "fit": "questions:fit",
     "explain": "questions:explain",
@@ -44,7 +44,7 @@ COMMANDS: dict[str, str | Group] = {
     "sweep": "questions:sweep",
     "search": "search:search",
     "recommend": "recommend:recommend",
-    "measure": Group(
+    "measure": CommandGroup(
         "Measure this machine, and move measurements between stores and files.",
         {
             "ops": "measure_device:ops",
@@ -57,7 +57,7 @@ COMMANDS: dict[str, str | Group] = {
         },
     ),
     "calibrate": "measure_store:calibrate",
-    "import": Group(
+    "import": CommandGroup(
         "Import output of other tools: profiler traces, nccl-tests.",
         {
             "trace": "import_:trace",
@@ -69,7 +69,7 @@ COMMANDS: dict[str, str | Group] = {
     "validate": "validate:validate",
     "compile": "questions:compile_command",
     "export": "export:export",
-    "catalog": Group(
+    "catalog": CommandGroup(
         "Devices, nodes, links, models, runtimes and measurements.",
         {
             "list": "catalog:list_rows",

@@ -37,10 +37,10 @@ def train(
     """
     from foretrain.cli.output import note
     from foretrain.cli.progress import Progress
-    from foretrain.measurement.protocol import Protocol, measure_train
+    from foretrain.measurement.protocol import StallProtocol, measure_train
     from foretrain.units import parse_seconds
 
-    protocol = Protocol(
+    protocol = StallProtocol(
         steps=steps,
         warmup=warmup,
         repeats=repeats,

@@ -27,7 +27,7 @@ _DEVICE_DEFAULTS = {"vendor": "unknown", "kind": "gpu", "architecture": "unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ClusterParts:
     """What rows may refer to by name."""
 
     links: Mapping[str, Link]
@@ -81,7 +81,7 @@ def link_from(name: str, row: Row) -> Link:
     return _made(Link, {**row, "name": name})
 
 
-def node_from(name: str, row: Row, parts: Parts) -> Node:
+def node_from(name: str, row: Row, parts: ClusterParts) -> Node:
     """A node from a row with `devices` (a name, `{device, count}` or a list of those)."""
     devices = _devices(row["devices"], parts)
     return Node(
@@ -111,7 +111,7 @@ def _interconnect_word(row: Row, devices: Sequence[Device]) -> str | Row:
     )
 
 
-def _devices(given: Any, parts: Parts) -> tuple[Device, ...]:
+def _devices(given: Any, parts: ClusterParts) -> tuple[Device, ...]:
     entries = given if isinstance(given, list | tuple) else [given]
     devices: list[Device] = []
     for entry in entries:
@@ -129,7 +129,7 @@ def _devices(given: Any, parts: Parts) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def with_network_word(row: Row, parts: Parts) -> Row:
+def with_network_word(row: Row, parts: ClusterParts) -> Row:
     """A row whose `kind` is as links have it: `ndr` is InfiniBand of 400 Gb/s unless `bandwidth` says otherwise."""
     kind = row.get("kind")
     if not isinstance(kind, str) or kind == "none" or kind in parts.links:
@@ -142,7 +142,7 @@ def with_network_word(row: Row, parts: Parts) -> Row:
     return {**rate, **given, "kind": word.kind}
 
 
-def nics_from(row: Row, parts: Parts) -> Nics:
+def nics_from(row: Row, parts: ClusterParts) -> Nics:
     row = with_network_word(row, parts)
     link = _network_link(row.get("kind") or "ethernet", parts)
     if (row.get("bandwidth") or link.bandwidth) is None:
@@ -151,7 +151,7 @@ def nics_from(row: Row, parts: Parts) -> Nics:
     return _made(Nics, row, count=1, **usual)
 
 
-def _network_link(kind: str, parts: Parts) -> Link:
+def _network_link(kind: str, parts: ClusterParts) -> Link:
     known = [name for name, link in parts.links.items() if link.tier == "network"]
     if kind not in known:
         raise ClusterError(unknown_network(kind))
@@ -168,7 +168,9 @@ def _price(row: Row | None) -> Price | None:
 # --- interconnects --------------------------------------------------------------------------------
 
 
-def interconnect_from(spec: str | Row, devices: Sequence[Device], parts: Parts) -> Interconnect:
+def interconnect_from(
+    spec: str | Row, devices: Sequence[Device], parts: ClusterParts
+) -> Interconnect:
     """From a word such as `nvlink3-nvswitch`, or a row with `kind` and what differs from it."""
     if isinstance(spec, str):
         return _by_word(spec, devices, parts)
@@ -179,7 +181,7 @@ def interconnect_from(spec: str | Row, devices: Sequence[Device], parts: Parts) 
     return replace(base, **changes)
 
 
-def _by_word(word: str, devices: Sequence[Device], parts: Parts) -> Interconnect:
+def _by_word(word: str, devices: Sequence[Device], parts: ClusterParts) -> Interconnect:
     kind = word.strip().lower()
     if kind in ("none", "single"):
         return Interconnect("none", "single", 0.0)
@@ -197,7 +199,7 @@ def _by_word(word: str, devices: Sequence[Device], parts: Parts) -> Interconnect
     return wiring
 
 
-def _generation(family: str, device: Device, parts: Parts) -> str:
+def _generation(family: str, device: Device, parts: ClusterParts) -> str:
     """`nvlink`, `xgmi` and `pcie` without a number mean the device's own generation."""
     if family in ("nvlink", "xgmi") and device.link is not None and device.link.startswith(family):
         return device.link
@@ -208,7 +210,7 @@ def _generation(family: str, device: Device, parts: Parts) -> str:
     return family
 
 
-def _plain(kind: str, link: Link, count: int, parts: Parts) -> Interconnect:
+def _plain(kind: str, link: Link, count: int, parts: ClusterParts) -> Interconnect:
     """What a bare link name stands for: PCIe is a tree, anything else joins pairs directly."""
     if link.name.startswith("pcie"):
         across = link.cpu_link_bandwidth

@@ -20,7 +20,7 @@ from typing import Any
 
 from foretrain.cluster import catalog
 from foretrain.cluster.build import (
-    Parts,
+    ClusterParts,
     device_from,
     device_like,
     nics_from,
@@ -172,16 +172,16 @@ def _device(key: str, form: DeviceForm) -> Device:
     return device_like(name, catalog.find_device(form.like), row)
 
 
-def _parts_with(own: Mapping[str, Device]) -> Parts:
+def _parts_with(own: Mapping[str, Device]) -> ClusterParts:
     known = catalog.parts()
 
     def find(name: str) -> Device:
         return own[name] if name in own else known.find_device(name)
 
-    return Parts(known.links, known.meshes, find)
+    return ClusterParts(known.links, known.meshes, find)
 
 
-def _run(form: NodeForm, parts: Parts) -> NodeRun:
+def _run(form: NodeForm, parts: ClusterParts) -> NodeRun:
     row = _given(form)
     if form.node is not None:
         base = catalog.find_node(form.node)
@@ -193,7 +193,7 @@ def _run(form: NodeForm, parts: Parts) -> NodeRun:
     return NodeRun(node, form.count or 1, form.used or node.device_count)
 
 
-def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
+def _changed(base: Node, row: Mapping[str, Any], parts: ClusterParts) -> Node:
     """A catalog machine with what the user says differently."""
     devices = row.get("devices") or list(base.devices)
     changed = node_from(
@@ -218,7 +218,7 @@ def _changed(base: Node, row: Mapping[str, Any], parts: Parts) -> Node:
     return replace(changed, **keep)
 
 
-def with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[NodeRun]:
+def with_network(runs: list[NodeRun], form: NetworkForm, parts: ClusterParts) -> list[NodeRun]:
     """Runs with the network cards that the cluster's network demands."""
     changes = {"kind": form.kind, "bandwidth": form.bandwidth, "count": form.cards}
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -232,7 +232,7 @@ def with_network(runs: list[NodeRun], form: NetworkForm, parts: Parts) -> list[N
     ]
 
 
-def _changed_nics(nics: Nics | None, changes: Mapping[str, Any], parts: Parts) -> Nics:
+def _changed_nics(nics: Nics | None, changes: Mapping[str, Any], parts: ClusterParts) -> Nics:
     known = {} if nics is None else _plain(nics)
     if changes.get("kind", known.get("kind")) != known.get("kind"):
         known.pop("latency", None)

@@ -35,7 +35,7 @@ from foretrain.runtime import Runtime
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pipeline:
+class PipelinePrograms:
     """What each stage runs, in which order, and where the pieces of the model lie."""
 
     programs: tuple[StageProgram, ...]
@@ -81,7 +81,7 @@ class _StageLayout:
 
 
 def assemble(
-    pipeline: Pipeline, fold: Fold, interner: Interner, runtime: Runtime
+    pipeline: PipelinePrograms, fold: Fold, interner: Interner, runtime: Runtime
 ) -> ExecutionGraph:
     """The execution graph of one training step."""
     return _Assembly(pipeline, fold, interner, runtime).graph()
@@ -89,7 +89,7 @@ def assemble(
 
 class _Assembly:
     def __init__(
-        self, pipeline: Pipeline, fold: Fold, interner: Interner, runtime: Runtime
+        self, pipeline: PipelinePrograms, fold: Fold, interner: Interner, runtime: Runtime
     ) -> None:
         self.pipeline, self.fold, self.interner = pipeline, fold, interner
         self.host_blocks = runtime.host.host_blocks_on_pipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from foretrain.compile.assemble import Pipeline, assemble
+from foretrain.compile.assemble import PipelinePrograms, assemble
 from foretrain.compile.blocks import blocks_of
 from foretrain.compile.execution import Communication, Communicator, ExecutionGraph, Item, Load
 from foretrain.compile.layout import TensorLayout
@@ -96,7 +96,7 @@ class Compilation:
         alone -= {c for c, _ in uses}
         every = tuple(dict.fromkeys((*uses, *uses_of(barriers))))
         classes = fold(traffic, self.plan.mesh, every, alone, is_folded)
-        pipeline = Pipeline(
+        pipeline = PipelinePrograms(
             programs,
             orders,
             schedule.pieces,

@@ -21,7 +21,7 @@ from foretrain.cost.collectives.base import GroupTopology
 from foretrain.cost.collectives.constants import constants
 from foretrain.cost.collectives.selector import AlgorithmChoice, protocols, row_of, select
 from foretrain.cost.curves import MeasuredSeconds
-from foretrain.cost.network import LibraryCost, Network, Routes, wiring_of
+from foretrain.cost.network import FlowRoutes, LibraryCost, Network, wiring_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class CollectiveGroups:
 
 @lru_cache(maxsize=4096)
 def movers(
-    network: Network, fold: Fold, routes: Routes, use: Use, mover_class: int
+    network: Network, fold: Fold, routes: FlowRoutes, use: Use, mover_class: int
 ) -> CollectiveGroups:
     """The groups of one class, or the subgroups that move by themselves."""
     group, collective = use
@@ -77,7 +77,7 @@ def movers(
     return CollectiveGroups(members, together, mover_class, wiring, able, own, known_costs)
 
 
-def cost_of(network: Network, who: CollectiveGroups, routes: Routes, work: Communication, library: str) -> CollectiveCost:  # fmt: skip
+def cost_of(network: Network, who: CollectiveGroups, routes: FlowRoutes, work: Communication, library: str) -> CollectiveCost:  # fmt: skip
     """What a collective costs those that move together."""
     asked = (work, who.members, who.wiring, who.own_rate, library, who.moving)
     if work.is_sized:  # all of a group begin alike

@@ -25,7 +25,7 @@ from foretrain.cost.compute import ComputeModel
 from foretrain.cost.host import chain_summaries, host_seconds
 from foretrain.cost.interference import slowdown
 from foretrain.cost.items import COMPUTE, HOST, PARTS, CostedItems, ItemCosts, Surroundings
-from foretrain.cost.network import EngineRoutes, Network, Routes
+from foretrain.cost.network import EngineRoutes, FlowRoutes, Network
 from foretrain.cost.rows import rows_of
 from foretrain.model.workload import DataSource
 from foretrain.runtime import Runtime
@@ -58,7 +58,7 @@ class Costs:
     item_moved: Floats  # [rank classes, items]: bytes a collective of the chain moves …
     item_volume: Floats  # … and how many keep its links busy as long, at their rate …
     item_route: Ints  # … and its route in `network_routes` (-1: none)
-    network_routes: Routes
+    network_routes: FlowRoutes
     known: CostedItems
 
 

@@ -22,7 +22,7 @@ from foretrain.cluster.topology import device_rate
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LinkForm:
     """Links of one family in one shape; how fast they are is another matter."""
 
     family: str  # nvlink | pcie | xgmi …
@@ -37,17 +37,17 @@ class Joint:
 
     devices: tuple[str, ...]  # their identities, each once
     node: Node  # of the first rank
-    form: Form
+    form: LinkForm
     bandwidth: float  # bytes/s, one direction of the slowest rank inside its domain
     latency: float
     scale: float  # what-if factors on the links the group uses …
     latency_scale: float  # … and on their latency
 
 
-def form_of(wiring: Interconnect) -> Form:
+def form_of(wiring: Interconnect) -> LinkForm:
     family = re.match(r"[a-z]*", wiring.kind)
     bridged = wiring.bridge_bandwidth is not None
-    return Form(family[0] if family else "", wiring.topology, wiring.lanes, bridged)
+    return LinkForm(family[0] if family else "", wiring.topology, wiring.lanes, bridged)
 
 
 @lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ ByPattern = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Routes:
+class FlowRoutes:
     """Constraints (one per kind of link) and, per flow, the constraints it meets with its load."""
 
     number: Mapping[Flow, int]
@@ -179,7 +179,7 @@ def network_of(
 
 
 @lru_cache(maxsize=128)
-def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> Routes:
+def routes_of(network: Network, fold: Fold, uses: tuple[Use, ...]) -> FlowRoutes:
     """Constraints and routes of every flow the uses may need."""
     if network.choose:
         expect_able(network.choose, _chosen_uses(network, fold, uses))
@@ -252,7 +252,7 @@ def _constraints(
     link: Ints,
     flow: Ints,
     total: Floats,
-) -> Routes:
+) -> FlowRoutes:
     count = len(number)
     chosen, times = _distinct_rows(network, link, flow, total, count)
     keep = chosen[link] >= 0
@@ -272,7 +272,7 @@ def _constraints(
     np.logical_or.at(is_network, flow, crosses[constraint])
     example = np.zeros(len(representative), dtype=np.int64)
     example[chosen[representative]] = representative
-    return Routes(
+    return FlowRoutes(
         number,
         ptr,
         constraint.astype(np.int32),

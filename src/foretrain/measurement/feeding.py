@@ -39,7 +39,7 @@ IS_SATURATED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoaderPoint:
     """One configuration: seconds of a step and what sets them."""
 
     step_seconds: float
@@ -108,7 +108,7 @@ class Feeding:
         reading = (1.0 - self.cached) * self.fetch_cpu
         return self.training_cpu + self.prep_cpu + reading
 
-    def point(self) -> Point:
+    def point(self) -> LoaderPoint:
         """The step, and what takes most of it: stalls as the protocol tells them apart."""
         step, warm = self.step_seconds, replace(self, cached=1.0).step_seconds
         parts = {
@@ -119,7 +119,7 @@ class Feeding:
             "prep": warm - self.training + self.taking,
             "fetch": step - warm,
         }
-        return Point(step, max(parts, key=lambda name: parts[name]))
+        return LoaderPoint(step, max(parts, key=lambda name: parts[name]))
 
     def has_data_stall(self) -> bool:
         return self.step_seconds > self.training * ENOUGH

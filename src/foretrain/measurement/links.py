@@ -60,7 +60,7 @@ class Crew(Protocol):
         ...
 
 
-class Group(Crew, Protocol):
+class RankGroup(Crew, Protocol):
     """The processes of a job. `TorchGroup` is the real one."""
 
     rank: int
@@ -161,7 +161,7 @@ def wanted(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def measure_links(
-    group: Group,
+    group: RankGroup,
     store: Store | None,
     *,
     collectives: Sequence[str] | None = None,
@@ -214,7 +214,7 @@ def measure_links(
 class AgreedClock:
     """Seconds since the start as all ranks were told alike, so that none stops before the others."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         self.group, self.now = group, 0.0
         self._began = time.monotonic()
 
@@ -232,7 +232,7 @@ class AgreedClock:
 
 @dataclass(frozen=True, slots=True)
 class _LinkSession:
-    group: Group
+    group: RankGroup
     store: Store | None
     machine: Machine
     clock: AgreedClock

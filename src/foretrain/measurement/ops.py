@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrain.measurement.backend import Backend, Call, torch_module
-from foretrain.measurement.links import AgreedClock, Group
+from foretrain.measurement.links import AgreedClock, RankGroup
 from foretrain.measurement.machine import Machine
 from foretrain.measurement.needs import UPDATE, Need, needs
 from foretrain.measurement.recipes import Rotations
@@ -78,7 +78,7 @@ class Stopwatch:
     """How calls are timed: by this process alone, or by all of a group at once, which share its caches and memory. They
     start every sample together, and the mean of what they took counts."""
 
-    def __init__(self, backend: Backend, group: Group | None = None) -> None:
+    def __init__(self, backend: Backend, group: RankGroup | None = None) -> None:
         self.backend, self.group = backend, group
         self._agreed = None if group is None else AgreedClock(group)
         self.clock: Callable[[], float] = self._agreed or time.perf_counter
@@ -112,7 +112,7 @@ def measure_ops(
     progress: Progress | None = None,
     machine: Machine | None = None,
     timer: Timer | None = None,
-    group: Group | None = None,
+    group: RankGroup | None = None,
 ) -> OpsReport:
     """Time what the questions need and the store does not know yet, each kernel its own row.
 

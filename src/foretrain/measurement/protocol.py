@@ -35,7 +35,7 @@ SHOWN_OF_LOG = 2000  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class StallProtocol:
     """How much is measured."""
 
     steps: int = 20
@@ -75,7 +75,7 @@ class Protocol:
 
 def measure_train(
     command: Sequence[str],
-    protocol: Protocol | None = None,
+    protocol: StallProtocol | None = None,
     *,
     prediction: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -84,7 +84,7 @@ def measure_train(
 
     `prediction` is the document of the same configuration, to stand beside it.
     """
-    protocol = protocol or Protocol()
+    protocol = protocol or StallProtocol()
     runs, notes = _measured(Launch.of(command), protocol, progress or (lambda done, total: None))
     if runs is None:
         return None
@@ -94,7 +94,7 @@ def measure_train(
 def document_of(
     runs: Mapping[str, TrainRun],
     command: Sequence[str],
-    protocol: Protocol,
+    protocol: StallProtocol,
     prediction: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def document_of(
 
 
 def _measured(
-    launch: Launch, protocol: Protocol, progress: Callable[[int, int], None]
+    launch: Launch, protocol: StallProtocol, progress: Callable[[int, int], None]
 ) -> tuple[dict[str, TrainRun] | None, list[str]]:
     names = protocol.runs or wanted_runs(launch, protocol)
     groups = _groups(launch, protocol, names)
@@ -137,7 +137,7 @@ def _measured(
     return measured, _notes([name for name in names if not launches[name]]) + _ill_ends(ends)
 
 
-def wanted_runs(launch: Launch, protocol: Protocol) -> tuple[str, ...]:
+def wanted_runs(launch: Launch, protocol: StallProtocol) -> tuple[str, ...]:
     """T1 is left out where it would be T0, T5 on one host."""
     names = ["T0"]
     if protocol.one_device or launch.per_host > 1:
@@ -148,7 +148,7 @@ def wanted_runs(launch: Launch, protocol: Protocol) -> tuple[str, ...]:
 
 
 def _groups(
-    launch: Launch, protocol: Protocol, names: Sequence[str]
+    launch: Launch, protocol: StallProtocol, names: Sequence[str]
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Runs that one launch does one after the other: (`one` device, this `host` or `all`, runs)."""
     alone = bool(protocol.one_device) or launch.per_host > 1 or launch.hosts > 1
@@ -165,7 +165,7 @@ def _launched(
     launch: Launch,
     kind: str,
     runs: tuple[str, ...],
-    protocol: Protocol,
+    protocol: StallProtocol,
     folder: Path,
     turn: int,
 ) -> tuple[int, list[dict[str, Any]]]:
@@ -191,7 +191,7 @@ def _launched(
     )
 
 
-def _words(launch: Launch, kind: str, protocol: Protocol, turn: int) -> list[str]:
+def _words(launch: Launch, kind: str, protocol: StallProtocol, turn: int) -> list[str]:
     if kind == "one" and protocol.one_device:
         return list(protocol.one_device)
     if kind == "one":
@@ -209,7 +209,7 @@ def _threads(launch: Launch) -> dict[str, str]:
 
 
 def _ran(
-    words: Sequence[str], environment: Mapping[str, str], protocol: Protocol, kept: Path
+    words: Sequence[str], environment: Mapping[str, str], protocol: StallProtocol, kept: Path
 ) -> tuple[int, Path]:
     """Exit code and log. The launch and all it started are ended with us or when the time is over."""
     target = protocol.log or kept

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretrain.database import Database, Form
+from foretrain.database import Database, FileForm
 from foretrain.errors import FileError
 from foretrain.limits import shown
 from foretrain.measurement.machine import Machine
@@ -33,7 +33,7 @@ from foretrain.measurement.records import (
     unpacked,
 )
 
-FORM = Form(
+FORM = FileForm(
     what="measurement store",
     application=0x466F7253,  # "ForS"
     steps=(

@@ -13,13 +13,13 @@ from foretrain.adapters.read.collective_calls import Call
 from foretrain.adapters.read.kineto import KERNEL, OP, Trace
 from foretrain.arrays import Floats, Ints
 from foretrain.measurement.records import TO_DEVIATION
-from foretrain.measurement.trace_parts import Parts
+from foretrain.measurement.trace_parts import TraceParts
 
 MOST_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class OpRow:
+class TraceOpRow:
     """An operator with one set of input shapes. On a device its seconds are those of the kernels it issued itself."""
 
     name: str
@@ -75,7 +75,7 @@ class CollectiveRow:
         }
 
 
-def op_rows(ranks: Sequence[Parts]) -> tuple[OpRow, ...]:
+def op_rows(ranks: Sequence[TraceParts]) -> tuple[TraceOpRow, ...]:
     """Of all ranks together, those that took longest first."""
     gathered = [(one.trace, *_timed(one)) for one in ranks]
     labels: dict[tuple[str, str, str], int] = {}
@@ -102,7 +102,7 @@ def op_rows(ranks: Sequence[Parts]) -> tuple[OpRow, ...]:
     for i in order.tolist():
         name, shapes, types = names[i]
         figures = float(middle[i]), float(spread[i]), float(total[i])
-        rows.append(OpRow(name, shapes, types, int(count[i]), *figures, on_device))
+        rows.append(TraceOpRow(name, shapes, types, int(count[i]), *figures, on_device))
     return tuple(rows)
 
 
@@ -111,7 +111,7 @@ def _label(trace: Trace, name: int, shape: int) -> tuple[str, str, str]:
     return trace.names[name], dims, types
 
 
-def _timed(one: Parts) -> tuple[Ints, Floats, Floats]:
+def _timed(one: TraceParts) -> tuple[Ints, Floats, Floats]:
     """Operators, the seconds each took, and the seconds that are its own."""
     trace = one.trace
     if one.on_device:
@@ -127,7 +127,7 @@ def _timed(one: Parts) -> tuple[Ints, Floats, Floats]:
     return events, trace.seconds[events], np.maximum(own, 0.0)
 
 
-def _issuing(one: Parts) -> tuple[Ints, Floats]:
+def _issuing(one: TraceParts) -> tuple[Ints, Floats]:
     """Operators that issued kernels, and the seconds of these; communication is not among them."""
     trace = one.trace
     kernels = one.work[(trace.kind[one.work] == KERNEL) & (trace.external[one.work] >= 0)]
@@ -176,7 +176,7 @@ def _medians(group: Ints, values: Floats, count: Ints) -> Floats:
 
 
 def collective_rows(
-    ranks: Sequence[Parts], waits: Sequence[Floats], networks: Sequence[np.ndarray[Any, Any]]
+    ranks: Sequence[TraceParts], waits: Sequence[Floats], networks: Sequence[np.ndarray[Any, Any]]
 ) -> tuple[CollectiveRow, ...]:
     """Of all ranks together, those that took longest first."""
     labels: dict[tuple[str, float, int, bool], int] = {}

@@ -35,7 +35,7 @@ WIDTH = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int": 4, 
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Parts:
+class TraceParts:
     """Index columns into a trace, and its steps."""
 
     trace: Trace
@@ -52,7 +52,7 @@ class Parts:
     warnings: tuple[str, ...]
 
 
-def parts(trace: Trace, steps: int | None = None) -> Parts:
+def parts(trace: Trace, steps: int | None = None) -> TraceParts:
     """`steps`: how many steps the trace holds, where the profiler marked none."""
     device, warnings = _device(trace)
     on_device = len(device) > 0
@@ -73,7 +73,7 @@ def parts(trace: Trace, steps: int | None = None) -> Parts:
     updates = np.flatnonzero(marks & trace.named(lambda name: name.startswith(OPTIMIZER)))
     moment = issued[exchange] if on_device else trace.start[exchange]
     step = np.searchsorted(begun, moment, side="right") - 1
-    return Parts(
+    return TraceParts(
         trace=trace,
         on_device=on_device,
         work=work,
@@ -234,7 +234,7 @@ def is_point_to_point(call: Call) -> bool:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Layer:
+class TraceLayer:
     """Intervals, in any order and overlapping at will, that count as one cause."""
 
     cause: int
@@ -242,7 +242,7 @@ class Layer:
     end: Floats
 
 
-def shares(edges: Floats, layers: Sequence[Layer], rest: int, causes: int) -> Floats:
+def shares(edges: Floats, layers: Sequence[TraceLayer], rest: int, causes: int) -> Floats:
     """[windows, causes]: seconds of each window between `edges` by the first layer that covers them, else `rest`."""
     low, high = float(edges[0]), float(edges[-1])
     clipped = [(np.clip(one.start, low, high), np.clip(one.end, low, high)) for one in layers]

@@ -14,13 +14,13 @@ import numpy as np
 from foretrain.adapters.read.collective_calls import Call
 from foretrain.analysis.prediction import STALLS
 from foretrain.arrays import Bools, Floats, Ints
-from foretrain.measurement.trace_parts import Layer, Parts, is_point_to_point, shares
+from foretrain.measurement.trace_parts import TraceLayer, TraceParts, is_point_to_point, shares
 
 NUMBER = {name: number for number, name in enumerate(STALLS)}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Breakdown:
+class TraceBreakdown:
     """One rank's steps."""
 
     step_seconds: Floats  # [steps]
@@ -29,7 +29,7 @@ class Breakdown:
     exposed: Floats  # [steps]: and did nothing else
 
 
-def waits(ranks: Sequence[Parts]) -> tuple[tuple[Floats, ...], tuple[str, ...]]:
+def waits(ranks: Sequence[TraceParts]) -> tuple[tuple[Floats, ...], tuple[str, ...]]:
     """Seconds at the start of each exchange in which its data did not move yet, and warnings.
 
     All ranks of a collective end together: the one that came last spends only the transfer in it, and what others
@@ -52,7 +52,7 @@ def waits(ranks: Sequence[Parts]) -> tuple[tuple[Floats, ...], tuple[str, ...]]:
     return waited, ((said + "waiting in them counts as communication",) if odd else ())
 
 
-def _point_to_point(one: Parts) -> Floats:
+def _point_to_point(one: TraceParts) -> Floats:
     waited = np.zeros(len(one.exchange))
     alike: dict[Call, list[int]] = {}
     for number, call in enumerate(one.calls):
@@ -67,7 +67,7 @@ def _point_to_point(one: Parts) -> Floats:
 Member = tuple[int, Ints]
 
 
-def _alike(ranks: Sequence[Parts]) -> dict[tuple[Call, int], list[Member]]:
+def _alike(ranks: Sequence[TraceParts]) -> dict[tuple[Call, int], list[Member]]:
     """(rank, positions of its exchanges in order) that call the same collective of one group in one step."""
     members: dict[tuple[Call, int], list[Member]] = {}
     for rank, one in enumerate(ranks):
@@ -82,17 +82,17 @@ def _alike(ranks: Sequence[Parts]) -> dict[tuple[Call, int], list[Member]]:
     return members
 
 
-def breakdown(one: Parts, wait: Floats, is_network: Bools) -> Breakdown:
+def breakdown(one: TraceParts, wait: Floats, is_network: Bools) -> TraceBreakdown:
     """`wait` and `is_network` are of each exchange."""
     trace = one.trace
     begin, end = trace.start[one.exchange], trace.end[one.exchange]
     moves = begin + wait
     paired = np.array([is_point_to_point(call) for call in one.calls], dtype=np.bool_)
     exchanges = [
-        Layer(NUMBER["network"], moves[is_network], end[is_network]),
-        Layer(NUMBER["interconnect"], moves[~is_network], end[~is_network]),
-        Layer(NUMBER["bubble"], begin[paired], moves[paired]),
-        Layer(NUMBER["imbalance"], begin[~paired], moves[~paired]),
+        TraceLayer(NUMBER["network"], moves[is_network], end[is_network]),
+        TraceLayer(NUMBER["interconnect"], moves[~is_network], end[~is_network]),
+        TraceLayer(NUMBER["bubble"], begin[paired], moves[paired]),
+        TraceLayer(NUMBER["imbalance"], begin[~paired], moves[~paired]),
     ]
     work = [
         _layer(one, "compute", one.work[~one.update]),
@@ -102,18 +102,18 @@ def breakdown(one: Parts, wait: Floats, is_network: Bools) -> Breakdown:
     copies = _layer(one, "interconnect", one.copies)
     # On a CPU the operators of preparing a batch run where those of the model do: the mark tells them apart.
     layers = [*work, *exchanges, copies, data] if one.on_device else [data, *work, *exchanges]
-    return Breakdown(
+    return TraceBreakdown(
         step_seconds=np.diff(one.edges),
         stalls=shares(one.edges, layers, NUMBER["host"], len(STALLS)),
-        communication=shares(one.edges, [Layer(1, begin, end)], 0, 2)[:, 1],
+        communication=shares(one.edges, [TraceLayer(1, begin, end)], 0, 2)[:, 1],
         exposed=shares(
             one.edges,
-            [*(Layer(0, layer.start, layer.end) for layer in work), Layer(1, begin, end)],
+            [*(TraceLayer(0, layer.start, layer.end) for layer in work), TraceLayer(1, begin, end)],
             0,
             2,
         )[:, 1],
     )
 
 
-def _layer(one: Parts, cause: str, events: Ints) -> Layer:
-    return Layer(NUMBER[cause], one.trace.start[events], one.trace.end[events])
+def _layer(one: TraceParts, cause: str, events: Ints) -> TraceLayer:
+    return TraceLayer(NUMBER[cause], one.trace.start[events], one.trace.end[events])

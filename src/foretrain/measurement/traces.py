@@ -20,10 +20,10 @@ from foretrain.analysis.answer import Answer
 from foretrain.analysis.prediction import STALLS
 from foretrain.arrays import Bools
 from foretrain.errors import InputError
-from foretrain.measurement.trace_ops import CollectiveRow, OpRow, collective_rows, op_rows
+from foretrain.measurement.trace_ops import CollectiveRow, TraceOpRow, collective_rows, op_rows
 from foretrain.measurement.trace_overheads import OverheadRow, overhead_rows
-from foretrain.measurement.trace_parts import Parts, parts
-from foretrain.measurement.trace_stalls import Breakdown, breakdown, waits
+from foretrain.measurement.trace_parts import TraceParts, parts
+from foretrain.measurement.trace_stalls import TraceBreakdown, breakdown, waits
 
 MOST_TRACES = 4_096
 
@@ -67,7 +67,7 @@ class TraceReport(Answer):
     world: int
     devices_per_node: int | None
     on_device: bool
-    ops: tuple[OpRow, ...]
+    ops: tuple[TraceOpRow, ...]
     collectives: tuple[CollectiveRow, ...]
     overheads: tuple[OverheadRow, ...]
     began: float | None  # seconds since 1970
@@ -188,7 +188,7 @@ def _devices_per_node(
     )
 
 
-def _over_network(one: Parts, world: int, local: int | None) -> Bools:
+def _over_network(one: TraceParts, world: int, local: int | None) -> Bools:
     crosses = [local is not None and _crosses_nodes(call, world, local) for call in one.calls]
     return np.array(crosses, dtype=np.bool_)
 
@@ -200,7 +200,7 @@ def _crosses_nodes(call: Call, world: int, local: int) -> bool:
     return (call.size or world) > local
 
 
-def _rank_report(one: Parts, row: Breakdown) -> RankReport:
+def _rank_report(one: TraceParts, row: TraceBreakdown) -> RankReport:
     trace = one.trace
     return RankReport(
         path=trace.path,
@@ -218,7 +218,7 @@ def _named(seconds: Any) -> dict[str, float]:
     return dict(zip(STALLS, (float(value) for value in seconds), strict=True))
 
 
-def _assumed(ranks: Sequence[Parts], world: int) -> tuple[str, ...]:
+def _assumed(ranks: Sequence[TraceParts], world: int) -> tuple[str, ...]:
     said = []
     if any(len(one.exchange) for one in ranks) and len(ranks) < world:
         said.append(
@@ -235,7 +235,7 @@ def _assumed(ranks: Sequence[Parts], world: int) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _warnings(ranks: Sequence[Parts]) -> tuple[str, ...]:
+def _warnings(ranks: Sequence[TraceParts]) -> tuple[str, ...]:
     return tuple(
         f"{one.trace.path}: {warning}"
         for one in ranks

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from foretrain.errors import PlanError, RuntimePresetError
+from foretrain.errors import PlanError, RuntimePresetError, UnsupportedPlanError
 from foretrain.plan.constraints import Constraint, parse, value_in
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import recompute_kind
@@ -35,7 +35,7 @@ class Rule:
 def _holds(one: Constraint, words: Words, *, unsaid: bool = False) -> bool:
     """`unsaid`: what is said of a choice that a plan does not have."""
     value = value_in(words, one.name)
-    if value is None:
+    if value is None or (one.name == "sp" and words.tp == 1):
         return unsaid
     return one.allows(as_ruled(one.name, value))
 
@@ -61,7 +61,14 @@ def _read(texts: tuple[tuple[str, str], ...]) -> tuple[Rule, ...]:
     found = []
     for text, because in texts:
         when, _, needs = text.rpartition(":")
-        found.append(Rule(parse([when]), parse([needs]), because))
+        rule = Rule(parse([when]), parse([needs]), because.strip())
+        if not rule.needs:
+            raise PlanError(
+                f"{text}: nothing after the colon. Write what such plans must have, as pp>1: zero<=1."
+            )
+        if not rule.because:
+            raise PlanError(f"{text}: no reason. Write why the stack cannot run other plans.")
+        found.append(rule)
     return tuple(sorted(found, key=lambda rule: bool(rule.when)))
 
 
@@ -81,11 +88,38 @@ def refusals(stack: Runtime, words: Words) -> Iterator[str]:
     for rule in rules_of(stack):
         if rule.allows(words):
             continue
-        has = [*rule.when, *rule.lacking(words)]
-        values = dict.fromkeys(
-            f"{one.name}={shown_value(value_in(words, one.name))}" for one in has
+        lacks, where = (
+            list(
+                dict.fromkeys(f"{one.name}={shown_value(value_in(words, one.name))}" for one in has)
+            )
+            for has in (rule.lacking(words), rule.when)
         )
-        yield f"{stack.name} cannot run {' with '.join(values)}: {rule.because}"
+        what = " with ".join([*(one for one in where if one not in lacks), " or ".join(lacks)])
+        yield f"{stack.name} cannot run {what}: {rule.because}"
+
+
+def warned(stack: Runtime, words: Words) -> tuple[str, ...]:
+    """What predictions say of a plan that the stack cannot run."""
+    return tuple(f"{refusal}. Predicted as if it could." for refusal in refusals(stack, words))
+
+
+def expect_able(stack: Runtime, asked: Sequence[Constraint]) -> None:
+    """Values that are asked for by name must be such as the stack can run."""
+    rules = rules_of(stack)
+    faults = [
+        f"{one.name}={shown_value(value)}: {because}."
+        for one in asked
+        if one.sign == "="
+        for value in one.values
+        for able, because in always(rules, one.name)
+        if not able.allows(as_ruled(one.name, value))
+    ]
+    if faults:
+        raise UnsupportedPlanError(
+            f"constraints ask for plans that {stack.name} cannot run. Remove them, or use --hypothetical "
+            "to search such plans as well:",
+            faults=tuple(dict.fromkeys(faults)),
+        )
 
 
 def shown_value(value: object) -> object:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from foretrain.analysis.prediction import Prediction
-from foretrain.errors import InputError
+from foretrain.errors import InputError, UnsupportedPlanError
 from foretrain.plan import constraints
 from foretrain.plan.constraints import value_in
 from foretrain.plan.short_form import Words
@@ -273,7 +273,13 @@ def _surveyed(
     result: RankedPlans, name: str, where: tuple[str, ...]
 ) -> BestPerChoice | Explanation:
     """What was not among the plans looked at, looked at now."""
-    plans = space(result.task, where)
+    try:
+        plans = space(result.task, where)
+    except UnsupportedPlanError as error:
+        stack, reasons = result.task.runtime.name, " ".join(error.faults)
+        return Explanation(
+            name, "", None, f"{name}: {stack} cannot run it ({reasons.rstrip('.')})."
+        )
     objective = "time" if result.objective == "pareto" else result.objective
     parts = (survey(result.task, plans, part, objective, 1) for part in plans.parts())
     found = merged(parts, objective, 1)

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from foretrain.database import Database, Form
+from foretrain.database import Database, FileForm
 from foretrain.errors import FileError
 from foretrain.planning.inputs import Key
 from foretrain.planning.partial_result import PartialResult
 from foretrain.planning.planner import Score
 
-FORM = Form(
+FORM = FileForm(
     what="search journal",
     application=0x466F7265,  # "Fore"
     steps=(

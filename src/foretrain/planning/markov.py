@@ -67,35 +67,35 @@ class LayerwisePlan:
     slowest: float
 
 
-def walk(task: Task, ground: LayerwiseProblem) -> LayerwisePlan | None:
-    """The best walk on a ground; None where no path fits in memory."""
-    return _Walker(task, ground).walk()
+def walk(task: Task, problem: LayerwiseProblem) -> LayerwisePlan | None:
+    """The best path of a problem; None where no path fits in memory."""
+    return _Walker(task, problem).walk()
 
 
 class _Walker:
-    def __init__(self, task: Task, ground: LayerwiseProblem) -> None:
-        self.task, self.ground = task, ground
+    def __init__(self, task: Task, problem: LayerwiseProblem) -> None:
+        self.task, self.problem = task, problem
         self.model = task.workload.model
-        ranks = task.devices // ground.stages
+        ranks = task.devices // problem.stages
         factors = _primes(ranks)
         self.axes = tuple((f"x{i}", n) for i, n in enumerate(factors))
         self.degrees = [1]
         for _, size in reversed(self.axes):
             self.degrees.append(self.degrees[-1] * size)
-        if ground.least_tp not in self.degrees:
+        if problem.least_tp not in self.degrees:
             raise InputError(
-                f"tp {ground.least_tp} cannot be formed from the factors of {ranks} ranks."
+                f"tp {problem.least_tp} cannot be formed from the factors of {ranks} ranks."
             )
         domain = int(np.bincount(np.asarray(task.cluster.domain_of)).max())
-        most = ground.least_tp if ground.is_tp_fixed else max(domain, ground.least_tp)
-        self.tps = [t for t in self.degrees if ground.least_tp <= t <= most]
+        most = problem.least_tp if problem.is_tp_fixed else max(domain, problem.least_tp)
+        self.tps = [t for t in self.degrees if problem.least_tp <= t <= most]
         self.blocks = {tp: made for tp in self.tps if (made := self._made(tp)) is not None}
         self.tps = list(self.blocks)
         if not self.tps:
             raise InputError(
-                f"no tensor parallelism of {ground.least_tp} to {most} divides the model."
+                f"no tensor parallelism of {problem.least_tp} to {most} divides the model."
             )
-        self.states = [LayerState(t, r) for t, r in product(self.tps, ground.recomputes)]
+        self.states = [LayerState(t, r) for t, r in product(self.tps, problem.recomputes)]
 
     def _made(self, tp: int) -> Blocks | None:
         """All blocks with one degree; None where it does not divide one of them."""
@@ -116,18 +116,18 @@ class _Walker:
 
     @property
     def mesh(self) -> Mesh:
-        axes = (("pp", self.ground.stages), *self.axes)
+        axes = (("pp", self.problem.stages), *self.axes)
         return Mesh(axes, (("tp", self.inner(self.tps[-1])),))
 
     @property
     def batch_axes(self) -> tuple[str, ...]:
-        fixed = self.inner(self.ground.least_tp)
+        fixed = self.inner(self.problem.least_tp)
         return tuple(name for name, _ in self.axes if name not in fixed)
 
     def root(self, layers: tuple[int, ...] | None = None) -> StrategyNode:
-        schedule = Schedule(DEFAULT, self.ground.micro, self.ground.stages, 1, layers)
+        schedule = Schedule(DEFAULT, self.problem.micro, self.problem.stages, 1, layers)
         node = StrategyNode(split=(Cut(("batch",), self.batch_axes),), schedule=schedule)
-        for role in STATE_ROLES[: self.ground.zero]:
+        for role in STATE_ROLES[: self.problem.zero]:
             node = node.with_state(role, self.batch_axes)
         return node
 
@@ -156,7 +156,7 @@ class _Walker:
         """The kinds of devices that each stage runs on."""
         stage_of = self.mesh.coordinate("pp")
         kinds = np.asarray(self.task.cluster.device_kind)
-        return [sorted(set(kinds[stage_of == s].tolist())) for s in range(self.ground.stages)]
+        return [sorted(set(kinds[stage_of == s].tolist())) for s in range(self.problem.stages)]
 
     def walk(self) -> LayerwisePlan | None:
         table = self._table()
@@ -219,7 +219,7 @@ class _Walker:
                     )
                 )
                 place += length
-        layers = self._layers(counts) if self.ground.stages > 1 else None
+        layers = self._layers(counts) if self.problem.stages > 1 else None
         return Plan(self.mesh, replace(self.root(layers), children=tuple(children)))
 
     def _layers(self, counts: Sequence[int]) -> tuple[int, ...]:
@@ -257,7 +257,7 @@ class _Paths:
         blocks = walker.model.blocks
         self.instances = [b for b, block in enumerate(blocks) for _ in range(block.repeat)]
         main = [i for i, b in enumerate(self.instances) if blocks[b].repeat > 1]
-        if not main or walker.ground.stages == 1:
+        if not main or walker.problem.stages == 1:
             main = list(range(len(self.instances)))
         self.first, self.last = main[0], main[-1]
         self.layers = self.last - self.first + 1
@@ -268,12 +268,12 @@ class _Paths:
 
     def _most(self) -> int:
         """Layers that a stage is offered at most: around an even share, more where devices differ."""
-        even = -(-self.layers // self.w.ground.stages)
+        even = -(-self.layers // self.w.problem.stages)
         return min(self.layers, even + 2 if len(self.w.task.cluster.devices) == 1 else 3 * even)
 
     def _run(self, number: int, count: int) -> tuple[list[int], list[int], list[int]]:
         """Blocks a stage runs before its layers, its layers up to `count`, and after them."""
-        is_first, is_last = number == 0, number == self.w.ground.stages - 1
+        is_first, is_last = number == 0, number == self.w.problem.stages - 1
         before = self.instances[: self.first] if is_first else []
         start = self.last + 1 - count if is_last else self.first
         layers = self.instances[start : start + count]
@@ -281,7 +281,7 @@ class _Paths:
 
     def _costs(self, number: int, blocks: Sequence[int]) -> tuple[Ints, int] | None:
         """[blocks, states] memory in steps, rounded up so that no path slips through, and how many there are."""
-        flight = self.w.ground.stages - number
+        flight = self.w.problem.stages - number
         room = float(self.w.task.usable_bytes[list(self.kinds[number])].min())
         room -= self.loose * float(self.t.work[list(blocks)].min(axis=1).max())
         if room <= 0:
@@ -363,7 +363,7 @@ class _Paths:
 
     def shared_out(self) -> list[int] | None:
         """Layers per stage with the smallest slowest stage; None where nothing fits."""
-        stages = self.w.ground.stages
+        stages = self.w.problem.stages
         reached: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
         for number in range(stages):
             profile = self.profile(number)

@@ -14,12 +14,12 @@ from foretrain.planning.task import Task
 MOST_GROUNDS = 24
 
 
-def grounds(task: Task, plans: Sequence[str]) -> tuple[LayerwiseProblem, ...]:
-    """The grounds that plans stand on, and those with fewer ranks tied to tensor parallelism."""
+def problems(task: Task, plans: Sequence[str]) -> tuple[LayerwiseProblem, ...]:
+    """The problems that uniform plans pose (stages, micro-batches, ZeRO), and those with fewer ranks tied to tensor parallelism."""
     found: dict[LayerwiseProblem, None] = {}
     for text in plans:
-        for ground in _under(task, task.words(text)):
-            found[ground] = None
+        for problem in _under(task, task.words(text)):
+            found[problem] = None
     return tuple(found)[:MOST_GROUNDS]
 
 
@@ -45,10 +45,10 @@ def _halves(count: int) -> Iterator[int]:
         count //= 2
 
 
-def best_walk(task: Task, ground: LayerwiseProblem) -> LayerwisePlan | None:
-    """A walk, or None where the ground carries none."""
+def best_walk(task: Task, problem: LayerwiseProblem) -> LayerwisePlan | None:
+    """A path, or None where the problem has none."""
     try:
-        return walk(task, ground)
+        return walk(task, problem)
     except InputError:
         return None
 

@@ -24,7 +24,7 @@ from foretrain.plan.constraints import Constraint, kept, parse
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.strategy import Schedule, StrategyNode
-from foretrain.plan.supported import Rule, always, as_ruled, shown_value
+from foretrain.plan.supported import Rule, always, as_ruled, expect_able
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.task import Task
 
@@ -200,19 +200,21 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     _expect_meaning(wanted, dims, model)
 
     rules = task.rules
+    if not task.is_hypothetical:
+        expect_able(task.runtime, wanted)
 
     def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
         able = always(rules, name)
         values = [v for v in values if all(c.allows(as_ruled(name, v)) for c, _ in able)]
         if name == "schedule" and not values:  # none that is looked at unasked
             values = [v for c, _ in able for v in c.values]
-        _expect_able(task, _asked_for(name, wanted), able)
         found = kept(name, values, wanted)
         if not found:
             told = ", ".join(c.text for c in wanted if c.name == name)
             raise PlanError(
                 f"{told} leaves no value of {name}; possible values without it: "
-                f"{', '.join(map(str, values))}."
+                f"{', '.join(map(str, values)) or 'none'}."
+                + "".join(f" {task.runtime.name}: {because}." for _, because in able)
             )
         return found
 
@@ -238,24 +240,13 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         palette=_palette(option, task, domain),
         constraints=wanted,
         refused_parts=_refused(task, pps, vpps, chunks | _asked_for("vpp", wanted)),
-        rules=tuple(rule for rule in rules if rule.when),
+        rules=tuple(rule for rule in rules if rule.when or _is_of_replicas(rule)),
     )
 
 
-def _expect_able(task: Task, asked: set[Any], able: Sequence[tuple[Constraint, str]]) -> None:
-    """Values that the user names must be such as the stack can run."""
-    faults = [
-        f"{one.name}={shown_value(value)}: {because}."
-        for one, because in able
-        for value in sorted(asked, key=str)
-        if not one.allows(as_ruled(one.name, value))
-    ]
-    if faults:
-        raise PlanError(
-            f"constraints ask for plans that {task.runtime.name} cannot run. Remove them, or use --hypothetical "
-            "to search such plans as well:",
-            faults=faults,
-        )
+def _is_of_replicas(rule: Rule) -> bool:
+    """How many there are is left by the other degrees, so that it is no option to be narrowed."""
+    return any(one.name == "dp" for one in rule.needs)
 
 
 _LIMITS = {
@@ -285,7 +276,7 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], model: Model) 
             faults.append(
                 f"{one.text}: {model.name} has no {' or '.join(needs)} to split. Remove this constraint."
             )
-        if one.name == "layers" and one.values != ("even",):
+        if one.name == "layers" and (one.sign, one.values) != ("=", ("even",)):
             faults.append(
                 f"{one.text}: search splits layers evenly. For uneven stages use predict, "
                 "with layers=24,8 in the plan."

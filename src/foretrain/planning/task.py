@@ -18,7 +18,7 @@ from foretrain.model.workload import Workload
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
-from foretrain.plan.supported import Rule, rules_of
+from foretrain.plan.supported import Rule, rules_of, warned
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
 from foretrain.simulate import compute_of, network_on
@@ -107,6 +107,12 @@ class Task:
     def text(self, words: Words) -> str:
         return words.text(self.defaults)
 
+    def _refusals(self, plan: Plan) -> tuple[str, ...]:
+        """Why the stack cannot run a plan of a hypothetical search."""
+        if not self.is_hypothetical or not plan.text:
+            return ()
+        return warned(self.runtime, self.words(plan.text))
+
     def scenario(self, plan: Plan) -> Scenario:
         return Scenario(
             self.workload,
@@ -117,7 +123,7 @@ class Task:
             headroom=self.headroom,
             stragglers=self.stragglers,
             assumptions=self.assumptions,
-            warnings=self.warnings,
+            warnings=(*self.warnings, *self._refusals(plan)),
             is_runtime_known=self.is_runtime_known,
             unknown_switches=self.unknown_switches,
         )

@@ -19,7 +19,7 @@ from foretrain.recommendation.job import Dataset, figure
 
 
 @dataclass(frozen=True, slots=True)
-class Feeding:
+class DataLoading:
     """Seconds of a step that loading takes on every machine, beside computing."""
 
     prep: float
@@ -30,17 +30,17 @@ class Feeding:
         """A step that would take `step` seconds if samples were there."""
         return max(step, self.prep, self.fetch if is_cold else 0.0)
 
-    def scaled(self, factor: float) -> Feeding:
+    def scaled(self, factor: float) -> DataLoading:
         """Loading is known no better than the step."""
         return replace(self, prep=self.prep * factor, fetch=self.fetch * factor)
 
 
-NOTHING = Feeding(0.0, 0.0, True)
+NOTHING = DataLoading(0.0, 0.0, True)
 
 
 def feeding(
     data: Dataset | None, node: Node, count: int, batch: int, storage: float | None = None
-) -> Feeding:
+) -> DataLoading:
     """What loading takes where `count` machines share a batch. `storage`: bytes/s a machine reads, if told."""
     if data is None:
         return NOTHING
@@ -50,7 +50,7 @@ def feeding(
     each = batch / (count * devices)
     workers = data.workers or max(1, int((host.cpu_cores or devices) / devices) or 1)
     source = DataSource(data.bytes_per_sample, data.prep_seconds, workers)
-    return Feeding(
+    return DataLoading(
         prep=load_seconds(Load(each, "prep"), source, host, devices),
         fetch=load_seconds(Load(each, "fetch"), source, host, devices),
         is_cached=fits_in_memory(data, node, count),
@@ -84,7 +84,7 @@ class Epochs:
         return self.seconds / (self.cold_steps + self.warm_steps)
 
 
-def epochs(feed: Feeding, step: float, steps: float, per_epoch: float | None) -> Epochs:
+def epochs(feed: DataLoading, step: float, steps: float, per_epoch: float | None) -> Epochs:
     """`per_epoch`: steps of an epoch; None where data is read once."""
     cold = min(steps, per_epoch) if feed.is_cached and per_epoch is not None else steps
     return Epochs(
@@ -96,7 +96,7 @@ def epochs(feed: Feeding, step: float, steps: float, per_epoch: float | None) ->
 
 
 def with_loading(
-    stalls: Mapping[str, float], feed: Feeding, passed: Epochs, step: float
+    stalls: Mapping[str, float], feed: DataLoading, passed: Epochs, step: float
 ) -> dict[str, float]:
     """Stalls of a step that computes for `step` seconds, with what it waits for data on average over the job."""
     with_data = dict(stalls)

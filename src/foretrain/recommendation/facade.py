@@ -17,6 +17,7 @@ from foretrain.model.graph import Model
 from foretrain.model.optimizer import Optimizer
 from foretrain.model.precision import Precision
 from foretrain.plan.constraints import parse
+from foretrain.plan.supported import expect_able
 from foretrain.recommendation.evaluate import Look, Miss, nearest
 from foretrain.recommendation.job import Dataset, Job, figure
 from foretrain.recommendation.job import job as job_of
@@ -33,6 +34,7 @@ from foretrain.recommendation.prices import (
 )
 from foretrain.recommendation.reasons import days, unfit, why
 from foretrain.runtime import Runtime
+from foretrain.runtime import runtime as stack_of
 
 MOST_DEVICES = 2**17
 SIMULATED = 24
@@ -170,7 +172,9 @@ def recommend(
             f"max_devices: {shown(most)} is not a whole number from 1 to {MOST_DEVICES:,}."
         )
     rules = texts_of("where", where)
-    parse(rules)  # a constraint that cannot be read is no fault of a cluster
+    asked = parse(rules)  # a constraint that cannot be read is no fault of a cluster …
+    if runtime is not None and not hypothetical:
+        expect_able(stack_of(runtime), asked)  # … nor one for plans that the stack cannot run
     own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
     machines = int(figure("limits", "machines"))
     terms = Terms(buying, quotas(texts_of("quota", quota)), most, machines, storage, risk or Risk())

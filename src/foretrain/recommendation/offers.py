@@ -11,7 +11,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.node import Node
 from foretrain.model.ops import training_flops
 from foretrain.model.precision import precision as precision_of
-from foretrain.recommendation.data import Epochs, Feeding, epochs, feeding, with_loading
+from foretrain.recommendation.data import DataLoading, Epochs, epochs, feeding, with_loading
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.prices import Quota, Tariff, matches
 from foretrain.resolving.defaults import precision_for
@@ -98,7 +98,7 @@ class Offer:
     goodput: float
     interruptions: Interruptions
     passed: Epochs
-    feed: Feeding
+    feed: DataLoading
     why: str = ""
     is_best: bool = False  # nothing is both faster and cheaper
 

@@ -117,7 +117,7 @@ class Planner:
         try:
             options = space(task, self._where(task, fixed))
         except PlanError as error:
-            return PlannedCluster((), None, str(error).splitlines()[0])
+            return PlannedCluster((), None, " ".join(str(error).split()))
         parts = [options.choices(part) for part in options.parts()]
         choices = joined((choices_of for choices_of, _ in parts), options.palette)
         if not len(choices):
@@ -260,6 +260,10 @@ class Stacks:
         if self.runtime is None and planners:
             names = ", ".join(dict.fromkeys(one.runtime.name for one in planners))
             lines.append(f"runtime {names}: default for each cluster (--runtime)")
+        if self.is_hypothetical:
+            lines.append("plans that their stacks cannot run are offered, too (--hypothetical)")
+        else:
+            lines.append("plans: those that their stacks can run (--hypothetical)")
         if self.job.precision is None and planners:
             formats = ", ".join(dict.fromkeys(one.precision.name for one in planners))
             lines.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from foretrain.report.text import Cell, Grid, Part, Sheet
+from foretrain.report.text import Cell, Part, Sheet, TextTable
 from foretrain.report.words import clean
 
 _STYLES = {
@@ -29,7 +29,7 @@ def fragment(sheet: Sheet) -> str:
 
 
 def _part(part: Part) -> str:
-    if not isinstance(part, Grid):
+    if not isinstance(part, TextTable):
         return f"<div>{_span(part)}</div>"
     at, cells = part.columns.find("b"), [list(row) for row in part.rows]
     for row, share in zip(cells, part.shares, strict=False):

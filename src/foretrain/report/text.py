@@ -42,7 +42,7 @@ Line: TypeAlias = tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TextTable:
     """Rows of cells; `columns` has the letters of a `Table`, `n` for a plan. The cells of column `b` have the styles of
     bars that are drawn when the width is known, as long as `shares` says."""
 
@@ -53,7 +53,7 @@ class Grid:
     shares: tuple[float, ...] = ()
 
 
-Part: TypeAlias = Grid | Cell
+Part: TypeAlias = TextTable | Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _parts(section: Section) -> tuple[Part, ...]:
         style = "yellow" if section.kind == "warning" else ""
         texts = [(clean(line, 4000), style) for line in section.lines]
         if section.has_bullets:
-            return (Grid("ww", tuple((("-", ""), text) for text in texts)),)
+            return (TextTable("ww", tuple((("-", ""), text) for text in texts)),)
         return tuple(texts)
     table = section.table
     if table is None:
@@ -107,13 +107,13 @@ def _parts(section: Section) -> tuple[Part, ...]:
     return (*notes, *((_grid(table),) if table.rows else ()))
 
 
-def _grid(whole: Table) -> Grid:
+def _grid(whole: Table) -> TextTable:
     table = whole.without("B")
     letters = table.letters.replace("p", "n")
     has_head = table.has_head_in_text and any(table.head)
     bars = [cell.share for row in table.rows for cell in row if isinstance(cell, Bar)]
     longest = max(bars, default=1.0) if table.is_waterfall else 1.0  # in text all begin at the left
-    return Grid(
+    return TextTable(
         letters,
         tuple(tuple(map(_cell, row, letters)) for row in table.rows),
         2 if has_head or not bars else 1,
@@ -234,7 +234,7 @@ def _runs(line: str, styles: Sequence[str]) -> Iterator[Cell]:
 
 
 def _part(part: Part, width: int, whole: Sequence[str]) -> Iterator[Line]:
-    if not isinstance(part, Grid):
+    if not isinstance(part, TextTable):
         text, style = part
         yield from _styled(wrapped(text, width, whole), style)
         return
@@ -251,18 +251,18 @@ def _part(part: Part, width: int, whole: Sequence[str]) -> Iterator[Line]:
         yield from _as_text(bare, width, whole)
 
 
-def _without(grid: Grid, letters: str) -> Grid:
+def _without(grid: TextTable, letters: str) -> TextTable:
     return _chosen(grid, [at for at, own in enumerate(grid.columns) if own not in letters])
 
 
-def _room(bare: Grid, width: int) -> int:
+def _room(bare: TextTable, width: int) -> int:
     """Cells that the other columns leave for bars."""
     columns = range(len(bare.columns))
     taken = sum(max(map(cells, _texts(bare, at)), default=0) + bare.gap for at in columns)
     return min(LONGEST_BAR, width - taken)
 
 
-def _with_bars(grid: Grid, room: int) -> Grid:
+def _with_bars(grid: TextTable, room: int) -> TextTable:
     """Bars drawn in as many cells; none at all where there are only a few."""
     at = grid.columns.find("b")
     if at < 0 or room < SHORTEST_BAR:
@@ -281,11 +281,11 @@ def _bar(share: float, room: int) -> str:
     return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
 
 
-def _texts(grid: Grid, at: int) -> list[str]:
+def _texts(grid: TextTable, at: int) -> list[str]:
     return [*([grid.head[at]] if grid.head else []), *(row[at][0] for row in grid.rows)]
 
 
-def _chosen(grid: Grid, at: Sequence[int]) -> Grid:
+def _chosen(grid: TextTable, at: Sequence[int]) -> TextTable:
     return replace(
         grid,
         columns="".join(grid.columns[i] for i in at),
@@ -294,7 +294,7 @@ def _chosen(grid: Grid, at: Sequence[int]) -> Grid:
     )
 
 
-def _sizes(grid: Grid, width: int) -> list[int] | None:
+def _sizes(grid: TextTable, width: int) -> list[int] | None:
     """Widths of the columns, or None where words alone cannot make room."""
     sizes, least = [], []
     for at, letter in enumerate(grid.columns):
@@ -313,7 +313,7 @@ def _sizes(grid: Grid, width: int) -> list[int] | None:
     return sizes
 
 
-def _grid_lines(grid: Grid, sizes: Sequence[int], whole: Sequence[str]) -> Iterator[Line]:
+def _grid_lines(grid: TextTable, sizes: Sequence[int], whole: Sequence[str]) -> Iterator[Line]:
     rows = [tuple((title, "dim") for title in grid.head)] if any(grid.head) else []
     for row in (*rows, *grid.rows):
         columns = [
@@ -325,7 +325,9 @@ def _grid_lines(grid: Grid, sizes: Sequence[int], whole: Sequence[str]) -> Itera
             yield _line(texts, [style for _, style in row], sizes, grid)
 
 
-def _line(texts: Sequence[str], styles: Sequence[str], sizes: Sequence[int], grid: Grid) -> Line:
+def _line(
+    texts: Sequence[str], styles: Sequence[str], sizes: Sequence[int], grid: TextTable
+) -> Line:
     parts: list[Cell] = []
     last = max((at for at, text in enumerate(texts) if text), default=-1)
     for at, text in enumerate(texts[: last + 1]):
@@ -337,7 +339,7 @@ def _line(texts: Sequence[str], styles: Sequence[str], sizes: Sequence[int], gri
     return tuple(cell for cell in parts if cell[0])
 
 
-def _stacked(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
+def _stacked(grid: TextTable, width: int, whole: Sequence[str]) -> Iterator[Line]:
     """Names, and what stands before them, on lines of their own; the other columns below."""
     first = grid.columns.index("n")
     at = [i for i, letter in enumerate(grid.columns) if letter == "n" or i < first]
@@ -347,11 +349,11 @@ def _stacked(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
     if any(grid.head):
         yield from _name_lines([(grid.head[i], "dim") for i in at], width)
         if sizes is not None:  # no line at all where every column is a name
-            for head in _grid_lines(Grid(rest.columns, (), rest.gap, rest.head), sizes, whole):
+            for head in _grid_lines(TextTable(rest.columns, (), rest.gap, rest.head), sizes, whole):
                 yield ((" " * INDENT, ""), *head)
     for own, others in zip(grid.rows, rest.rows, strict=True):
         yield from _name_lines([own[i] for i in at], width)
-        one = Grid(rest.columns, (others,), rest.gap, () if sizes is not None else rest.head)
+        one = TextTable(rest.columns, (others,), rest.gap, () if sizes is not None else rest.head)
         below = _as_text(one, inner, whole) if sizes is None else _grid_lines(one, sizes, whole)
         for line in below:
             yield ((" " * INDENT, ""), *line)
@@ -369,7 +371,7 @@ def _name_lines(names: Sequence[Cell], width: int) -> Iterator[Line]:
     yield tuple(line)
 
 
-def _as_text(grid: Grid, width: int, whole: Sequence[str]) -> Iterator[Line]:
+def _as_text(grid: TextTable, width: int, whole: Sequence[str]) -> Iterator[Line]:
     """A row as text: each figure after its title."""
     for row in grid.rows:
         titles = grid.head or ("",) * len(row)

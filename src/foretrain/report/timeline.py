@@ -19,7 +19,7 @@ TICKS = 10_000_000
 
 
 @dataclass(frozen=True)
-class Bars:
+class TimelineBars:
     """What to draw. A bar of `count` > 1 stands for that many short tasks, running for `busy` seconds of its
     length; its label, phase and kind are those of its longest task."""
 
@@ -31,7 +31,7 @@ class Bars:
     shortest_drawn_alone: float  # seconds; 0 when nothing was merged
 
 
-def bars(timeline: Timeline, limit: int = MAX_BARS) -> Bars:
+def bars(timeline: Timeline, limit: int = MAX_BARS) -> TimelineBars:
     """At most about `limit` bars.
 
     Time is cut into equal cells; tasks shorter than a cell that start in the same cell of the same lane become
@@ -41,7 +41,7 @@ def bars(timeline: Timeline, limit: int = MAX_BARS) -> Bars:
     order = np.lexsort((timeline.start, timeline.lane))
     order = order[timeline.lane[order] >= 0]  # what holds no stream has no row to be drawn in
     if len(order) <= limit:
-        return Bars(
+        return TimelineBars(
             timeline.start[order], timeline.end[order], length[order],
             np.ones(len(order), dtype=np.int64), order, 0.0,
         )  # fmt: skip
@@ -72,11 +72,11 @@ def _merged(
     length: NDArray[np.float64],
     heads: NDArray[np.int64],
     cell: float,
-) -> Bars:
+) -> TimelineBars:
     count = np.diff(np.append(heads, len(order)))
     group = np.repeat(np.arange(len(heads)), count)
     by_length = np.lexsort((-length[order], group))  # the longest of each group comes first
-    return Bars(
+    return TimelineBars(
         np.minimum.reduceat(timeline.start[order], heads),
         np.maximum.reduceat(timeline.end[order], heads),
         np.add.reduceat(length[order], heads),

@@ -21,7 +21,7 @@ from foretrain.model.precision import Precision, precision
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.short_form import Words, filled, said, words_in
-from foretrain.plan.supported import refusals
+from foretrain.plan.supported import always, rules_of, warned
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
@@ -38,7 +38,7 @@ from foretrain.resolving.micro_batch import (
 from foretrain.resolving.request import AUTO, Notes, Request
 from foretrain.resolving.stack import Stack, stack_of
 from foretrain.resolving.work import as_trained
-from foretrain.runtime import presets
+from foretrain.runtime import Runtime, presets
 from foretrain.scenario import Scenario
 from foretrain.units import show_count
 
@@ -336,28 +336,40 @@ class _Resolver:
                 defaults=draft.defaults,
             )
         whole = filled(words, draft.defaults, draft.cluster.device_count)
-        self._assume_words(words, whole, draft.runtime.name)
+        self._assume_words(words, whole, draft.runtime)
         note_idle_words(words, whole, draft.model, self.notes)
-        for refusal in refusals(draft.runtime, whole):
-            self.notes.warn(f"{refusal}. Predicted as if it could.")
+        for warning in warned(draft.runtime, whole):
+            self.notes.warn(warning)
         return draft.plan(replace(whole, micro=None))
 
-    def _assume_words(self, words: Mapping[str, object], whole: Words, name: str) -> None:
+    def _assume_words(self, words: Mapping[str, object], whole: Words, stack: Runtime) -> None:
         is_split, replicas = whole.tp > 1, (whole.dp or 1) * whole.cp
         switched = "on" if whole.sp else "off"
         is_piped = whole.pp > 1 and whole.vpp == 1  # chunks decide it otherwise
         # words that mean themselves beside a pp of several stages and no vpp
-        *others, last = (name for name in SCHEDULES if meant(name, 2, 1)[0].name == name)
-        schedules = f"{', '.join(others)} or {last}"
+        able = always(rules_of(stack), "schedule")
+        names = [
+            name
+            for name in SCHEDULES
+            if meant(name, 2, 1)[0].name == name and all(rule.allows(name) for rule, _ in able)
+        ]
+        schedules = (
+            f"{', '.join(names[:-1])} or {names[-1]} in the plan" if names[1:] else "--runtime"
+        )
         lines = (
-            ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3"),
-            ("sp", f"sequence parallelism {switched}", is_split, "sp or no-sp"),
+            ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3 in the plan"),
+            ("sp", f"sequence parallelism {switched}", is_split, "sp or no-sp in the plan"),
             ("schedule", f"schedule {whole.schedule or DEFAULT}", is_piped, schedules),
-            ("recompute", f"recompute {whole.recompute}", True, "recompute=none|selective|full"),
+            (
+                "recompute",
+                f"recompute {whole.recompute}",
+                True,
+                "recompute=none|selective|full in the plan",
+            ),
         )
         for word, what, matters, change in lines:
             if matters and word not in words:
-                self.notes.assume(what, f"{name} default", f"{change} in the plan")
+                self.notes.assume(what, f"{stack.name} default", change)
 
     def _micro(self, words: Mapping[str, object] | None) -> int | None:
         """As asked for, by an option or in the plan."""

@@ -8,9 +8,19 @@ from typing import Any
 from foretrain.conformity import Schema, array_schema, object_schema, schema_faults
 from foretrain.errors import InputError, RuntimePresetError, hint, refuse
 from foretrain.limits import shown
+from foretrain.named import named
 from foretrain.registering import expect_name, is_name
 from foretrain.runtime.features.option import Read, readers_of
-from foretrain.runtime.presets import LABELS, RECORDS, add, fitted_file, folded, names, preset_file
+from foretrain.runtime.presets import (
+    LABELS,
+    RECORDS,
+    add,
+    fitted_file,
+    folded,
+    names,
+    preset_file,
+    runtime,
+)
 from foretrain.runtime.runtime import option_table
 
 _TEXT: Schema = {"type": "string"}
@@ -25,7 +35,13 @@ def register(name: str, row: Mapping[str, Any]) -> Callable[[], None]:
     if folded(str(name)) in names():
         raise RuntimePresetError(f"runtime {name!r} is in the table already. Use another name.")
     expect_name(name, "a runtime", RuntimePresetError)
-    return add(name, checked_row(name, row))
+    undo = add(name, checked_row(name, row))
+    try:
+        named("foretrain.plan.supported:rules_of")(runtime(name))  # rules that cannot be read
+    except InputError:
+        undo()
+        raise
+    return undo
 
 
 def checked_row(name: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from foretrain.runtime.features.fusion_cycles import FusionCycles
 from foretrain.runtime.features.gather_copies import GatherCopies
 from foretrain.runtime.features.gemm_alignment import GemmAlignment
 from foretrain.runtime.features.gradients import GradientReduction
-from foretrain.runtime.features.host import Host
+from foretrain.runtime.features.host import HostOverheads
 from foretrain.runtime.features.kernels import Kernels
 from foretrain.runtime.features.memory import MemoryHabits
 from foretrain.runtime.features.model_variants import ModelVariants
@@ -61,7 +61,7 @@ class Runtime:
     aliases: tuple[str, ...] = ()
     # what every stack has
     kernels: Kernels = field(default_factory=Kernels)
-    host: Host = field(default_factory=Host)
+    host: HostOverheads = field(default_factory=HostOverheads)
     communication: CommunicationLibrary = field(default_factory=CommunicationLibrary)
     gradients: GradientReduction = field(default_factory=GradientReduction)
     sharding: ShardedWeights = field(default_factory=ShardedWeights)

@@ -15,7 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from foretrain.cluster.build import Lanes, Parts, device_from, device_like, link_from, node_from
+from foretrain.cluster.build import (
+    ClusterParts,
+    Lanes,
+    device_from,
+    device_like,
+    link_from,
+    node_from,
+)
 from foretrain.cluster.device import Device
 from foretrain.cluster.link import Link
 from foretrain.cluster.node import Node
@@ -74,9 +81,9 @@ def meshes() -> Mapping[str, Lanes]:
     return _catalogue().meshes
 
 
-def parts() -> Parts:
+def parts() -> ClusterParts:
     """What rows may refer to by name."""
-    return Parts(links(), meshes(), find_device)
+    return ClusterParts(links(), meshes(), find_device)
 
 
 def find_device(name: str) -> Device:

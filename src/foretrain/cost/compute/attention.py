@@ -64,7 +64,7 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class AttentionGrid:
     """Natural logarithm of measured against modelled arithmetic, bilinear between knots, flat outside."""
 
     heads: Floats  # head sizes
@@ -98,7 +98,7 @@ class Speed:
     rates: Floats  # share of peak of the inner loop at those
     spread: float
     is_measured: bool
-    grid: Grid | None = None
+    grid: AttentionGrid | None = None
 
     def rate(self, shapes: Shapes) -> Floats:
         """Share of the data-sheet rate that the inner loop reaches."""
@@ -216,7 +216,7 @@ def _speed(device: str, name: str, direction: str) -> Speed:
     )
 
 
-def _grid(given: Mapping[str, Any]) -> Grid:
-    return Grid(
+def _grid(given: Mapping[str, Any]) -> AttentionGrid:
+    return AttentionGrid(
         *(np.array(given[key], dtype=np.float64) for key in ("heads", "waves", "keys", "log"))
     )

@@ -21,7 +21,7 @@ from foretrain.model.ops.linear import Linear, Matmul
 from foretrain.model.ops.moe import Combine, Dispatch, GroupedGemm
 from foretrain.model.ops.recurrent import Recurrent
 from foretrain.model.ops.scan import Scan
-from foretrain.model.ops.streaming import BatchNorm, Memory, Norm, Softmax
+from foretrain.model.ops.streaming import BatchNorm, MemoryMove, Norm, Softmax
 from foretrain.model.precision import Precision
 from foretrain.registering import expect_variant, once
 
@@ -45,7 +45,7 @@ FAMILIES: dict[str, OpFamily] = {
     "scan": Scan(),
     "embedding_bag": EmbeddingBag(),
     "interaction": Interaction(),
-    "memory": Memory(),
+    "memory": MemoryMove(),
 }
 _OURS = frozenset(FAMILIES)
 

@@ -109,7 +109,7 @@ class Softmax(OpFamily):
         return op.outputs
 
 
-class Memory(OpFamily):
+class MemoryMove(OpFamily):
     """Anything that only moves bytes: inputs read, weights read, outputs written; nothing kept."""
 
     name = "memory"

@@ -11,7 +11,7 @@ SLOWEST_LAUNCH = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Host(Feature):
+class HostOverheads(Feature):
     """Launch overheads, and what a host waits for."""
 
     host_seconds_per_kernel: float = seconds(0.0, SLOWEST_LAUNCH)
@@ -28,7 +28,7 @@ class Host(Feature):
         issues = self.host_seconds_per_kernel > 0 or self.host_seconds_per_collective > 0
         return issues and not self.uses_cuda_graphs
 
-    def scaled(self, factor: float) -> Host:
+    def scaled(self, factor: float) -> HostOverheads:
         """The same on hosts that take so many times as long to issue work."""
         return replace(
             self,

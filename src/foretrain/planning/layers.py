@@ -9,9 +9,9 @@ and their kernels and collectives cost what the simulator charges for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -149,6 +149,7 @@ class Layers:
     )
     weights: Ints  # [states] equal where weights and what is done with them are
     is_timed: Bools  # [states] whether seconds are known yet
+    shared_out: dict[int, Any] = field(default_factory=dict, init=False)  # see `PlanBatch.tables`
 
     def fill(self, others: Layers) -> bool:
         """Put in what others know of the same states; whether that changed what they hold."""
@@ -161,6 +162,7 @@ class Layers:
         for name in _COLUMNS:
             getattr(self, name)[mine] = getattr(others, name)[theirs]
         self.weights[:] = _alike(*(getattr(self, name) for name in _WEIGHTS))
+        self.shared_out.clear()
         return is_new
 
 
@@ -169,7 +171,8 @@ COUNTED = ("tensors", "ready")
 _BY_KIND = ("elements", "gathered", "trained", "refreshed", "touched", "rows", "reduced", "tensors", "ready")  # fmt: skip
 _WEIGHTS = (*_BY_KIND, "large", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
-_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("places", "number", "refused"))
+_APART = ("places", "number", "refused", "shared_out")
+_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in _APART)
 
 
 def grown(known: Layers, wanted: Sequence[State]) -> Layers:

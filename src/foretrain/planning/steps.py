@@ -57,7 +57,9 @@ def _stages_alike(t: TimedPlans) -> Ints:
     f = t.f
     moving = [*t.flowing, *t.sends.leaving(t.sends.seconds)]
     rows = np.concatenate([f.stage_share, f.kinds, *(f.summed(m).T for m in moving)], axis=1)
-    return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
+    names = [row.tobytes() for row in rows]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
 def steps(t: TimedPlans, work: list[Floats]) -> Parts:

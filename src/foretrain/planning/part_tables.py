@@ -31,9 +31,9 @@ class PartTables:
     share: Floats
     ties: Ties
     pieces: Pieces
-    buckets: dict[tuple[int, int, float | None, bytes], tuple[int, float]] = field(
-        default_factory=dict
-    )  # how many, and bytes of the last, by the kind of weights, their number, the size asked for and the part
+    # [parts, 2] how many buckets, and bytes of the last, by the kind of weights, their number, the size asked for and
+    # repetitions of blocks in the parts
+    buckets: dict[tuple[int, int, float | None, bytes], Floats] = field(default_factory=dict)
     _elements: dict[tuple[str, int], Floats] = field(default_factory=dict)
     _by_stage: dict[tuple[str, int], Floats] = field(default_factory=dict)
 

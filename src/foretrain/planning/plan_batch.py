@@ -196,7 +196,7 @@ class PlanBatch:
             refreshed=column("refreshed"),
             touched=column("touched"),
             rows=np.zeros_like(rows) if has_copies else rows,
-            shards=Shards(*(self.parts_of(kind, role)[:, None] for role in (1, 2, 3))),
+            shards=Shards(*self._split(kind, np.array([1, 2, 3])[:, None, None])),
             has_copies=has_copies,
         )
 
@@ -230,10 +230,16 @@ class PlanBatch:
         each = [(cluster.devices[kind], cluster.node(node)) for kind, node in np.unique(pairs, axis=0).tolist()]  # fmt: skip
         return list({(device.name, id(node)): (device, node) for device, node in each}.values())
 
+    def hosts_by_stages(self) -> list[tuple[slice, list[tuple[Device, Node]]]]:
+        """Stages that `hosts_of` is the same for, and that."""
+        if self.task.cluster.is_uniform:
+            return [(slice(None), self.hosts_of(0))]
+        return [(slice(n, n + 1), self.hosts_of(n)) for n in range(self.stages)]
+
     def copy_rates(self, way: str) -> Floats:
         """[kinds of devices] bytes/s between devices and their hosts, where that is slowest."""
         rates = np.full(len(self.task.cluster.devices), np.inf)
-        for device, node in (pair for stage in range(self.stages) for pair in self.hosts_of(stage)):
+        for device, node in (pair for _, hosts in self.hosts_by_stages() for pair in hosts):
             kind = self.task.cluster.devices.index(device)
             rates[kind] = min(rates[kind], copy_rate(device, node, way))
         return rates
@@ -284,7 +290,11 @@ class PlanBatch:
 
     def parts_of(self, kind: int, role: int) -> Floats:
         """Into how many pieces a state of a kind of weights is split; roles are ZeRO's stages."""
-        return np.where(self.choices.zero >= role, float(self.owner_count(kind)), 1.0)
+        return self._split(kind, role)[:, 0]
+
+    def _split(self, kind: int, role: int | Ints) -> Floats:
+        """[…, plans, 1]"""
+        return np.where(self.choices.zero[:, None] >= role, float(self.owner_count(kind)), 1.0)
 
     def owner_count(self, kind: int) -> int:
         """Ranks that states of a kind of weights are split over."""

@@ -250,28 +250,17 @@ class Replicas:
     def buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
         """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""
         plans, of = self._by_buckets
-        parts = [(part, part.tobytes()) for part in share]
-        found = [
-            [self._filled_once(kind, row, weights, part, chosen) for part in parts]
-            for row, weights, chosen in zip(
-                plans.rows.tolist(),
-                plans.weights.tolist(),
-                plans.choices.buckets.tolist(),
-                strict=True,
-            )
-        ]
-        table = np.array(found, dtype=np.float64).reshape(len(plans.rows), len(share), 2)[of]
-        return table[..., 0], table[..., 1]
+        numbers = (plans.rows, plans.weights, plans.choices.buckets)
+        each = zip(*(column.tolist() for column in numbers), strict=True)
+        found = np.stack([self._filled_once(kind, *one, share) for one in each])[of]
+        return found[..., 0], found[..., 1]
 
-    def _filled_once(
-        self, kind: int, row: int, weights: int, part: tuple[Floats, bytes], chosen: int
-    ) -> tuple[int, float]:
-        """Parts that hold the same fill the same buckets, whoever else is on their links."""
-        share, name = part
+    def _filled_once(self, kind: int, row: int, weights: int, chosen: int, share: Floats) -> Floats:
+        """[parts, 2] of plans that hold the same, on whatever mesh."""
         bucket, known = self.f.choices.palette.buckets[chosen], self.f.tables.buckets
-        key = (kind, weights, bucket, name)
+        key = (kind, weights, bucket, share.tobytes())
         if key not in known:
-            known[key] = self._filled(kind, row, share, bucket)
+            known[key] = np.array([self._filled(kind, row, part, bucket) for part in share])
         return known[key]
 
     def _filled(

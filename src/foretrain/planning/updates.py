@@ -49,11 +49,11 @@ def _offloaded(f: PlanBatch, groups: Sequence[Weights]) -> Floats:
     amounts = [np.asarray(amount) for amount in f.task.states.offloaded(groups)]
     ways = ("to_host", "host_memory", "to_device")
     found = np.zeros((len(f.choices), f.stages))
-    for stage in range(f.stages):
-        for device, node in f.hosts_of(stage):
+    for stages, hosts in f.hosts_by_stages():
+        for device, node in hosts:
             rates = [copy_rate(device, node, way) for way in ways]
-            each = sum(amount[:, stage] / rate for amount, rate in zip(amounts, rates, strict=True))
-            found[:, stage] = np.maximum(found[:, stage], each)
+            each = sum(a[:, stages] / rate for a, rate in zip(amounts, rates, strict=True))
+            found[:, stages] = np.maximum(found[:, stages], each)
     return found
 
 

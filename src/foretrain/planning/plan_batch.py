@@ -32,7 +32,6 @@ from foretrain.planning.layers import (
     CONTEXT,
     DATA,
     EXPERT,
-    KINDS,
     TENSOR,
     Layers,
     Places,
@@ -203,8 +202,8 @@ class PlanBatch:
     @property
     def kinds_held(self) -> list[int]:
         """Kinds that some plan has weights of."""
-        is_held = self.tables.is_held[self.rows].any(axis=0)
-        return [kind for kind in KINDS if is_held[kind]]
+        is_held = np.any(self.tables.is_held[self.rows], axis=0)
+        return np.flatnonzero(is_held).tolist()
 
     @property
     def is_offloaded(self) -> Bools:

@@ -74,7 +74,8 @@ class Replicas:
     @cached_property
     def _sizes(self) -> Floats:
         """[plans, stages] elements."""
-        return np.sum([self.f.stage_weights("elements", kind) for kind in KINDS], axis=0)
+        each = [self.f.stage_weights("elements", kind) for kind in KINDS]
+        return np.asarray(np.sum(each, axis=0))
 
     def _among(self, lone: Floats, crowded: Floats) -> Floats:
         """[plans, parts or stages] a stage among the others."""
@@ -250,9 +251,9 @@ class Replicas:
     def buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
         """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""
         plans, of = self._by_buckets
-        numbers = (plans.rows, plans.weights, plans.choices.buckets)
-        each = zip(*(column.tolist() for column in numbers), strict=True)
-        found = np.stack([self._filled_once(kind, *one, share) for one in each])[of]
+        numbers = np.stack([plans.rows, plans.weights, plans.choices.buckets], axis=1).tolist()
+        each = [self._filled_once(kind, row, held, asked, share) for row, held, asked in numbers]
+        found = np.stack(each)[of]
         return found[..., 0], found[..., 1]
 
     def _filled_once(self, kind: int, row: int, weights: int, chosen: int, share: Floats) -> Floats:

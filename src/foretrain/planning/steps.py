@@ -44,7 +44,8 @@ def crowded_steps(t: TimedPlans, lone: list[Floats]) -> list[Floats]:
     first = np.unique(number, return_index=True)[1]
     if len(first) == 1:
         return _run(t, fetched, beside(t, lone, parts_of[0]))
-    plans = np.arange(len(t.f.choices)).repeat(len(first))  # each as often as there are unlike stages
+    # every plan as often as there are stages that are not alike
+    plans = np.arange(len(t.f.choices)).repeat(len(first))
     mine = np.tile(parts_of[first], (len(t.f.choices), 1))
     all_ = t.take(plans)
     found = _run(all_, _taken(fetched, plans), beside(all_, [part[plans] for part in lone], mine))

@@ -155,8 +155,8 @@ class PlanBatch:
 
     def seconds_by_part(self, blocks: Floats) -> Floats:
         """[plans, kinds, blocks] → [plans, parts] on the slowest device of each stage."""
-        if self.kinds.shape[1] == 1:
-            return np.asarray(blocks[:, 0] @ self.share.T)
+        if self.kinds.shape[1] == 1:  # summed row by row, so that plans that are alike tie
+            return np.asarray(np.einsum("nb,pb->np", blocks[:, 0], self.share))
         each = np.einsum("nkb,pb->nkp", blocks, self.share)
         runs_on = self.kinds[self.pieces.stage_of]  # [parts, kinds]
         return np.asarray(np.where(runs_on.T[None], each, 0.0).max(axis=1))

@@ -467,8 +467,20 @@ Pool = tuple[Message, ...]
 """Messages that are reduced as one."""
 
 
+_NONE = -1
+"""The kind of no weight."""
+
+
 def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
-    kinds = [_Kind(block, mesh, kind, copies) for kind in KINDS]
+    shards = (
+        *block.pooled,
+        *block.rerun,
+        *block.weights,
+        *(w for _, ws in block.ready for w in ws),
+    )
+    kind_of = {axes: _kind(axes, mesh) for axes in dict.fromkeys(w.reduce_axes for w in shards)}
+    found = {kind: _Kind(block, kind_of, kind, copies) for kind in {*kind_of.values(), _NONE}}
+    kinds = [found.get(kind, found[_NONE]) for kind in KINDS]
     return _Held(
         {name: [kind.column(name) for kind in kinds] for name in (*_BY_KIND, "rerun")},
         [kind.messages for kind in kinds],
@@ -479,9 +491,15 @@ def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
 class _Kind:
     """Weights of one kind in a block, added up as the compiler adds up a stage's."""
 
-    def __init__(self, block: BlockPass, mesh: Mesh, kind: int, copies: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        block: BlockPass,
+        kind_of: Mapping[tuple[str, ...], int],
+        kind: int,
+        copies: Mapping[str, int],
+    ) -> None:
         def mine(shards: Iterable[WeightShard]) -> list[WeightShard]:
-            return [w for w in shards if _kind(w.reduce_axes, mesh) == kind]
+            return [w for w in shards if kind_of[w.reduce_axes] == kind]
 
         self.sums = sums(mine(block.pooled))
         self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))

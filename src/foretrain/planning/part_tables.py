@@ -55,11 +55,6 @@ class PartTables:
         """[states, kinds] whether there are weights of a kind."""
         return np.asarray(self.layers.elements.any(axis=1))
 
-    @cached_property
-    def slowest(self) -> tuple[Floats, Floats]:
-        """[states, blocks] forward and backward seconds on the slowest kind of device."""
-        return self.layers.forward.max(axis=1), self.layers.backward.max(axis=1)
-
     def by_stage(self, name: str, kind: int) -> Floats:
         """[states, stages] a column of weights."""
         found = self._by_stage.get((name, kind))

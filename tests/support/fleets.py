@@ -72,6 +72,7 @@ def columns(rng: np.random.Generator, blocks: int, kinds: int) -> SimpleNamespac
         late_lead=SECOND * rng.uniform(0.0, 2.4, (STATES, blocks, 3)),
         reduced=rng.uniform(0.0, 5.0, (STATES, blocks, 9)),
         tied=np.zeros((STATES, 0, 9)),
+        shared_out={},
         **hosts,
     )
 

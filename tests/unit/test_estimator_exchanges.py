@@ -257,12 +257,10 @@ def test_how_much_other_stages_exchange_meanwhile():
     """Stages of 1, 2 and 4 on one node: the smallest is never alone, the largest for most of its time."""
     f = fleet(asked("pp4 dp2"))
     sizes = np.array([[1.0, 2.0, 4.0, 4.0]])
-    elements = np.zeros((len(f.layers.saved), f.share.shape[1]))
     nodes = np.zeros(8, dtype=int)
     cluster = SimpleNamespace(node_of=nodes)
     stub = SimpleNamespace(
-        by_stage=lambda column: sizes if column is elements else np.zeros_like(sizes),
-        elements=lambda name, kind: elements if kind == 0 else None,
+        stage_weights=lambda name, kind: sizes if kind == 0 else np.zeros_like(sizes),
         task=SimpleNamespace(cluster=cluster, runtime=f.task.runtime, states=f.task.states),
         mesh=f.mesh,
         stages=4,

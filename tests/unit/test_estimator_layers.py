@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from foretrain.compile.passes.fold import ranks_of
 from foretrain.cost import interference
 from foretrain.cost.calibration.efficiencies import table
 from foretrain.cost.collective_costs import contended
+from foretrain.plan.schedules.pieces import looped
 from foretrain.planning.contention import timed
 from foretrain.planning.document import pruned
 from foretrain.planning.layers import CONTEXT, DATA, EXPERT, TENSOR, _kind
-from foretrain.planning.plan_batch import PlanBatch, Ties
+from foretrain.planning.part_tables import PartTables, Ties
+from foretrain.planning.plan_batch import PlanBatch
 from foretrain.planning.replicas import INSIDE, NETWORK, Replicas
 from foretrain.planning.sends import sends
 from foretrain.planning.steps import _between_copies
@@ -132,8 +135,10 @@ def test_of_tied_weights_a_stage_has_one(name: str, left: list[float]) -> None:
     """Eight elements of the first, five of the other; what is not trained is nothing that is reduced or updated."""
     column = np.full((1, 3, 1), 20.0)
     tied = np.array([[[8.0], [8.0], [5.0]]])
-    stub = SimpleNamespace(ties=TIED, layers=SimpleNamespace(tied=tied, **{name: column}))
-    assert PlanBatch.elements(stub, name, 0).tolist() == [left]  # type: ignore[arg-type]
+    layers: Any = SimpleNamespace(tied=tied, **{name: column})
+    tables = PartTables(layers, np.ones((1, 3)), TIED, looped(1, 1))
+    assert tables.elements(name, 0).tolist() == [left]
+    assert tables.by_stage(name, 0).tolist() == [[sum(left)]]
 
 
 def test_stages_exchange_the_tied_weights_that_they_train_apart() -> None:

@@ -155,14 +155,14 @@ class StepContention(NamedTuple):
 
 
 def beside(t: TimedPlans, parts: list[Floats], mine: Ints) -> StepContention:
-    """Of a stage that has the parts `mine`; how often it meets sends is the mean over all. `parts`: [plans, parts] forward,
-    backward and weight-gradient work without company.
+    """Of a stage that has the parts `mine`, or of one for each of the plans; how often it meets sends is the mean over
+    all. `parts`: [plans, parts] forward, backward and weight-gradient work without company.
 
     Gradients go while the work that makes them is under way, as far as they are there before its end; then beside the
     next forward step, then beside the next backward step. Where backward steps follow one another, beside those. While a
     stage sends and waits for that, they go beside nothing.
     """
-    ahead, back, late = (np.maximum(part[:, mine].sum(axis=1), 1e-12)[:, None] for part in parts)
+    ahead, back, late = (np.maximum(_sum_of(part, mine), 1e-12)[:, None] for part in parts)
     off = t.puts_off[:, None]
     turn = _turn(t, parts)
     back = np.where(off, back - late, back)
@@ -184,13 +184,19 @@ def beside(t: TimedPlans, parts: list[Floats], mine: Ints) -> StepContention:
     )
 
 
+def _sum_of(column: Floats, mine: Ints) -> Floats:
+    """[plans, parts] → [plans] of the parts `mine`, those of every plan or of all."""
+    parts = column[:, mine] if mine.ndim == 1 else np.take_along_axis(column, mine, axis=1)
+    return np.asarray(parts.sum(axis=1))
+
+
 def _pauses(t: TimedPlans, mine: Ints) -> tuple[Floats, Floats]:
     """[plans, 1] seconds in which a stage waits for what it sends between a forward step and the next backward step,
     and after that."""
     if t.f.task.runtime.pipeline.overlaps_pipeline:
         none = np.zeros((len(t.f.choices), 1))
         return none, none
-    ahead, back = t.sends.leaving(t.sends.seconds)[:, :, mine].sum(axis=2, keepdims=True)
+    ahead, back = (_sum_of(part, mine)[:, None] for part in t.sends.leaving(t.sends.seconds))
     return np.where(t.follows[:, None], 0.0, ahead), back
 
 
@@ -210,10 +216,8 @@ def _slowed(t: TimedPlans, turn: Floats, mine: Ints) -> Floats:
     """[plans, ways] seconds in which a micro-batch's gradients of some parts keep links busy, slowed by kernels beside
     them."""
     f = t.f
-    kernels = sum(
-        (column[f.rows].max(axis=1) @ f.share[mine].T).sum(axis=1)
-        for column in (f.layers.forward, f.layers.backward)
-    )
+    slowest = (column[f.rows].max(axis=1) for column in (f.layers.forward, f.layers.backward))
+    kernels = (sum(slowest) * f.share[mine].sum(axis=-2)).sum(axis=1)
     meets = np.minimum(1.0, np.asarray(kernels)[:, None] / turn)
-    moved = np.stack([flow[:, mine].sum(axis=1) for flow in t.flowing], axis=1)
+    moved = np.stack([_sum_of(flow, mine) for flow in t.flowing], axis=1)
     return np.asarray(moved * (1.0 + (t.slowed - 1.0)[None, :] * meets))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Floats
+from foretrain.arrays import Floats, Ints
 from foretrain.cluster.headroom import fill
 from foretrain.planning.plan_batch import PlanBatch
 
@@ -84,7 +84,7 @@ def _activations(fleet: PlanBatch) -> _Activations:
     plain, inverse = fleet.distinct(fleet.rows, fleet.leaves)
     stays = np.where(plain.leaves, 0.0, 1.0)[:, None]
     saved, ahead, back, apart = (
-        plain.by_chunk(column)[inverse]
+        _last(plain.by_chunk(column), inverse)
         for column in (
             plain.by_part(layers.saved) * stays,
             workspace(plain, layers.forward_workspace),
@@ -92,23 +92,34 @@ def _activations(fleet: PlanBatch) -> _Activations:
             workspace(plain, layers.backward_workspace, frees=False),
         )
     )
-    early, late = (np.zeros((len(fleet.choices), fleet.stages)) for _ in range(2))
+    early, late = (np.zeros((fleet.stages, len(fleet.choices))) for _ in range(2))
+    stages = np.arange(fleet.stages)[:, None]
     for number in np.unique(fleet.choices.schedule).tolist():
         kind = fleet.schedule(number)
         work = np.concatenate([ahead, apart if kind.splits_backward else back, back], axis=1)
         mine = np.flatnonzero(fleet.choices.schedule == number)
-        counts, of = np.unique(fleet.counts[mine], return_inverse=True)
-        tables = [kind.moments(fleet.stages, fleet.chunks, int(count)) for count in counts]
-        for table in dict.fromkeys(map(id, tables)):
-            which = [place for place, one in enumerate(tables) if id(one) == table]
-            rows = mine[np.isin(of, which)]
-            held, step, is_late = tables[which[0]]
-            alive = held @ saved[rows].transpose(2, 1, 0)  # [stages, moments, plans]
-            alive += work[rows].transpose(2, 1, 0)[np.arange(fleet.stages)[:, None], step]
-            early[rows] = np.where(is_late[..., None], 0.0, alive).max(axis=1).T
-            late[rows] = np.where(is_late[..., None], alive, 0.0).max(axis=1).T
+        counts = fleet.counts[mine].astype(np.int64).tolist()
+        tables = {n: kind.moments(fleet.stages, fleet.chunks, n) for n in dict.fromkeys(counts)}
+        groups: dict[int, list[int]] = {}  # many counts have the same moments
+        for row, count in zip(mine.tolist(), counts, strict=True):
+            groups.setdefault(id(tables[count]), []).append(row)
+        for table in tables.values():
+            rows = groups.pop(id(table), None)
+            if rows is None:
+                continue
+            held, step, is_late = table
+            alive = held @ saved[..., rows]  # [stages, moments, plans]
+            alive += work[..., rows][stages, step]
+            early[:, rows] = (alive * ~is_late[..., None]).max(axis=1)
+            late[:, rows] = (alive * is_late[..., None]).max(axis=1)
     keeps = saved.any(axis=1)
-    return _Activations(np.where(keeps, early, np.maximum(early, late)), np.where(keeps, late, 0.0))
+    early, late = np.where(keeps, early, np.maximum(early, late)), np.where(keeps, late, 0.0)
+    return _Activations(early.T, late.T)
+
+
+def _last(chunks: Floats, rows: Ints) -> Floats:
+    """[plans, chunks, stages] → [stages, chunks, plans], of which some stand for others."""
+    return np.ascontiguousarray(chunks.transpose(2, 1, 0))[..., rows]
 
 
 def workspace(fleet: PlanBatch, column: Floats, frees: bool = True) -> Floats:

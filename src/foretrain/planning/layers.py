@@ -9,9 +9,9 @@ and their kernels and collectives cost what the simulator charges for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -149,6 +149,7 @@ class Layers:
     )
     weights: Ints  # [states] equal where weights and what is done with them are
     is_timed: Bools  # [states] whether seconds are known yet
+    shared_out: dict[int, Any] = field(default_factory=dict, init=False)  # see `PlanBatch.tables`
 
     def fill(self, others: Layers) -> bool:
         """Put in what others know of the same states; whether that changed what they hold."""
@@ -161,6 +162,7 @@ class Layers:
         for name in _COLUMNS:
             getattr(self, name)[mine] = getattr(others, name)[theirs]
         self.weights[:] = _alike(*(getattr(self, name) for name in _WEIGHTS))
+        self.shared_out.clear()
         return is_new
 
 
@@ -169,7 +171,8 @@ COUNTED = ("tensors", "ready")
 _BY_KIND = ("elements", "gathered", "trained", "refreshed", "touched", "rows", "reduced", "tensors", "ready")  # fmt: skip
 _WEIGHTS = (*_BY_KIND, "large", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
-_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in ("places", "number", "refused"))
+_APART = ("places", "number", "refused", "shared_out")
+_COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in _APART)
 
 
 def grown(known: Layers, wanted: Sequence[State]) -> Layers:
@@ -464,8 +467,20 @@ Pool = tuple[Message, ...]
 """Messages that are reduced as one."""
 
 
+_NONE = -1
+"""The kind of no weight."""
+
+
 def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
-    kinds = [_Kind(block, mesh, kind, copies) for kind in KINDS]
+    shards = (
+        *block.pooled,
+        *block.rerun,
+        *block.weights,
+        *(w for _, ws in block.ready for w in ws),
+    )
+    kind_of = {axes: _kind(axes, mesh) for axes in dict.fromkeys(w.reduce_axes for w in shards)}
+    found = {kind: _Kind(block, kind_of, kind, copies) for kind in {*kind_of.values(), _NONE}}
+    kinds = [found.get(kind, found[_NONE]) for kind in KINDS]
     return _Held(
         {name: [kind.column(name) for kind in kinds] for name in (*_BY_KIND, "rerun")},
         [kind.messages for kind in kinds],
@@ -476,9 +491,15 @@ def _weights(block: BlockPass, mesh: Mesh, copies: Mapping[str, int]) -> _Held:
 class _Kind:
     """Weights of one kind in a block, added up as the compiler adds up a stage's."""
 
-    def __init__(self, block: BlockPass, mesh: Mesh, kind: int, copies: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        block: BlockPass,
+        kind_of: Mapping[tuple[str, ...], int],
+        kind: int,
+        copies: Mapping[str, int],
+    ) -> None:
         def mine(shards: Iterable[WeightShard]) -> list[WeightShard]:
-            return [w for w in shards if _kind(w.reduce_axes, mesh) == kind]
+            return [w for w in shards if kind_of[w.reduce_axes] == kind]
 
         self.sums = sums(mine(block.pooled))
         self.rerun = sum(w.elements * w.sent for w in mine(block.rerun))

@@ -30,25 +30,14 @@ from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchange, Exchanges
 from foretrain.planning.layers import (
     CONTEXT,
-    COUNTED,
     DATA,
     EXPERT,
-    KINDS,
     TENSOR,
     Layers,
     Places,
 )
+from foretrain.planning.part_tables import PartTables, Ties
 from foretrain.planning.task import Task
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Ties:
-    """Columns over the weights that share another's storage, in the order of `Model.origins`."""
-
-    is_stored_before: Bools  # on its stage there is another one of them
-    block: Floats  # [copies, blocks] 1.0 where it is
-    origin: Ints  # equal for copies of one weight
-    is_trained: Bools
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,6 +58,7 @@ class PlanBatch:
     kinds: Bools  # [stages, kinds of devices]: which a stage runs on
     _axes: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     _asked: dict[tuple[tuple[str, ...], str, bool], Exchange] = field(default_factory=dict)
+    _owner_count: dict[int, int] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -83,9 +73,19 @@ class PlanBatch:
         return SCHEDULES[self.choices.palette.schedule[number] if self.stages > 1 else DEFAULT]
 
     @property
+    def tables(self) -> PartTables:
+        """What all plans have in common whose layers are shared out alike."""
+        found: PartTables | None = self.layers.shared_out.get(id(self.share))
+        if found is None:  # which keeps `share`, so that no other one gets its number
+            pieces = self.schedule(int(self.choices.schedule[0])).pieces(self.stages, self.chunks)
+            found = PartTables(self.layers, self.share, self.ties, pieces)
+            self.layers.shared_out[id(self.share)] = found
+        return found
+
+    @property
     def pieces(self) -> Pieces:
         """Where the parts lie: for all plans as for the first."""
-        return self.schedule(int(self.choices.schedule[0])).pieces(self.stages, self.chunks)
+        return self.tables.pieces
 
     def by_chunk(self, parts: Floats, axis: int = -1) -> Floats:
         """[…, parts, …] → […, chunks, stages, …]"""
@@ -112,6 +112,7 @@ class PlanBatch:
             self.kinds,
             self._axes,
             self._asked,
+            self._owner_count,
         )
 
     def distinct(self, *columns: NDArray[Any]) -> tuple[PlanBatch, Ints]:
@@ -133,11 +134,11 @@ class PlanBatch:
 
     def by_stage(self, column: Floats) -> Floats:
         """[states, blocks] → [plans, stages]."""
-        return self.summed(self.by_part(column))
+        return np.asarray(column[self.rows] @ self.stage_share.T)
 
     def summed(self, parts: Floats) -> Floats:
         """[plans, parts] → [plans, stages]."""
-        return np.asarray(self.by_chunk(parts).sum(axis=1))
+        return parts if self.chunks == 1 else np.asarray(self.by_chunk(parts).sum(axis=1))
 
     def first_chunk(self, parts: Floats) -> Floats:
         """[plans, parts] → [plans, stages] of the first chunks."""
@@ -146,7 +147,7 @@ class PlanBatch:
     @property
     def stage_share(self) -> Floats:
         """[stages, blocks] repetitions."""
-        return np.asarray(self.by_chunk(self.share, 0).sum(axis=0))
+        return self.tables.stage_share
 
     def last_blocks(self) -> Ints:
         """[parts] the block that each ends with."""
@@ -154,6 +155,8 @@ class PlanBatch:
 
     def seconds_by_part(self, blocks: Floats) -> Floats:
         """[plans, kinds, blocks] → [plans, parts] on the slowest device of each stage."""
+        if self.kinds.shape[1] == 1:  # summed row by row, so that plans that are alike tie
+            return np.asarray(np.einsum("nb,pb->np", blocks[:, 0], self.share))
         each = np.einsum("nkb,pb->nkp", blocks, self.share)
         runs_on = self.kinds[self.pieces.stage_of]  # [parts, kinds]
         return np.asarray(np.where(runs_on.T[None], each, 0.0).max(axis=1))
@@ -168,19 +171,15 @@ class PlanBatch:
 
     def elements(self, name: str, kind: int) -> Floats:
         """[states, blocks] a column of weights; of tied ones each stage has one."""
-        column = getattr(self.layers, name)[:, :, kind]
-        tied = self.layers.tied[:, :, kind]
-        if not tied.any() or not self.ties.is_stored_before.any():
-            return np.asarray(column)
-        each = np.sign(tied) if name in COUNTED else tied
-        doubled = self.ties.is_stored_before
-        if name not in ("elements", "gathered"):
-            doubled = doubled & self.ties.is_trained
-        return np.asarray(np.maximum(column - (each * doubled) @ self.ties.block, 0.0))
+        return self.tables.elements(name, kind)
+
+    def stage_weights(self, name: str, kind: int) -> Floats:
+        """[plans, stages] … of a stage."""
+        return np.asarray(self.tables.by_stage(name, kind)[self.rows])
 
     def weights_of(self, kind: int) -> Weights:
         """[plans, stages] weights of a kind."""
-        return self._weights(kind, lambda name: self.by_stage(self.elements(name, kind)))
+        return self._weights(kind, lambda name: self.stage_weights(name, kind))
 
     def block_weights(self, kind: int) -> Weights:
         """[plans, blocks]"""
@@ -196,14 +195,15 @@ class PlanBatch:
             refreshed=column("refreshed"),
             touched=column("touched"),
             rows=np.zeros_like(rows) if has_copies else rows,
-            shards=Shards(*(self.parts_of(kind, role)[:, None] for role in (1, 2, 3))),
+            shards=Shards(*self._split(kind, np.array([1, 2, 3])[:, None, None])),
             has_copies=has_copies,
         )
 
     @property
     def kinds_held(self) -> list[int]:
         """Kinds that some plan has weights of."""
-        return [kind for kind in KINDS if self.layers.elements[self.rows][:, :, kind].any()]
+        is_held = np.any(self.tables.is_held[self.rows], axis=0)
+        return np.flatnonzero(is_held).tolist()
 
     @property
     def is_offloaded(self) -> Bools:
@@ -229,10 +229,16 @@ class PlanBatch:
         each = [(cluster.devices[kind], cluster.node(node)) for kind, node in np.unique(pairs, axis=0).tolist()]  # fmt: skip
         return list({(device.name, id(node)): (device, node) for device, node in each}.values())
 
+    def hosts_by_stages(self) -> list[tuple[slice, list[tuple[Device, Node]]]]:
+        """Stages that `hosts_of` is the same for, and that."""
+        if self.task.cluster.is_uniform:
+            return [(slice(None), self.hosts_of(0))]
+        return [(slice(n, n + 1), self.hosts_of(n)) for n in range(self.stages)]
+
     def copy_rates(self, way: str) -> Floats:
         """[kinds of devices] bytes/s between devices and their hosts, where that is slowest."""
         rates = np.full(len(self.task.cluster.devices), np.inf)
-        for device, node in (pair for stage in range(self.stages) for pair in self.hosts_of(stage)):
+        for device, node in (pair for _, hosts in self.hosts_by_stages() for pair in hosts):
             kind = self.task.cluster.devices.index(device)
             rates[kind] = min(rates[kind], copy_rate(device, node, way))
         return rates
@@ -283,8 +289,18 @@ class PlanBatch:
 
     def parts_of(self, kind: int, role: int) -> Floats:
         """Into how many pieces a state of a kind of weights is split; roles are ZeRO's stages."""
-        pieces = self.mesh.size(*self.owners_of(kind)) if self.owners_of(kind) else 1
-        return np.where(self.choices.zero >= role, float(pieces), 1.0)
+        return self._split(kind, role)[:, 0]
+
+    def _split(self, kind: int, role: int | Ints) -> Floats:
+        """[…, plans, 1]"""
+        return np.where(self.choices.zero[:, None] >= role, float(self.owner_count(kind)), 1.0)
+
+    def owner_count(self, kind: int) -> int:
+        """Ranks that states of a kind of weights are split over."""
+        found = self._owner_count.get(kind)
+        if found is None:
+            found = self._owner_count[kind] = self.mesh.size(*self.owners_of(kind))
+        return found
 
 
 class Shares:

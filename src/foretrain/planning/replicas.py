@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.arrays import Floats
+from foretrain.arrays import Floats, Ints
 from foretrain.compile.execution import Communicator
 from foretrain.compile.model_states import NORM_BYTES, Weights
 from foretrain.compile.passes.bucket import filled_at
@@ -41,7 +41,12 @@ class Replicas:
         self.runtime = fleet.task.runtime
         self.states = fleet.task.states
         self._gathers: dict[tuple[bool, bool], Floats | None] = {}
-        self._buckets: dict[tuple[int, int, int, bytes], tuple[int, float]] = {}
+        self._filled_of: dict[int, tuple[Floats, Floats]] = {}
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        """Of weights that there are."""
+        return self.f.kinds_held
 
     @cached_property
     def shares_links(self) -> bool:
@@ -57,7 +62,7 @@ class Replicas:
         """[plans, stages] how much of what a stage exchanges the others on its node do meanwhile, on average: where one
         holds most of the weights, it has the links nearly for itself once the others are done."""
         f = self.f
-        sizes = np.sum([f.by_stage(f.elements("elements", kind)) for kind in KINDS], axis=0)
+        sizes = self._sizes
         nodes = np.asarray(f.task.cluster.node_of)[f.mesh.groups(("pp",))[0]]
         near = (nodes[:, None] == nodes[None, :]) & ~np.eye(f.stages, dtype=np.bool_)
         meanwhile = (
@@ -66,6 +71,12 @@ class Replicas:
         others = np.maximum(near.sum(axis=1), 1)
         return np.asarray((meanwhile * near[None]).sum(axis=2) / others[None, :])
 
+    @cached_property
+    def _sizes(self) -> Floats:
+        """[plans, stages] elements."""
+        each = [self.f.stage_weights("elements", kind) for kind in KINDS]
+        return np.asarray(np.sum(each, axis=0))
+
     def _among(self, lone: Floats, crowded: Floats) -> Floats:
         """[plans, parts or stages] a stage among the others."""
         times = lone.shape[1] // self.f.stages
@@ -73,10 +84,7 @@ class Replicas:
 
     def _heaviest_among(self, lone: Floats, crowded: Floats) -> Floats:
         """[plans, blocks] the stage that exchanges most."""
-        sizes = np.sum(
-            [self.f.by_stage(self.f.elements("elements", kind)) for kind in KINDS], axis=0
-        )
-        even = np.take_along_axis(self.evenness, sizes.argmax(axis=1)[:, None], axis=1)
+        even = np.take_along_axis(self.evenness, self._sizes.argmax(axis=1)[:, None], axis=1)
         return np.asarray(lone + (crowded - lone) * even)
 
     @cached_property
@@ -131,7 +139,7 @@ class Replicas:
     def _by_owners(self) -> dict[tuple[str, ...], list[int]]:
         """Kinds of weights that the same ranks gather together."""
         found: dict[tuple[str, ...], list[int]] = {}
-        for kind in self.f.kinds_held:
+        for kind in self.kinds:
             if self.f.owners_of(kind):
                 found.setdefault(self.f.owners_of(kind), []).append(kind)
         return found
@@ -171,20 +179,25 @@ class Replicas:
 
     def _scattered(self, alone: bool) -> tuple[Floats, ...]:
         f = self.f
-        shares, of = np.unique(f.share, axis=0, return_inverse=True)  # parts that hold the same
+        shares, of = f.tables.different_parts
         if self.work is not None:
             shares, of = f.share, np.arange(len(f.share))
         total = [np.zeros((len(f.choices), len(shares))) for _ in (None, *WAYS)]
-        for kind in KINDS:
+        for kind in self.kinds:
             size = f.elements("reduced", kind)[f.rows] @ shares.T * self.states.reduced_bytes
             if not f.owners_of(kind) or not size.any():
                 continue
-            found = self._in_pieces(kind, size, shares, alone)
-            total[0] += found.each * found.pieces
+            if self.work is not None:
+                each, pieces, _ = self._in_cycles(kind, size, shares, alone, 1)
+                piece = size / np.maximum(pieces, 1.0)
+            else:
+                pieces, _ = self._filled_parts(kind)
+                piece = size / np.maximum(pieces, 1.0)
+                each = self._reduced(kind, piece, alone)
+            total[0] += each * pieces
             for way in {self._way(axes) for axes in (f.owners_of(kind), f.axes_of(kind))}:
-                busy = self._reduced(kind, size / np.maximum(found.pieces, 1.0), alone, way)
-                total[1 + way] += busy * found.pieces
-        return tuple(column[:, of.ravel()] for column in total)
+                total[1 + way] += self._reduced(kind, piece, alone, way) * pieces
+        return tuple(column[:, of] for column in total)
 
     def reductions(self, kind: int) -> Buckets | None:
         """[plans, stages] buckets of gradients.
@@ -203,57 +216,53 @@ class Replicas:
 
     def _reductions(self, kind: int, alone: bool) -> Buckets | None:
         f = self.f
-        if not f.axes_of(kind):
+        if kind not in self.kinds or not f.axes_of(kind):
             return None
-        size = f.by_stage(f.elements("reduced", kind)) * self.states.reduced_bytes
+        size = f.stage_weights("reduced", kind) * self.states.reduced_bytes
         if not size.any():
             return None
-        return self._in_pieces(kind, size, f.share, alone, chunks=f.chunks)
+        return self._in_pieces(kind, size, alone)
 
-    def _in_pieces(
-        self,
-        kind: int,
-        size: Floats,
-        share: Floats,
-        alone: bool,
-        chunks: int = 1,
-    ) -> Buckets:
-        """`share`: [parts, blocks] repetitions; `size`: [plans, parts], or [plans, stages] of several chunks."""
+    def _in_pieces(self, kind: int, size: Floats, alone: bool) -> Buckets:
+        """`size`: [plans, stages] bytes of all chunks."""
+        f = self.f
         if self.work is not None:
-            share = self.f.stage_share if chunks > 1 else share
-            return self._in_cycles(kind, size, share, alone, chunks)
-        pieces, last = self.buckets(kind, share)
-        if chunks > 1:
-            pieces, last = self.f.summed(pieces), self.f.first_chunk(last)
-        each = self._reduced(kind, size / np.maximum(pieces, 1.0), alone)
-        return Buckets(each, pieces, self._reduced(kind, last, alone))
+            return self._in_cycles(kind, size, f.stage_share, alone, f.chunks)
+        _, of = f.tables.different_parts
+        each, last = (column[:, of] for column in self._filled_parts(kind))
+        pieces = f.summed(each)
+        sizes = np.concatenate([size / np.maximum(pieces, 1.0), f.first_chunk(last)], axis=1)
+        each, last = np.split(self._reduced(kind, sizes, alone), 2, axis=1)
+        return Buckets(each, pieces, last)
+
+    def _filled_parts(self, kind: int) -> tuple[Floats, Floats]:
+        """`buckets` of parts that are different, the same whoever else is on their links."""
+        found = self._filled_of.get(kind)
+        if found is None:
+            different, _ = self.f.tables.different_parts
+            found = self._filled_of[kind] = self.buckets(kind, different)
+        return found
+
+    @cached_property
+    def _by_buckets(self) -> tuple[PlanBatch, Ints]:
+        """Plans with different buckets, and which of them has those of each."""
+        return self.f.distinct(self.f.weights, self.f.choices.buckets)
 
     def buckets(self, kind: int, share: Floats) -> tuple[Floats, Floats]:
         """[plans, parts] how many buckets the gradients of a part are reduced in, and bytes of the last of them."""
-        plans, of = self.f.distinct(self.f.weights, self.f.choices.buckets)
-        parts = [(part, part.tobytes()) for part in share]
-        found = [
-            [self._filled_once(kind, row, weights, part, chosen) for part in parts]
-            for row, weights, chosen in zip(
-                plans.rows.tolist(),
-                plans.weights.tolist(),
-                plans.choices.buckets.tolist(),
-                strict=True,
-            )
-        ]
-        table = np.array(found, dtype=np.float64).reshape(len(plans.rows), len(share), 2)[of]
-        return table[..., 0], table[..., 1]
+        plans, of = self._by_buckets
+        numbers = np.stack([plans.rows, plans.weights, plans.choices.buckets], axis=1).tolist()
+        each = [self._filled_once(kind, row, held, asked, share) for row, held, asked in numbers]
+        found = np.stack(each)[of]
+        return found[..., 0], found[..., 1]
 
-    def _filled_once(
-        self, kind: int, row: int, weights: int, part: tuple[Floats, bytes], chosen: int
-    ) -> tuple[int, float]:
-        """Parts that hold the same fill the same buckets, whoever else is on their links."""
-        share, name = part
-        key = (kind, weights, chosen, name)
-        if key not in self._buckets:
-            bucket = self.f.choices.palette.buckets[chosen]
-            self._buckets[key] = self._filled(kind, row, share, bucket)
-        return self._buckets[key]
+    def _filled_once(self, kind: int, row: int, weights: int, chosen: int, share: Floats) -> Floats:
+        """[parts, 2] of plans that hold the same, on whatever mesh."""
+        bucket, known = self.f.choices.palette.buckets[chosen], self.f.tables.buckets
+        key = (kind, weights, bucket, share.tobytes())
+        if key not in known:
+            known[key] = np.array([self._filled(kind, row, part, bucket) for part in share])
+        return known[key]
 
     def _filled(
         self, kind: int, row: int, share: Floats, bucket: float | None
@@ -330,7 +339,7 @@ class Replicas:
         total = np.zeros(len(sizes))
         if owners:
             total += self._along(owners, "reduce_scatter", sizes, alone, way)
-            sizes = sizes / f.mesh.size(*owners)
+            sizes = sizes / f.owner_count(kind)
         if rest:
             total += self._along(rest, self.runtime.gradients.synchronises, sizes, alone, way)
         return total

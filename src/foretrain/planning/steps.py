@@ -39,17 +39,18 @@ def crowded_steps(t: TimedPlans, lone: list[Floats]) -> list[Floats]:
         if t.f.task.runtime.sharding.prefetched_blocks < 1:
             fetched = _now_and_then(t, fetched)
         lone = _run(t, fetched)
-    every = np.arange(len(t.f.share))
-    if t.f.stages == 1 or not t.moved.any():
-        return _run(t, fetched, beside(t, lone, every))
-    found = [np.zeros_like(part) for part in lone]
-    number = _stages_alike(t)
-    for which in np.unique(number).tolist():
-        mine = every[t.f.pieces.stage_of == np.argmax(number == which)]
-        alike = every[number[t.f.pieces.stage_of] == which]
-        for column, part in zip(found, _run(t, fetched, beside(t, lone, mine)), strict=True):
-            column[:, alike] = part[:, alike]
-    return found
+    parts_of = t.f.pieces.of.T  # [stages, chunks]
+    number = _stages_alike(t) if t.moved.any() else np.zeros(t.f.stages, dtype=np.int64)
+    first = np.unique(number, return_index=True)[1]
+    if len(first) == 1:
+        return _run(t, fetched, beside(t, lone, parts_of[0]))
+    # every plan as often as there are stages that are not alike
+    plans = np.arange(len(t.f.choices)).repeat(len(first))
+    mine = np.tile(parts_of[first], (len(t.f.choices), 1))
+    all_ = t.take(plans)
+    found = _run(all_, _taken(fetched, plans), beside(all_, [part[plans] for part in lone], mine))
+    shape, on = (-1, len(first), len(t.f.share)), number[t.f.pieces.stage_of]
+    return [part.reshape(shape)[:, on, np.arange(len(on))] for part in found]
 
 
 def _stages_alike(t: TimedPlans) -> Ints:
@@ -57,7 +58,9 @@ def _stages_alike(t: TimedPlans) -> Ints:
     f = t.f
     moving = [*t.flowing, *t.sends.leaving(t.sends.seconds)]
     rows = np.concatenate([f.stage_share, f.kinds, *(f.summed(m).T for m in moving)], axis=1)
-    return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
+    names = [row.tobytes() for row in rows]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
 def steps(t: TimedPlans, work: list[Floats]) -> Parts:
@@ -87,6 +90,12 @@ def _fetched(t: TimedPlans, is_lone: bool) -> Fetched | None:
     if rerun is None:
         return Fetched((gather, flow), (gather, flow))
     return Fetched((gather, flow), (gather + rerun, flow + rerun))
+
+
+def _taken(fetched: Fetched | None, rows: Ints) -> Fetched | None:
+    if fetched is None:
+        return None
+    return Fetched(*((seconds[rows], flow[rows]) for seconds, flow in fetched))
 
 
 def _now_and_then(t: TimedPlans, crowded: Fetched | None) -> Fetched | None:

@@ -49,11 +49,11 @@ def _offloaded(f: PlanBatch, groups: Sequence[Weights]) -> Floats:
     amounts = [np.asarray(amount) for amount in f.task.states.offloaded(groups)]
     ways = ("to_host", "host_memory", "to_device")
     found = np.zeros((len(f.choices), f.stages))
-    for stage in range(f.stages):
-        for device, node in f.hosts_of(stage):
+    for stages, hosts in f.hosts_by_stages():
+        for device, node in hosts:
             rates = [copy_rate(device, node, way) for way in ways]
-            each = sum(amount[:, stage] / rate for amount, rate in zip(amounts, rates, strict=True))
-            found[:, stage] = np.maximum(found[:, stage], each)
+            each = sum(a[:, stages] / rate for a, rate in zip(amounts, rates, strict=True))
+            found[:, stages] = np.maximum(found[:, stages], each)
     return found
 
 
@@ -61,7 +61,7 @@ def _launches(f: PlanBatch) -> Floats:
     """Kernels per tensor that hosts issue while devices wait, and delays of the slowest host."""
     if not f.task.states.waits_for_hosts:
         return np.zeros((len(f.choices), f.stages))
-    tensors = sum(f.by_stage(f.elements("tensors", kind)) for kind in f.kinds_held)
+    tensors = sum(f.stage_weights("tensors", kind) for kind in f.kinds_held)
     return _kernels(f, LAUNCHES, np.asarray(f.task.states.tensors_issued(tensors)))
 
 
@@ -71,8 +71,8 @@ def _copies(f: PlanBatch) -> Floats:
     count, moved = (np.zeros((len(f.choices), f.stages)) for _ in range(2))
     for kind in f.kinds_held if each else ():
         pieces = f.parts_of(kind, 1)[:, None]
-        count += np.where(pieces > 1, f.by_stage(f.elements("ready", kind)) * pieces, 0.0)
-        moved += np.where(pieces > 1, f.by_stage(f.elements("trained", kind)) * each, 0.0)
+        count += np.where(pieces > 1, f.stage_weights("ready", kind) * pieces, 0.0)
+        moved += np.where(pieces > 1, f.stage_weights("trained", kind) * each, 0.0)
     if not count.any():
         return count
     return _kernels(f, "memory", moved / np.maximum(count, 1.0)) * count

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from foretrain.arrays import Ints
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Pieces:
     """`of[chunk, stage]`: the piece of the model that a chunk of a stage is. Each piece lies on the stage of the one
     before it or next to that; `wraps`: the last stage and the first are next to each other too."""
@@ -26,17 +26,17 @@ class Pieces:
     def count(self) -> int:
         return int(self.of.size)
 
-    @property
+    @cached_property
     def stage_of(self) -> Ints:
         """[pieces]"""
         return np.argsort(self.of, axis=None) % self.stages
 
-    @property
+    @cached_property
     def chunk_of(self) -> Ints:
         """[pieces]"""
         return np.argsort(self.of, axis=None) // self.stages
 
-    @property
+    @cached_property
     def hops(self) -> Ints:
         """[pieces - 1] stages from each piece to the next: 1 or -1, 0 where both lie on one stage."""
         step = np.diff(self.stage_of)
@@ -54,7 +54,7 @@ class Pieces:
             return pieces.reshape(shape)
         return np.take(pieces, self.of.reshape(-1), axis=axis).reshape(shape)
 
-    @property
+    @cached_property
     def is_looped(self) -> bool:
         """Whether pieces follow the chunks, and stage after stage in each."""
         return bool((self.of.reshape(-1) == np.arange(self.of.size)).all())

@@ -82,20 +82,32 @@ def test_devices_come_in_a_machine_that_is_named() -> None:
 
 def test_a_schedule_that_was_not_said_is_named() -> None:
     others = "1f1b, gpipe, zb-h1, zb-v or dualpipev"
-    line = f"schedule 1f1b: megatron default ({others} in the plan)"
-    asked = {"on": "1 x dgx-h100", "batch": 64, "runtime": "megatron"}
+    line = f"schedule 1f1b: generic default ({others} in the plan)"
+    asked = {"on": "1 x dgx-h100", "batch": 64, "runtime": "generic"}
     assert line in predict("gpt2", plan="pp2", **asked).assumptions
     for plan in ("pp2 1f1b", "pp2 vpp2", "dp8"):
         assert line not in predict("gpt2", plan=plan, **asked).assumptions
 
 
 def test_every_schedule_that_is_named_for_a_plan_is_what_it_then_runs() -> None:
-    asked = {"on": "1 x dgx-h100", "batch": 64, "runtime": "megatron"}
+    asked = {"on": "1 x dgx-h100", "batch": 64, "runtime": "generic"}
     (line,) = (x for x in ask("gpt2", plan="pp2", **asked).assumptions if x.startswith("schedule"))
     named = line.split("(")[1].removesuffix(" in the plan)").replace(" or ", ", ").split(", ")
     ran = {name: ask("gpt2", plan=f"pp2 {name}", **asked).plan.schedule.kind for name in SCHEDULES}
     assert named == [name for name, kind in ran.items() if kind == name]
     assert set(SCHEDULES) - set(named) == {"interleaved"}  # chunks ask for that one
+
+
+def test_no_schedule_is_named_that_the_stack_cannot_run() -> None:
+    asked = {"on": "1 x dgx-h100", "batch": 64, "plan": "pp2"}
+    said = {
+        stack: next(x for x in ask("gpt2", runtime=stack, **asked).assumptions if "schedule" in x)
+        for stack in ("megatron", "nanotron")
+    }
+    assert said == {
+        "megatron": "schedule 1f1b: megatron default (--runtime)",
+        "nanotron": "schedule 1f1b: nanotron default (1f1b or gpipe in the plan)",
+    }
 
 
 def test_a_batch_chosen_with_its_plan_is_told_in_tokens() -> None:

@@ -14,6 +14,8 @@ grimp = pytest.importorskip(
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BY_NAME = {
+    # rules of a stack are written in the words of plans, and read as it is registered
+    "runtime/checking.py",
     # nouns whose constructors and views are doors for users; what is behind them needs the noun
     "analysis/answer.py", "cluster/cluster.py", "model/graph.py", "runtime/runtime.py",
     # tables of variants, which load the one that is used

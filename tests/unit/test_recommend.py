@@ -295,4 +295,7 @@ def test_what_is_said_is_not_assumed() -> None:
         "gpt2", tokens=1e9, instances=["aws:p4d*"], batch=64, seq=1024, runtime="ddp", max_devices=8,
         precision="bf16", optimizer="adam", headroom=0.0, deadline="30d", risk=risk,
     )  # fmt: skip
-    assert found.notes == ("on-demand prices: list prices of the catalog (--prices)",)
+    assert found.notes == (
+        "plans: those that their stacks can run (--hypothetical)",
+        "on-demand prices: list prices of the catalog (--prices)",
+    )

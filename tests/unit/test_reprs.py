@@ -65,7 +65,7 @@ def test_names_say_what_it_is() -> None:
     assert shown["job"].startswith("<JobTotals: 1.00 B tokens, 15,259 steps in ")
     assert shown["memory"].startswith("<Memory: fits: ")
     assert shown["graph"].startswith("<Compiled: ")
-    assert shown["point"].startswith("<Point plan=dp8: ")
+    assert shown["point"].startswith("<SweepPoint plan=dp8: ")
     assert "must divide" in shown["failed"]
 
 

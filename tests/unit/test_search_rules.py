@@ -180,7 +180,7 @@ def walked(tps: tuple[int, ...], layers: tuple[int, ...] | None = None) -> Simpl
         ("micro=2", (1, 2), None, True),
         ("micro=4", (1, 2), None, False),
         ("sp", (1, 2), None, True),
-        ("sp", (1, 1), (6, 4), False),
+        ("sp", (1, 1), (6, 4), True),  # nothing is split that sp could go with
         ("no sp", (1, 1), (6, 4), True),
         ("layers=even", (1, 2), None, True),
         ("layers=even", (1, 2), (5, 4), True),

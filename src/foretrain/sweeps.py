@@ -119,7 +119,8 @@ def sweep(
         **question: the other keywords of `predict`.
 
     Returns:
-        A point for each combination. An invalid combination, such as a plan that does not match the devices, states the reason.
+        A point for each combination. An invalid combination, such as a plan that does not match the devices, states the
+        reason; where all are invalid for one reason, that is raised.
 
     >>> from foretrain import sweep
     >>> swept = sweep("gpt2", on="1 x dgx-h100", plan="dp8", vary={"batch": [64, 128]})
@@ -133,6 +134,9 @@ def sweep(
         points.append(_point(model, on, question, dict(zip(vary, combination, strict=True))))
         if progress is not None:
             progress(len(points))
+    errors = {point.error["message"] if point.error else "" for point in points}
+    if len(errors) == 1 and "" not in errors:  # no value that is varied has to do with it
+        raise InputError(*errors)
     return Sweep(tuple(vary), tuple(points))
 
 

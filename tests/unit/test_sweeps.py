@@ -9,6 +9,7 @@ import pytest
 
 import foretrain
 from foretrain.errors import InputError
+from foretrain.report import render
 
 ON = "1 x dgx-h100"
 
@@ -77,3 +78,19 @@ def test_bad_axes_are_refused_before_any_work(vary: dict[str, Any], said: str) -
 def test_all_that_is_missing_is_told_at_once() -> None:
     with pytest.raises(InputError, match=r"(?s)model: missing.*on: missing"):
         foretrain.sweep(vary={"batch": [64]})
+
+
+def test_what_no_value_has_to_do_with_is_raised() -> None:
+    with pytest.raises(InputError, match="unknown model"):
+        foretrain.sweep("lama3-8b", on="1 x dgx-h100", batch=64, vary={"seq": [512, 1024]})
+
+
+def test_warnings_name_the_points_they_are_about() -> None:
+    asked: dict[str, Any] = {"on": "1 x dgx-h100", "batch": 64, "micro_batch": 1}
+    swept = foretrain.sweep("gpt2", **asked, runtime="ddp", vary={"plan": ["dp8", "tp2 dp4"]})
+    text = render(swept, "txt")
+    assert "plan=tp2 dp4: ddp cannot run tp=2" in " ".join(str(text).split())
+    both = foretrain.sweep(
+        "gpt2", **asked, plan="tp2 dp4", runtime="ddp", vary={"seq": [512, 1024]}
+    )
+    assert "- ddp cannot run tp=2" in " ".join(str(render(both, "txt")).split())

@@ -57,6 +57,7 @@ def _fit_sections(prediction: Prediction, changes: Sequence[FitChange]) -> Itera
         for change, step in zip(changes, steps, strict=True)
     )
     yield Table("Changes tried", ("change", "fits", "peak", "step"), tried, "nlrr")
+    yield listed("Warnings", prediction.warnings)
     yield listed("Assumptions", prediction.assumptions)
 
 
@@ -272,6 +273,7 @@ def _sweep_sections(sweep: Sweep) -> Iterator[Section]:
     rows = tuple(tuple(row[c] for c in kept) for row in table)
     yield Table("Sweep", tuple(head[c] for c in kept), rows, letters)
     yield Table("Invalid combinations", ("", "why"), failed, left=2)
+    yield listed("Warnings", _warnings(sweep))
     yield listed("Assumptions", _shared_assumptions(sweep))
 
 
@@ -287,6 +289,16 @@ def _filled_in(sweep: Sweep) -> tuple[str, ...]:
     asked = [point.prediction.question for point in sweep.points if point.prediction is not None]
     names = (name for name in ("runtime", "plan", "micro_batch") if name not in sweep.varied)
     return tuple(name for name in names if len({one[name] for one in asked}) > 1)
+
+
+def _warnings(sweep: Sweep) -> Iterator[str]:
+    """Each once, with the points it is about unless that is all of them."""
+    points: dict[str, list[str]] = {}
+    for point in sweep.points:
+        for line in () if point.prediction is None else point.prediction.warnings:
+            points.setdefault(line, []).append(point.name)
+    for line, names in points.items():
+        yield line if len(names) == len(sweep.points) else f"{'; '.join(names)}: {line}"
 
 
 def _shared_assumptions(sweep: Sweep) -> tuple[str, ...]:

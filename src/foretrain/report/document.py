@@ -274,7 +274,7 @@ class Document:
         return tuple(section for section in self.make_sections() if not is_empty(section))
 
 
-def listed(title: str, lines: Sequence[str]) -> Lines:
+def listed(title: str, lines: Iterable[str]) -> Lines:
     """Assumptions, warnings and the like."""
     return Lines(
         title, tuple(lines), has_bullets=True, kind="warning" if title == "Warnings" else ""

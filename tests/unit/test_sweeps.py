@@ -87,10 +87,10 @@ def test_what_no_value_has_to_do_with_is_raised() -> None:
 
 def test_warnings_name_the_points_they_are_about() -> None:
     asked: dict[str, Any] = {"on": "1 x dgx-h100", "batch": 64, "micro_batch": 1}
-    swept = foretrain.sweep("gpt2", **asked, runtime="ddp", vary={"plan": ["dp8", "tp2 dp4"]})
+    swept = foretrain.sweep("llama3.2-1b", **asked, runtime="ddp", vary={"plan": ["dp8", "tp2 dp4"]})
     text = render(swept, "txt")
     assert "plan=tp2 dp4: ddp cannot run tp=2" in " ".join(str(text).split())
     both = foretrain.sweep(
-        "gpt2", **asked, plan="tp2 dp4", runtime="ddp", vary={"seq": [512, 1024]}
+        "llama3.2-1b", **asked, plan="tp2 dp4", runtime="ddp", vary={"seq": [512, 1024]}
     )
     assert "- ddp cannot run tp=2" in " ".join(str(render(both, "txt")).split())

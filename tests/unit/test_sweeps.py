@@ -87,7 +87,9 @@ def test_what_no_value_has_to_do_with_is_raised() -> None:
 
 def test_warnings_name_the_points_they_are_about() -> None:
     asked: dict[str, Any] = {"on": "1 x dgx-h100", "batch": 64, "micro_batch": 1}
-    swept = foretrain.sweep("llama3.2-1b", **asked, runtime="ddp", vary={"plan": ["dp8", "tp2 dp4"]})
+    swept = foretrain.sweep(
+        "llama3.2-1b", **asked, runtime="ddp", vary={"plan": ["dp8", "tp2 dp4"]}
+    )
     text = render(swept, "txt")
     assert "plan=tp2 dp4: ddp cannot run tp=2" in " ".join(str(text).split())
     both = foretrain.sweep(

@@ -147,6 +147,10 @@ def test_a_power_factor_and_an_unknown_price_are_told() -> None:
         ({"steps": 5, "pue": 0.9}, "pue: 0.9 must be between 1 and 10"),
         ({"usd_per_hour": "free"}, "usd_per_hour: 'free' is not a price"),
         ({"usd_per_hour": -1}, "usd_per_hour: -1 is not a price"),
+        ({"steps": 5, "mtbf": [1]}, r"mtbf: \[1\] is not a time"),
+        ({"steps": 5, "restart": {}}, "restart: {} is not a time"),
+        ({"steps": 5, "checkpoint_rate": [3]}, r"checkpoint_rate: \[3\] is not a bandwidth"),
+        ({"steps": 5, "mtbf": -1}, "mtbf: -1 must be positive"),
     ],
 )
 def test_what_is_wrong_with_a_job_is_told(words: dict[str, Any], fault: str) -> None:

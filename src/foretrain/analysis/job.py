@@ -209,7 +209,7 @@ def _quantity(name: str, given: float | str | None, faults: list[str]) -> float 
     if given is None:
         return None
     try:
-        value = _RISKS[name](given) if isinstance(given, str) else float(given)
+        value = _RISKS[name](given)
     except InputError as error:
         faults.append(f"{name}: {error}")
         return None

@@ -32,6 +32,14 @@ class Rule:
     needs: tuple[Condition, ...]
     because: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it asks about."""
+        every = (*self.when, *self.needs)
+        return tuple(
+            n for one in every for n in (one.names if isinstance(one, Relation) else (one.name,))
+        )
+
     def allows(self, words: Words, facts: Facts = NO_FACTS) -> bool:
         if not all(_holds(one, words, facts) for one in self.when):
             return True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from foretrain.errors import PlanError, RuntimePresetError, UnsupportedPlanError
 from foretrain.plan.constraints import Constraint, parse
@@ -18,6 +19,7 @@ from foretrain.runtime.features.supported_plans import PER_LAYER
 
 __all__ = [
     "Rule",
+    "able_micro",
     "always",
     "as_ruled",
     "expect_able",
@@ -75,6 +77,17 @@ def warned(stack: Runtime, plan: Plan, facts: Facts) -> tuple[str, ...]:
     """What predictions say of a plan, said in words or as a tree, that the stack cannot run."""
     lines = [*refusals(stack, words_of(plan, stack), facts), *_unlike_layers(stack, plan)]
     return tuple(f"{refusal}. Predicted as if it could." for refusal in lines)
+
+
+def able_micro(stack: Runtime, plan: Plan, facts: Facts) -> Callable[[int], bool]:
+    """Whether the stack can run a plan with micro-batches of a size, as far as that depends on the size."""
+    rules = [rule for rule in rules_of(stack) if "micro" in rule.names]
+    words = words_of(plan, stack) if rules else Words()
+
+    def is_able(samples: int) -> bool:
+        return all(rule.allows(replace(words, micro=samples), facts) for rule in rules)
+
+    return is_able
 
 
 def _unlike_layers(stack: Runtime, plan: Plan) -> Iterator[str]:

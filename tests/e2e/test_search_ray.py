@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 from support.searches import Wrapped, small_task, substance
@@ -93,3 +99,84 @@ def _script(text: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", head + text]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for a node's workers in /proc")
+def test_a_node_is_killed_in_the_middle_of_a_search() -> None:
+    """Two nodes; one is killed while it works. The document is that of a search on this machine, and alone on stdout."""
+    expected = _searched()
+    with _two_nodes() as (address, doomed):
+        process = _command("--ray", address)
+        try:
+            _wait_for_work(doomed, process)
+            os.kill(doomed, signal.SIGKILL)  # a raylet: its workers end with it
+            out, error = process.communicate(timeout=240)
+        finally:
+            process.kill()
+    assert process.returncode == 0, error
+    found = json.loads(out)
+    assert any("died" in note or "lost" in note for note in found.pop("notes", [])), found
+    assert _timeless(found) == expected
+
+
+def _searched() -> dict[str, Any]:
+    out, error = _command().communicate(timeout=240)
+    found = dict(json.loads(out or error))
+    assert not found.pop("notes", [])
+    return _timeless(found)
+
+
+def _timeless(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "seconds"}
+
+
+def _command(*more: str) -> subprocess.Popen[str]:
+    words = [
+        "search",
+        "gpt2",
+        "--on",
+        "2 x dgx-h100",
+        "--batch",
+        "64",
+        "--where",
+        "micro<=4",
+        "--top",
+        "2",
+    ]
+    command = [sys.executable, "-m", "foretrain", *words, "--json", *more]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment)
+
+
+@contextmanager
+def _two_nodes() -> Iterator[tuple[str, int]]:
+    """The address of a cluster of two nodes on this machine, and the process that is the second."""
+    from ray.cluster_utils import Cluster
+
+    small = {
+        "num_cpus": 1,
+        "object_store_memory": executors.OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    try:
+        second = cluster.add_node(num_cpus=1, object_store_memory=executors.OBJECT_STORE_BYTES)
+        yield cluster.address, second.all_processes["raylet"][0].process.pid
+    finally:
+        cluster.shutdown()
+
+
+def _wait_for_work(raylet: int, process: subprocess.Popen[str]) -> None:
+    """Until a worker of this node runs a part of the search."""
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit and process.poll() is None:
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes()
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            except OSError:
+                continue
+            if words.startswith(b"ray::done") and int(parent) == raylet:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"no part of the search ran on the second node: {process.communicate()}")

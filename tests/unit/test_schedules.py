@@ -19,6 +19,7 @@ from foretrain.plan.schedules import (
     schedule,
 )
 from foretrain.plan.schedules.closed_form import Pipelines
+from foretrain.plan.schedules.interleaved import group
 from foretrain.testing import schedules as kit
 
 
@@ -77,8 +78,45 @@ def test_zero_bubble_keeps_weight_steps_for_the_cool_down() -> None:
 
 
 def test_interleaved_names_both_numbers_and_a_remedy() -> None:
-    with pytest.raises(PlanError, match=r"10 micro-batches, 4 stages\. Try 8 or 12"):
-        schedule("interleaved").order(0, 4, 10, 2)
+    with pytest.raises(PlanError, match=r"3 micro-batches, 4 stages\. Use at least 4"):
+        schedule("interleaved").order(0, 4, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "size"),
+    [(4, 8, 4), (4, 6, 6), (4, 9, 5), (4, 10, 5), (4, 7, 7), (2, 5, 3), (8, 8, 8), (3, 16, 4), (4, 14, 5)],
+)  # fmt: skip
+def test_groups_leave_none_shorter_than_the_pipeline(
+    stages: int, micro_batches: int, size: int
+) -> None:
+    """Megatron Core's condition on `microbatch_group_size_per_vp_stage`, tried from the smallest on."""
+    assert group(stages, micro_batches) == size
+    rest = micro_batches % size
+    assert stages <= size <= micro_batches
+    assert rest == 0 or rest >= stages
+
+
+def test_interleaved_runs_the_last_group_with_what_is_left() -> None:
+    """Two stages, five micro-batches: a group of three and one of two."""
+    order = words(schedule("interleaved").order(1, 2, 5, 2))
+    forward = [step for step in order.split() if step[0] == "F"]
+    assert forward == ["F0a", "F1a", "F2a", "F0b", "F1b", "F2b", "F3a", "F4a", "F3b", "F4b"]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 5, 8])
+def test_interleaved_runs_any_number_of_micro_batches(stages: int) -> None:
+    """… without a deadlock, with the bubble of the closed form."""
+    sizes = [(stages, m, v) for m in range(stages, 4 * stages + 3) for v in (2, 3)]
+    assert kit.check_schedule("interleaved", sizes) == len(sizes)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+@pytest.mark.parametrize("micro_batches", [4, 6, 8, 10, 12, 24])
+def test_interleaved_groups_are_pytorchs_where_it_has_any(stages: int, micro_batches: int) -> None:
+    """ScheduleInterleaved1F1B: as many rounds as the pipeline fits in, which must divide the micro-batches."""
+    rounds = max(1, micro_batches // stages)
+    if micro_batches >= stages and micro_batches % rounds == 0:
+        assert group(stages, micro_batches) == micro_batches // rounds
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1"])

@@ -15,9 +15,11 @@ from math import ceil
 from foretrain.analysis.prediction import Memory
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
+from foretrain.plan.facts import family_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.resolving.defaults import defaults, family_of, surely
+from foretrain.plan.supported import able_micro
+from foretrain.resolving.defaults import defaults, surely
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.request import Notes
 from foretrain.units import multiples_near, parse_batch, show_count
@@ -107,7 +109,8 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
     if stages == 1:
         return every, "all samples of a replica"
     wanted = int(row["per_stage"]) * stages / chunks
-    enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n)]
+    is_able = able_micro(draft.runtime, plan, {"batch": batch, "model": family_of(draft.model)})
+    enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n) and is_able(n)]
     if not enough:
         return every[:1], "the most micro-batches possible, for a small pipeline bubble"
     return enough, "the largest that keeps the pipeline bubble small"

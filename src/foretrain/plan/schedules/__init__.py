@@ -19,6 +19,8 @@ from foretrain.plan.schedules.interleaved import Interleaved
 from foretrain.plan.schedules.legal import check_order
 from foretrain.plan.schedules.one_f_one_b import OneForwardOneBackward
 from foretrain.plan.schedules.pieces import Pieces
+from foretrain.plan.schedules.v_half import VHalf
+from foretrain.plan.schedules.v_min import VMin
 from foretrain.plan.schedules.zero_bubble import ZeroBubbleH1
 from foretrain.plan.schedules.zero_bubble_v import ZeroBubbleV
 from foretrain.plan.words import is_word
@@ -48,6 +50,8 @@ SCHEDULES: dict[str, PipelineSchedule] = {
     "zb-h1": ZeroBubbleH1(),
     "zb-v": ZeroBubbleV(),
     "dualpipev": DualPipeV(),
+    "v-half": VHalf(),
+    "v-min": VMin(),
 }
 _OURS = frozenset(SCHEDULES)
 DEFAULT = "1f1b"

@@ -55,11 +55,12 @@ def moments(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int
     """Once a pipeline is full, more micro-batches bring no other moments, unless all forward steps come first."""
     if not kind.separates_phases:
         micro_batches = min(micro_batches, _enough(kind, stages))
-    return _moments(kind, stages, micro_batches, chunks)
+    return moments_of(kind, stages, micro_batches, chunks)
 
 
 @lru_cache(maxsize=4096)
-def _moments(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Moments:
+def moments_of(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Moments:
+    """Those of just so many micro-batches."""
     last = _WEIGHT if kind.splits_backward else _BACKWARD
     found = []
     for stage in range(stages):

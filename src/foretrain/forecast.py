@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from foretrain.analysis.answer import Answer
-from foretrain.analysis.prediction import Prediction
+from foretrain.analysis.prediction import Lazy, Prediction, Remedy
 from foretrain.asked import OF_JOBS, Asked, AskedStep, ClusterLike, ModelLike
 from foretrain.compile.execution import ExecutionGraph
 from foretrain.keywords import JobWords, keywords
@@ -18,7 +19,7 @@ from foretrain.plan.plan import Plan
 from foretrain.resolving import ask
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
-from foretrain.simulate import answer, compile_scenario
+from foretrain.simulate import Simulation, compile_scenario, simulate_scenario
 
 if TYPE_CHECKING:
     from foretrain.cluster.stragglers import Spread
@@ -95,7 +96,15 @@ def predict(
         headroom=headroom,
         **job,
     )
-    return answer(scenario)
+    found = simulate_scenario(scenario)
+    return replace(found.prediction, what_would_help=Lazy(partial(_helpful, found)))
+
+
+def _helpful(found: Simulation) -> Sequence[Remedy]:
+    """Worked out when it is looked at; what that takes is loaded then, too."""
+    from foretrain.advice.facade import what_would_help
+
+    return what_would_help(found)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -215,7 +215,9 @@ def _prediction(simulated: Simulation) -> Prediction:
         stalls=mean,
         stalls_by_stage=by_stage,
         bottleneck=max(mean, key=lambda name: mean[name]),
-        what_would_help=Lazy(
+        what_would_help=()
+        if not held.fits  # a faster device is no remedy for a full one
+        else Lazy(
             partial(
                 remedies,
                 graph,

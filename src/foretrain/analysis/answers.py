@@ -7,26 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretrain.analysis.answer import Answer
-from foretrain.analysis.prediction import Prediction
-
-
-@dataclass(frozen=True, slots=True)
-class FitChange:
-    """A changed plan and whether it fits."""
-
-    change: str
-    peak_bytes: float
-    fits: bool
-    step_seconds: float
+from foretrain.analysis.prediction import Prediction, Remedy
 
 
 @dataclass(frozen=True, repr=False)
 class FitAnswer(Answer):
-    """`changes` from the smallest to the largest intrusion; empty when it fits as it is."""
+    """`changes` of plan and stack, the fastest first, then other machines; empty when it fits as it is."""
 
     prediction: Prediction
     fits: bool
-    changes: tuple[FitChange, ...]
+    changes: tuple[Remedy, ...]
 
     def to_dict(self) -> dict[str, Any]:
         document = self.prediction.to_dict()

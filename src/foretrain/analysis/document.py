@@ -50,7 +50,6 @@ def _contradictions(document: Mapping[str, Any]) -> list[str]:
 def prediction_schema() -> dict[str, Any]:
     """The JSON Schema of `Prediction.to_dict()`."""
     stalls = object_schema(dict.fromkeys(STALLS, _AMOUNT), STALLS)
-    remedy = _rows(change=_TEXT, step_seconds=_AMOUNT, speedup=_AMOUNT)
     numbers = ("samples_per_second", "measured_share")
     rates = ("tokens_per_second", "mfu", "hfu")
     step = {"type": "number", "minimum": SHORTEST_STEP, "maximum": MOST}
@@ -67,7 +66,7 @@ def prediction_schema() -> dict[str, Any]:
         "stalls": stalls,
         "stalls_by_stage": array_schema(stalls),
         "bottleneck": {"enum": list(STALLS)},
-        "what_would_help": remedy,
+        "what_would_help": array_schema(remedy_schema()),
         "cost": object_schema(
             {
                 "usd_per_hour": _AMOUNT_OR_NULL,
@@ -85,6 +84,20 @@ def prediction_schema() -> dict[str, Any]:
     }
     required = ["id", "schema_version", "step_seconds", "interval", "fits", "memory", "stalls"]
     return {"type": "object", "properties": properties, "required": required}
+
+
+def remedy_schema() -> dict[str, Any]:
+    """A change and what it brings; earlier documents have its first three fields alone."""
+    brings = {"change": _TEXT, "step_seconds": _AMOUNT, "speedup": _AMOUNT}
+    besides = {
+        "kind": {"enum": ["plan", "option", "machine", "hardware"]},
+        "paste": _TEXT,
+        "peak_bytes": _AMOUNT_OR_NULL,
+        "fits": {"type": "boolean"},
+        "usd_per_hour": _AMOUNT_OR_NULL,
+        "remark": _TEXT,
+    }
+    return object_schema({**brings, **besides}, tuple(brings))
 
 
 def _question() -> dict[str, Any]:

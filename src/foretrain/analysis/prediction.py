@@ -206,11 +206,18 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change and what it would bring."""
+    """A change and what it would bring. Of plans, switches and machines there are options to paste; factors on hardware
+    (twice the bandwidth) have none, and leave memory as it is."""
 
     change: str
     step_seconds: float
     speedup: float
+    kind: str = "hardware"  # plan | option | machine | hardware
+    paste: str = ""  # options of a command that make the change
+    peak_bytes: float | None = None
+    fits: bool = True
+    usd_per_hour: float | None = None  # of all devices, where the catalog knows a price
+    remark: str = ""  # what is another besides
 
 
 @dataclass(frozen=True, slots=True)

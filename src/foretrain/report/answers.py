@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
+from foretrain.analysis.answers import FitAnswer, WhatIf
 from foretrain.analysis.compare import Comparison, Difference
 from foretrain.analysis.explain import Explanation
-from foretrain.analysis.prediction import STALLS, Prediction
+from foretrain.analysis.prediction import STALLS, Prediction, Remedy
 from foretrain.asked import word_of
 from foretrain.report import words
 from foretrain.report.document import Document, Lines, Row, Section, Table, listed
-from foretrain.report.prediction import memory_by_stage, memory_table
+from foretrain.report.prediction import memory_by_stage, memory_table, remedy_table
 from foretrain.units import show_bytes, show_count
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def fit_document(answer: FitAnswer) -> Document:
     said = words.verdict(prediction)
     headline = f"{said[0].upper()}{said[1:]}; peak on stage {prediction.memory.peak_stage}"
     if not answer.fits:
-        headline += _smallest(changes)
-    names = (*words.names(prediction), *(change.change for change in changes))
+        headline += _first(changes)
+    names = (*words.names(prediction), *(change.paste for change in changes))
     return Document(
         headline,
         answer.to_dict,
@@ -41,24 +41,33 @@ def fit_document(answer: FitAnswer) -> Document:
     )
 
 
-def _smallest(changes: Sequence[FitChange]) -> str:
+def _first(changes: Sequence[Remedy]) -> str:
     fitting = next((change for change in changes if change.fits), None)
     if fitting is None:
         return "; none of the changes tried makes it fit"
-    return f"; smallest change that fits: {fitting.change}"
+    return f"; the fastest change that fits: {fitting.change}"
 
 
-def _fit_sections(prediction: Prediction, changes: Sequence[FitChange]) -> Iterator[Section]:
+def _fit_sections(prediction: Prediction, changes: Sequence[Remedy]) -> Iterator[Section]:
     yield replace(memory_table(prediction), notes=())  # the headline says them
     yield memory_by_stage(prediction)
     steps = words.seconds_alike(change.step_seconds for change in changes)
-    tried = tuple(
-        (change.change, "yes" if change.fits else "no", show_bytes(change.peak_bytes), step)
-        for change, step in zip(changes, steps, strict=True)
-    )
-    yield Table("Changes tried", ("change", "fits", "peak", "step"), tried, "nlrr")
+    shown = list(zip(changes, steps, strict=True))
+    for title in (
+        "Changes that fit, fastest first",
+        "Machines that fit",
+        "Changes that come nearest",
+    ):
+        mine = [(row, step) for row, step in shown if _listed_under(row) == title]
+        yield remedy_table(title, [row for row, _ in mine], [step for _, step in mine])
     yield listed("Warnings", prediction.warnings)
     yield listed("Assumptions", prediction.assumptions)
+
+
+def _listed_under(row: Remedy) -> str:
+    if not row.fits:
+        return "Changes that come nearest"
+    return "Machines that fit" if row.kind == "machine" else "Changes that fit, fastest first"
 
 
 # --- explain ----------------------------------------------------------------------------------------

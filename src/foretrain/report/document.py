@@ -93,7 +93,11 @@ class Table(Section):
 
     def without(self, letters: str) -> Table:
         """Without the columns of these letters."""
-        at = [i for i, letter in enumerate(self.letters) if letter not in letters]
+        return self.of(i for i, letter in enumerate(self.letters) if letter not in letters)
+
+    def of(self, columns: Iterable[int]) -> Table:
+        """Some of the columns."""
+        at = list(columns)
         return replace(
             self,
             head=[self.head[i] for i in at] if self.head else (),

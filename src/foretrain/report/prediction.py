@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from foretrain.analysis.prediction import STALLS, Prediction
+from foretrain.analysis.prediction import STALLS, Prediction, Remedy
 from foretrain.report import links, words
 from foretrain.report.document import (
     Bar,
@@ -65,7 +65,7 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         worth = links.worth_a_table(prediction)
         table = links.table(prediction, MAX_LINKS) if worth else None
         yield NetworkDrawing("Links", prediction, table)
-    yield _remedies(prediction)
+    yield from _remedies(prediction)
     yield _operators(prediction)
     yield _path(prediction)
     yield listed("Warnings", prediction.warnings)
@@ -145,15 +145,37 @@ def stall_bars(
     return Bars(title, label, "step", used, rows, words.seconds, detail=detail)
 
 
-def _remedies(prediction: Prediction) -> Table:
-    gains = [max(0.0, remedy.speedup - 1.0) for remedy in prediction.what_would_help]
+def remedy_table(title: str, rows: Sequence[Remedy], steps: Sequence[str]) -> Table:
+    """Changes as options to paste, where options make them, and what each brings."""
+    gains = [max(0.0, row.speedup - 1.0) for row in rows]
     most = max(gains, default=0.0) or 1.0
-    rows = tuple(
-        (remedy.change, step, f"{remedy.speedup:.2f}×", Bar(gain / most))
-        for (remedy, step), gain in zip(words.remedy_rows(prediction), gains, strict=True)
-    )
-    head = ("change", "step", "speed-up", "")
-    return Table("What would help", head, rows, "wrrB", has_head_in_text=False)
+    shown = [
+        (
+            row.paste or row.change,
+            step,
+            f"{row.speedup:.2f}×",
+            "" if row.peak_bytes is None else show_bytes(row.peak_bytes),
+            "" if row.usd_per_hour is None else f"{words.usd(row.usd_per_hour)}/h",
+            Bar(gain / most),
+        )
+        for row, step, gain in zip(rows, steps, gains, strict=True)
+    ]
+    head = ("change", "step", "speed-up", "peak", "price", "")
+    remarks = tuple(f"{row.change}: {row.remark}." for row in rows if row.remark)
+    table = Table(title, head, shown, "prrrrB", notes=remarks, has_head_in_text=False)
+    return table.of(n for n in range(len(head)) if n < 3 or any(row[n] for row in shown))
+
+
+def _remedies(prediction: Prediction) -> Iterator[Table]:
+    """Plans and switches, which cost nothing, and hardware, which does."""
+    rows = words.remedy_rows(prediction)
+    kinds = {
+        "What would help": ("plan", "option"),
+        "Hardware that would help": ("machine", "hardware"),
+    }
+    for title, kind in kinds.items():
+        mine = [(row, step) for row, step in rows if row.kind in kind]
+        yield remedy_table(title, [row for row, _ in mine], [step for _, step in mine])
 
 
 def _operators(prediction: Prediction) -> Table:

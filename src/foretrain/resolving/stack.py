@@ -216,6 +216,11 @@ def _set_by(preset: Runtime, key: str, value: Any) -> dict[str, Any]:
     return {}
 
 
+def with_switch(stack: Runtime, key: str, value: Any) -> Runtime:
+    """A stack with one switch more, as a question that names it has it."""
+    return stack.with_options(_set_by(stack, key, value) or {key: value})
+
+
 def _named_fields() -> dict[str, str]:
     """Words that set one field: its name, unless a switch has it, which may set more; then the name it had before."""
     data = preset_file()
@@ -431,6 +436,19 @@ def _with_attention(
         newer = stack.with_features({"kernels": {"attention": word}})
         return newer, f"{stack.name} default on Hopper and later"
     return stack, ""
+
+
+def on_other_devices(stack: Runtime, here: Cluster, there: Cluster, precision: str) -> Runtime:
+    """A stack that was resolved for one cluster as it runs on another; attention that is not as usual was asked for."""
+    preset = presets().get(stack.name)
+    if preset is not None:
+        usual, other = (
+            _with_attention(preset, None, cluster, precision)[0].kernels.attention
+            for cluster in (here, there)
+        )
+        if stack.kernels.attention == usual:
+            stack = stack.with_features({"kernels": {"attention": other}})
+    return _on_devices(stack, there, {})
 
 
 def _as_released(

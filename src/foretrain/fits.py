@@ -11,6 +11,7 @@ from foretrain.asked import OF_JOBS, AskedStep, ModelLike
 from foretrain.errors import InputError
 from foretrain.keywords import keywords
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
+from foretrain.plan.facts import facts_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
 from foretrain.plan.supported import refusals
@@ -70,9 +71,10 @@ def _smaller_plans(asked: Scenario) -> Iterator[tuple[str, Plan]]:
             plan_defaults(asked.runtime, asked.workload.model),
         )
         said = parse(asked.plan.text, defaults, devices)
-        is_able = not any(refusals(asked.runtime, said))
+        facts, micro = facts_of(asked.workload), schedule.micro_batch
+        is_able = not any(refusals(asked.runtime, replace(said, micro=micro), facts))
         for words in _sharded(said, defaults):
-            if is_able and any(refusals(asked.runtime, words)):
+            if is_able and any(refusals(asked.runtime, replace(words, micro=micro), facts)):
                 continue
             try:
                 plan = Plan.of(

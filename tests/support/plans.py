@@ -167,10 +167,10 @@ def _sharding(draw: Draw, replicas: int) -> list[str]:
 
 
 def _experts(draw: Draw, tp: int, replicas: int) -> list[str]:
-    alone = draw(st.booleans())
-    ranks = replicas * tp if alone else replicas
-    ep = draw(st.sampled_from(_divisors(ranks)))
-    return [f"ep{ep}", f"etp{1 if alone else tp}"] if ep > 1 else []
+    etp = draw(st.sampled_from(_divisors(tp)))
+    ranks = replicas * tp // etp
+    ep = draw(st.sampled_from([d for d in _divisors(ranks) if d % (tp // etp) == 0]))
+    return [f"ep{ep}", f"etp{etp}"] if ep > 1 else []
 
 
 @st.composite

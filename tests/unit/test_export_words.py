@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from foretrain.adapters.write import TARGETS, Exported, export
 from foretrain.adapters.write.architecture import shape_of
 from foretrain.adapters.write.job import Account, ExportJob
-from foretrain.adapters.write.plan_words import said
 from foretrain.errors import Bug
 from foretrain.model import zoo
 from foretrain.model.load import load_model
 from foretrain.model.transformer import transformer
 from foretrain.plan.plan import Plan
+from foretrain.plan.plan_words import said
 from foretrain.plan.short_form import Words
 from foretrain.runtime import runtime
 from foretrain.testing.asking import ask

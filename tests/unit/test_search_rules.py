@@ -108,10 +108,10 @@ def test_what_no_plan_may_have_is_not_looked_at() -> None:
 
 
 def test_a_stack_with_a_schedule_of_its_own_is_searched_with_it() -> None:
-    """… though nobody looks at it unasked."""
+    """… though nobody looks at it in other stacks unasked."""
     assert "zb-v" not in space(task()).palette.schedule
     assert space(task(("schedule=zb-v", ""))).palette.schedule == ("zb-v",)
-    assert space(task(("schedule=zb-v|1f1b", ""))).palette.schedule == ("1f1b",)
+    assert space(task(("schedule=zb-v|1f1b", ""))).palette.schedule == ("1f1b", "zb-v")
 
 
 @pytest.mark.parametrize(

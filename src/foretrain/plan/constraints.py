@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrain.errors import PlanError, hint
+from foretrain.plan.parallelism import expert_tensor_degree
 from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.short_form import Words, value_of
 
-NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro", "zero", "shard")
+NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro", "zero", "shard")
 NAMES = ("recompute", "schedule", "order", "offload", "cp-exchange", "tables", "buckets", "layers")
 FLAGS = ("sp",)
 _NOTHING = {
     "recompute": "none", "offload": "none", "shard": 0, "zero": 0, "sp": False,
-    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 1, "buckets": "default", "layers": "even",
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1, "buckets": "default", "layers": "even",
 }  # fmt: skip
 _READ_AS = {"order": "order", "offload": "offload", "cp-exchange": "exchange", "tables": "tables", "buckets": "buckets", "layers": "layers"}  # fmt: skip
 """Options of plans, which say what they take, by their names among constraints."""
@@ -129,6 +130,8 @@ def value_in(words: Words, name: str) -> Any:
     match name:
         case "shard":
             return words.shard or 0
+        case "etp":
+            return expert_tensor_degree(words) if words.ep > 1 else None
         case "micro":
             return words.micro or 1
         case "recompute":

@@ -103,26 +103,41 @@ def embedding(words: Words, mesh: Mesh, root: StrategyNode) -> StrategyNode:
 
 
 def expert_axes(words: Words, mesh: Mesh) -> Mesh:
-    """Experts live on the innermost `ep` of the ranks that may hold them."""
-    inner_tp = _expert_tensor_degree(words)
+    """Experts live on the innermost `ep` of the ranks that may hold them; `etp` neighbours share each of them."""
     if words.ep == 1:
         return mesh
-    names = ("dp", "cp") if inner_tp == words.tp else ("dp", "cp", "tp")
-    mesh = mesh.named("expert_ranks", tuple(a for name in names for a in mesh.expand(name)))
+    degree = _shared_by(words)
+    holders = mesh.expand("tp")
+    if 1 < degree < words.tp:
+        mesh = mesh.factored("tp", degree)
+        holders = tuple(a for a in mesh.expand("tp") if a not in mesh.inner("tp", degree))
+    names = tuple(a for name in ("dp", "cp") for a in mesh.expand(name))
+    mesh = mesh.named("expert_ranks", names if degree == words.tp else (*names, *holders))
     mesh = mesh.factored("expert_ranks", words.ep)
     return mesh.named("ep", mesh.inner("expert_ranks", words.ep))
 
 
-def _expert_tensor_degree(words: Words) -> int:
-    """The tensor parallel degree inside experts: all of tp, or none of it."""
-    replicas = (words.dp or 1) * words.cp
-    degree = words.etp if words.etp is not None else (words.tp if replicas % words.ep == 0 else 1)
-    if degree not in (1, words.tp):
-        raise PlanError(f"etp{degree}: must be tp ({words.tp}) or 1.")
-    if (replicas * words.tp // degree) % words.ep:
+def expert_tensor_degree(words: Words) -> int:
+    """Tensor parallelism inside experts: as said, else as elsewhere if the replicas can hold all experts, else none."""
+    if words.etp is not None:
+        return words.etp
+    return words.tp if (words.dp or 1) * words.cp % words.ep == 0 else 1
+
+
+def _shared_by(words: Words) -> int:
+    degree, replicas = expert_tensor_degree(words), (words.dp or 1) * words.cp
+    if words.tp % degree:
+        raise PlanError(f"etp{degree}: must divide tp ({words.tp}).")
+    holders = replicas * words.tp // degree
+    if holders % words.ep:
         raise PlanError(
-            f"the {replicas * words.tp // degree} ranks that hold experts (dp {words.dp} x cp "
-            f"{words.cp} x tp {words.tp} / etp {degree}) must be divisible by ep {words.ep}."
+            f"the {holders} ranks that hold experts (dp {words.dp} x cp {words.cp} x tp {words.tp} / etp "
+            f"{degree}) must be divisible by ep {words.ep}."
+        )
+    if words.etp is not None and words.ep % (words.tp // degree):
+        raise PlanError(
+            f"etp{degree} leaves groups of {words.tp // degree} of the {words.tp} tensor-parallel ranks that hold "
+            f"different experts: ep {words.ep} must be a multiple of that."
         )
     return degree
 

@@ -22,9 +22,11 @@ from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.model.graph import Model
 from foretrain.plan.constraints import Constraint, kept, parse
 from foretrain.plan.parallelism import LARGE
+from foretrain.plan.relations import Relation
+from foretrain.plan.rules import Condition
 from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.strategy import Schedule, StrategyNode
-from foretrain.plan.supported import Rule, always, as_ruled, expect_able
+from foretrain.plan.supported import Rule, always, as_ruled, expect_able, rules_of
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.task import Task
 
@@ -135,7 +137,7 @@ class Space:
         is_same |= (c.tables > 0) & (c.dp == 1)
         yield "", state.mask(~is_same)
         for constraint in self.constraints:
-            if constraint.name == "dp":
+            if constraint.name in ("dp", "etp"):
                 yield constraint.text, state.mask(_allowed(c, constraint))
         for rule in self.rules:
             broken = ~_all(c, rule.needs)
@@ -164,23 +166,41 @@ class Space:
             yield reason, state.mask(~bad)
 
 
-def _all(plans: Choices, constraints: Sequence[Constraint]) -> Bools:
+def _all(plans: Choices, constraints: Sequence[Condition]) -> Bools:
     """[plans] which of them all constraints allow; what a plan does not have is not asked for."""
     ok = np.ones(len(plans), dtype=np.bool_)
     for one in constraints:
-        has = (plans.pp > 1) | (one.name != "schedule")
+        if isinstance(one, Relation):
+            ok &= _related(plans, one)
+            continue
+        has = np.ones(len(plans), dtype=np.bool_)
+        if one.name in ("schedule", "etp"):
+            has = (plans.pp if one.name == "schedule" else plans.ep) > 1
         ok &= ~has | _allowed(plans, one)
     return ok
 
 
-def _allowed(plans: Choices, one: Constraint) -> Bools:
+def _related(plans: Choices, one: Relation) -> Bools:
+    """[plans] which of them a relation holds for; `micro-batches` and numbers of the work are numbers there."""
+
+    def look(name: str) -> Any:
+        return getattr(plans, name).astype(np.int64)
+
+    return np.broadcast_to(np.asarray(one.at(look), dtype=np.bool_), len(plans))
+
+
+def _allowed(plans: Choices, one: Condition) -> Bools:
     """[plans] which of them a constraint allows; those of stages none where there is one stage."""
+    if isinstance(one, Relation):
+        return _related(plans, one)
     named = plans.palette.values(one.name)
     column = getattr(plans, "exchange" if one.name == "cp-exchange" else one.name)
     codes, of = np.unique(column, return_inverse=True)
     values = [int(code) if named is None else named[code] for code in codes]
     ok = [one.allows(as_ruled(one.name, value)) for value in values]
     allowed: Bools = np.array(ok, dtype=np.bool_)[of]
+    if one.name == "etp":
+        return allowed & (plans.ep > 1)
     return allowed & (plans.pp > 1) if one.name == "schedule" else allowed
 
 
@@ -207,13 +227,11 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
 
     rules = task.rules
     if not task.is_hypothetical:
-        expect_able(task.runtime, wanted)
+        expect_able(task.runtime, wanted, task.facts)
 
     def option(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
         able = always(rules, name)
         values = [v for v in values if all(c.allows(as_ruled(name, v)) for c, _ in able)]
-        if name == "schedule" and not values:  # none that is looked at unasked
-            values = [v for c, _ in able for v in c.values]
         found = kept(name, values, wanted)
         if not found:
             told = ", ".join(c.text for c in wanted if c.name == name)
@@ -227,7 +245,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     splits = {"heads", "ffn"} & dims
     pps = option("pp", [n for n in _divisors(devices) if n <= max(1, layers)])
     # a schedule that has no other number of chunks asks for it
-    kinds = [SCHEDULES[name] for name in _asked_for("schedule", wanted)]
+    kinds = [SCHEDULES[name] for name in option("schedule", _searched(task))]
     chunks = {kind.chunks.start for kind in kinds if len(kind.chunks) == 1}
     vpps = option("vpp", sorted(chunks.union(_chunks(layers, pps))))
     return Space(
@@ -253,13 +271,24 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
 
 def _is_left_open(rule: Rule) -> bool:
     """Replicas are what the other degrees leave, and layers are split last: no options to be narrowed."""
-    return any(one.name in ("dp", "layers") for one in rule.needs)
+    return any(
+        isinstance(one, Relation) or one.name in ("dp", "etp", "layers") for one in rule.needs
+    )
 
 
 def _splits_layers(rules: Sequence[Rule], wanted: Sequence[Constraint]) -> bool:
     """Whether layers may be split otherwise than they are placed without a word."""
     is_asked = any(one.name == "layers" for one in wanted)
     return not is_asked and all(one.values != ("even",) for one, _ in always(rules, "layers"))
+
+
+def _searched(task: Task) -> list[str]:
+    """Schedules to look at: all that the stack is said to have; of stacks that say nothing, and beside what a stack has in
+    a hypothetical search, those that are looked at of any."""
+    able = always(rules_of(task.runtime), "schedule")
+    named = {v for c, _ in able if c.sign == "=" for v in c.values}
+    of_any = not named or task.is_hypothetical
+    return [n for n, kind in SCHEDULES.items() if n in named or (of_any and kind.is_searched)]
 
 
 _LIMITS = {
@@ -323,7 +352,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         recompute=option(
             "recompute", ["none", "selective", "full"] if has_sequence else ["none", "full"]
         ),
-        schedule=option("schedule", [name for name, kind in SCHEDULES.items() if kind.is_searched]),
+        schedule=option("schedule", _searched(task)),
         order=tuple(orders[text] for text in picked),
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
         buckets=tuple(None if size == "default" else size for size in buckets),

@@ -16,9 +16,10 @@ from foretrain.cost.items import Surroundings
 from foretrain.cost.network import Network
 from foretrain.model.workload import Workload
 from foretrain.plan.defaults import PlanDefaults, plan_defaults
+from foretrain.plan.facts import Facts, facts_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, parse
-from foretrain.plan.supported import Rule, rules_of, warned
+from foretrain.plan.supported import Rule, rules_for, warned
 from foretrain.runtime import Runtime
 from foretrain.scenario import Measured, Scenario
 from foretrain.simulate import compute_of, network_on
@@ -64,10 +65,15 @@ class Task:
         """What a plan's text leaves open is as the stack has it."""
         return plan_defaults(self.runtime, self.workload.model)
 
-    @property
+    @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """What plans must keep to for the stack to run them."""
-        return () if self.is_hypothetical else rules_of(self.runtime)
+        return () if self.is_hypothetical else rules_for(self.runtime, self.facts)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What rules ask of the work."""
+        return facts_of(self.workload)
 
     @cached_property
     def states(self) -> ModelStates:
@@ -109,9 +115,7 @@ class Task:
 
     def _refusals(self, plan: Plan) -> tuple[str, ...]:
         """Why the stack cannot run a plan of a hypothetical search."""
-        if not self.is_hypothetical or not plan.text:
-            return ()
-        return warned(self.runtime, self.words(plan.text))
+        return warned(self.runtime, plan, self.facts) if self.is_hypothetical else ()
 
     def scenario(self, plan: Plan) -> Scenario:
         return Scenario(

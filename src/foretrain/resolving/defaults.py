@@ -11,24 +11,15 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.device import Device
 from foretrain.loading import load_own_yaml
 from foretrain.model.graph import Model
-from foretrain.model.ops import family
+from foretrain.plan.facts import family_of
 from foretrain.plan.supported import narrowed
 from foretrain.runtime import Runtime
-
-KINDS_OF_MODELS = ("recommender", "transformer", "cnn")
-"""What ops may tell that a model is; the first word that one of them says."""
 
 
 @cache
 def defaults() -> Mapping[str, Any]:
     data: dict[str, Any] = load_own_yaml(Path(__file__).with_name("defaults.yaml"))
     return data
-
-
-def family_of(model: Model) -> str:
-    """transformer, cnn, recommender or other."""
-    words = {family(op).makes for _, op in model.ops()}
-    return next((kind for kind in KINDS_OF_MODELS if kind in words), "other")
 
 
 def stack_for(

@@ -15,9 +15,10 @@ from math import ceil
 from foretrain.analysis.prediction import Memory
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
+from foretrain.plan.facts import family_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.resolving.defaults import defaults, family_of, surely
+from foretrain.resolving.defaults import defaults, surely
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.request import Notes
 from foretrain.units import multiples_near, parse_batch, show_count

@@ -18,12 +18,13 @@ from foretrain.model.graph import Model
 from foretrain.model.load import load_model
 from foretrain.model.optimizer import Optimizer, optimizer
 from foretrain.model.precision import Precision, precision
+from foretrain.plan.facts import facts_of, family_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.short_form import Words, filled, said, words_in
 from foretrain.plan.supported import always, rules_of, warned
 from foretrain.resolving.auto import chosen_plan, own_plan
-from foretrain.resolving.defaults import defaults, family_of, optimizer_for, precision_for
+from foretrain.resolving.defaults import defaults, optimizer_for, precision_for
 from foretrain.resolving.draft import Draft
 from foretrain.resolving.idle_options import note_idle_options
 from foretrain.resolving.idle_words import note_idle_words
@@ -147,6 +148,9 @@ class _Resolver:
         if stack.options:
             plan = None if self.request.is_searched else planned.plan
             note_idle_options(stack.options, draft.model, plan, stack.runtime, self.notes)
+        if not self.request.is_searched:
+            for warning in warned(planned.runtime, planned.plan, facts_of(planned.workload)):
+                self.notes.warn(warning)
         self._note_storage(planned.cluster)
         return replace(
             planned,
@@ -338,8 +342,6 @@ class _Resolver:
         whole = filled(words, draft.defaults, draft.cluster.device_count)
         self._assume_words(words, whole, draft.runtime)
         note_idle_words(words, whole, draft.model, self.notes)
-        for warning in warned(draft.runtime, whole):
-            self.notes.warn(warning)
         return draft.plan(replace(whole, micro=None))
 
     def _assume_words(self, words: Mapping[str, object], whole: Words, stack: Runtime) -> None:

@@ -14,7 +14,8 @@ from foretrain.errors import RuntimePresetError, did_you_mean, joined
 from foretrain.limits import shown
 from foretrain.model.graph import Model
 from foretrain.model.ops import family
-from foretrain.resolving.defaults import family_of, stack_for
+from foretrain.plan.facts import family_of
+from foretrain.resolving.defaults import stack_for
 from foretrain.resolving.lora import SWITCHES
 from foretrain.resolving.request import Notes, Request
 from foretrain.runtime import (

@@ -10,12 +10,12 @@ import numpy as np
 
 from foretrain.adapters.write.architecture import shape_of
 from foretrain.adapters.write.exported import one_line
-from foretrain.adapters.write.plan_words import said
 from foretrain.compile.compile import micro_batches
 from foretrain.compile.passes.place import finer, place
 from foretrain.errors import Bug, ModelError
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
+from foretrain.plan.plan_words import said
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import block_choice
 from foretrain.scenario import Scenario

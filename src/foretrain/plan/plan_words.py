@@ -10,7 +10,7 @@ from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words, build, parse
-from foretrain.plan.strategy import STATE_ROLES, StrategyNode
+from foretrain.plan.strategy import STATE_ROLES, StrategyNode, nodes
 from foretrain.runtime import Runtime
 
 
@@ -25,14 +25,32 @@ class Said:
 
 def said(plan: Plan, runtime: Runtime) -> Said:
     """Every choice of a plan, in words as far as there are any."""
+    words, rest = _found(plan, runtime)
+    return Said(replace(words, order=None), _order(plan), rest)
+
+
+def words_of(plan: Plan, runtime: Runtime) -> Words:
+    """The choices of a plan; of a tree all but the order of its ranks."""
+    return _found(plan, runtime)[0]
+
+
+def _found(plan: Plan, runtime: Runtime) -> tuple[Words, tuple[str, ...]]:
+    """The words, and what only the tree says."""
     words = _spelled(plan, runtime)
     rest: tuple[str, ...] = ()
     if words is None:
         words = _read(plan)
         rest = tuple(_unsaid(plan, words, runtime))
     schedule = plan.schedule
-    words = replace(words, micro=schedule.micro_batch, order=None)
-    return Said(_meant(words, schedule.kind), _order(plan), rest)
+    return _meant(replace(words, micro=schedule.micro_batch), schedule.kind), rest
+
+
+def freedom(plan: Plan) -> str:
+    """What differs in the parts of a model: `none`, `recompute` (what is run again) or `all` (how they are split)."""
+    below = [node for child in plan.root.children if not _is_rows(child) for node in nodes(child)]
+    if any(node.split or node.state or node.offload is not None or node.exchange for node in below):
+        return "all"
+    return "recompute" if any(node.recompute is not None for node in below) else "none"
 
 
 def _meant(words: Words, kind: str) -> Words:
@@ -77,7 +95,7 @@ def _read(plan: Plan) -> Words:
         cp=cp,
         ep=mesh.size(*expert),
         dp=dp,
-        etp=1 if set(expert) & set(tensor) else None,
+        etp=_inside_experts(mesh, tensor, expert),
         zero=zero,
         shard=parts if zero and parts < dp * cp else None,
         sp=any(set(axes) & set(tensor) for axes in along),
@@ -88,6 +106,12 @@ def _read(plan: Plan) -> Words:
         buckets=root.bucket_bytes,
         layers=schedule.layers,
     )
+
+
+def _inside_experts(mesh: Mesh, tensor: tuple[str, ...], expert: tuple[str, ...]) -> int | None:
+    """Tensor parallelism that experts leave of what others have; None: all of it."""
+    both = mesh.size(*(axis for axis in expert if axis in tensor))
+    return mesh.size(*tensor) // both if both > 1 else None
 
 
 def _cut_over(root: StrategyNode, *dims: str) -> tuple[str, ...]:

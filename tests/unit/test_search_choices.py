@@ -16,7 +16,7 @@ from support.plans import tiny_model
 from foretrain.model.graph import Model
 from foretrain.plan.short_form import Words, parse
 from foretrain.planning.choices import COLUMNS, Choices, joined, lone
-from foretrain.planning.estimator import Estimator, _alike, _placed, row_keys
+from foretrain.planning.estimator import Estimator, _placed, alike, row_keys
 from foretrain.planning.layers import State, grown, layers, places
 from foretrain.planning.layers import _alike as alike_rows
 from foretrain.planning.task import Task
@@ -85,7 +85,7 @@ def test_keys_are_equal_where_all_named_columns_are(words, names):
 @given(st.lists(said(), min_size=1, max_size=8))
 def test_rows_of_one_mesh_are_put_together_once_each(words):
     table = choices(task_of(), *words)
-    parts = [part.tolist() for part in _alike(table, np.arange(len(words)))]
+    parts = [part.tolist() for part in alike(table, np.arange(len(words)))]
     assert sorted(row for part in parts for row in part) == list(range(len(words)))
     meshes = [{(words[row].tp, words[row].pp, words[row].order) for row in part} for part in parts]
     assert all(len(mesh) == 1 for mesh in meshes)
@@ -227,7 +227,7 @@ def test_schedules_that_place_layers_alike_are_estimated_together(one, other, ar
     table = choices(asked, asked.words(one), asked.words(other))
     first, second = _placed(table).tolist()
     assert (first == second) == are_alike
-    assert len(list(_alike(table, np.arange(2)))) == (1 if are_alike else 2)
+    assert len(list(alike(table, np.arange(2)))) == (1 if are_alike else 2)
 
 
 def test_plans_that_fit_are_timed_and_others_where_all_are_asked_for():

@@ -165,7 +165,7 @@ def test_all_faults_of_constraints_are_named_at_once():
     [
         ("cnn", "cp=2", "kv_seq"),
         ("llama", "ep=4", "expert"),
-        ("llama", "layers=3", "evenly"),
+        ("llama", "layers!=even", "say how layers are to be split"),
         ("llama", "tp=0", "tp=0"),
         ("llama", "tp>8", "leaves no value"),
         ("llama", "recompute=bogus", "recompute=bogus: must be none, selective, full or an op"),
@@ -208,7 +208,7 @@ class Fixed:
 @pytest.mark.parametrize("objective", ["time", "memory"])
 def test_a_survey_is_what_looking_at_every_plan_gives(objective):
     here = task()
-    plans = space(here, (*PLAIN, "no vpp", "no cp"))
+    plans = space(here, (*PLAIN, "no vpp", "no cp", "layers=even"))
     choices, _ = plans.choices(SpacePart(2, 1, 1))
     told = Fixed().estimate(choices)
     found = survey(here, plans, SpacePart(2, 1, 1), objective, 4, Fixed())

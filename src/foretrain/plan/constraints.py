@@ -20,9 +20,9 @@ _NOTHING = {
     "recompute": "none", "offload": "none", "shard": 0, "zero": 0, "sp": False,
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1, "buckets": "default", "layers": "even",
 }  # fmt: skip
-_READ_AS = {"order": "order", "offload": "offload", "cp-exchange": "exchange", "tables": "tables", "buckets": "buckets"}  # fmt: skip
+_READ_AS = {"order": "order", "offload": "offload", "cp-exchange": "exchange", "tables": "tables", "buckets": "buckets", "layers": "layers"}  # fmt: skip
 """Options of plans, which say what they take, by their names among constraints."""
-_LEFT_OPEN = {"order": ("default",), "offload": ("none",), "buckets": ("default",)}
+_LEFT_OPEN = {"order": ("default",), "offload": ("none",), "buckets": ("default",), "layers": ("even",)}  # fmt: skip
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
     "!=": operator.ne,
@@ -50,7 +50,7 @@ def parse(texts: Iterable[str]) -> tuple[Constraint, ...]:
     """Constraints from words separated by commas, semicolons or given one by one; all faults at once."""
     found, faults = [], []
     for text in texts:
-        for word in re.split(r"[,;]", text):
+        for word in re.split(r"[;,](?!\s*\d)", text):  # the commas of layers=24,8 are its own
             if not word.strip():
                 continue
             try:
@@ -107,7 +107,14 @@ def _value(word: str, name: str, text: str) -> Any:
     if text in _LEFT_OPEN.get(name, ()) or name not in _READ_AS:
         return text
     value = value_of(word, _READ_AS[name], text)
-    return value if name == "buckets" else "-".join(value) if name == "order" else text
+    match name:
+        case "buckets":
+            return value
+        case "order":
+            return "-".join(value)
+        case "layers":
+            return ",".join(map(str, value))
+    return text
 
 
 def kept(name: str, values: Sequence[Any], constraints: Sequence[Constraint]) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ class Palette:
     buckets: tuple[float | None, ...] = (None,)
     exchange: tuple[str, ...] = ("all-gather",)
     tables: tuple[str, ...] = ("replicated",)
+    layers: tuple[tuple[int, ...] | None, ...] = (None,)  # of every part; None: as they are placed
     defaults: PlanDefaults = PLAIN  # of the stack, which texts leave open
 
     def values(self, choice: str) -> tuple[Any, ...] | None:
@@ -43,6 +44,10 @@ class Palette:
                 return tuple("+".join(one) or "none" for one in self.offload)
             case "buckets":
                 return tuple("default" if one is None else one for one in self.buckets)
+            case "layers":
+                return tuple(
+                    "even" if one is None else ",".join(map(str, one)) for one in self.layers
+                )
             case "sp":
                 return False, True
         return None
@@ -70,6 +75,7 @@ class Choices:
     buckets: Ints32
     exchange: Ints32
     tables: Ints32
+    layers: Ints32
     table: Ints32 | None = None  # … all of them as rows of one array, where they are
 
     @classmethod
@@ -87,6 +93,11 @@ class Choices:
         if table is None:
             table = np.stack([getattr(self, name) for name in COLUMNS])
         return Choices.of(self.palette, table[:, rows])
+
+    def with_column(self, name: str, values: Ints32) -> Choices:
+        """… of which one choice is another."""
+        columns = [values if n == name else getattr(self, n) for n in COLUMNS]
+        return Choices.of(self.palette, np.stack(columns))
 
     @property
     def etp(self) -> Ints32:
@@ -113,6 +124,7 @@ class Choices:
             buckets=p.buckets[self.buckets[row]],
             exchange=p.exchange[self.exchange[row]],
             tables=p.tables[self.tables[row]],
+            layers=p.layers[self.layers[row]],
         )
 
     def text(self, row: int) -> str:
@@ -170,6 +182,7 @@ def lone(words: Words) -> Choices:
         buckets=(words.buckets,),
         exchange=(words.exchange,),
         tables=(words.tables,),
+        layers=(words.layers,),
     )
     names = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero")
     numbers = {name: getattr(words, name) for name in names}

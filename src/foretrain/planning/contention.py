@@ -165,7 +165,9 @@ def beside(t: TimedPlans, parts: list[Floats], mine: Ints) -> StepContention:
     ahead, back, late = (np.maximum(_sum_of(part, mine), 1e-12)[:, None] for part in parts)
     off = t.puts_off[:, None]
     turn = _turn(t, parts)
-    back = np.where(off, back - late, back)
+    back = np.where(
+        off, np.maximum(back - late, 1e-12), back
+    )  # tables alone have no other gradients
     moved = _slowed(t, ahead + back, mine)
     making = np.where(off, late, back) * t.slow
     early = np.minimum(moved * (1.0 - t.at_end()[:, None]), making)

@@ -57,6 +57,7 @@ class Estimator:
         self.task, self.only_fitting = task, only_fitting
         self.exchanges = Exchanges(task.network, task.runtime.communication.library)
         self.shares = Shares(task)
+        self._last: Layers | None = None
 
     def estimate(self, choices: Choices) -> Estimates:
         """Memory first: plans that do not fit are not worth a look at their time."""
@@ -69,7 +70,7 @@ class Estimator:
             refused[rows == -1 - place] = reasons.index(reason)
         fleets = [
             (mine, plan_batch(self.shares, choices.take(mine), known, rows[mine], self.exchanges))
-            for mine in _alike(choices, np.flatnonzero(rows >= 0))
+            for mine in alike(choices, np.flatnonzero(rows >= 0))
         ]
         self._held(fleets, columns)
         while self._fill(known, rows[self._wanted(columns) & (rows >= 0)]):
@@ -127,6 +128,21 @@ class Estimator:
         )
         plain = self._plain_orders()
         states = [plain(choices.state(int(row))) for row in first]
+        known = self._known_before(choices, states)
+        if known is None:
+            known = self._last = self._compiled(choices, states)
+        places = {state: -1 - place for place, state in enumerate(known.refused)}
+        numbers = [known.number[s] if s in known.number else places[s] for s in states]
+        return np.array(numbers, dtype=np.int64)[inverse.ravel()], known
+
+    def _known_before(self, choices: Choices, states: Sequence[State]) -> Layers | None:
+        """What was compiled for the plans before these, if it has all that these need."""
+        known = self._last
+        if known is None or known.places != self.places(choices):
+            return None
+        return known if all(s in known.number or s in known.refused for s in states) else None
+
+    def _compiled(self, choices: Choices, states: Sequence[State]) -> Layers:
         families: dict[State, list[State]] = {}
         for state in sorted(dict.fromkeys(states), key=lambda state: state.micro):
             families.setdefault(state._replace(micro=0), []).append(state)
@@ -136,10 +152,7 @@ class Estimator:
             reason = found.refused.get(family[0])
             found.refused.update(dict.fromkeys(family if reason else (), reason or ""))
         able = [f for f in families.values() if f[0] not in found.refused]
-        known = grown(found, [s for family in able for s in family if s not in found.refused])
-        places = {state: -1 - place for place, state in enumerate(known.refused)}
-        numbers = [known.number[s] if s in known.number else places[s] for s in states]
-        return np.array(numbers, dtype=np.int64)[inverse.ravel()], known
+        return grown(found, [s for family in able for s in family if s not in found.refused])
 
     def places(self, choices: Choices) -> Places:
         """Repetitions of blocks that are alike in all plans."""
@@ -160,9 +173,9 @@ class Estimator:
         return plain
 
 
-def _alike(choices: Choices, rows: Ints) -> Iterator[Ints]:
+def alike(choices: Choices, rows: Ints) -> Iterator[Ints]:
     """Rows of plans with one mesh and one way to share out layers."""
-    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "order", "shard")
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "order", "shard", "layers")
     inverse = (row_keys(choices, names) * len(choices.palette.schedule) + _placed(choices))[rows]
     order = np.argsort(inverse, kind="stable")
     bounds = np.flatnonzero(np.diff(inverse[order])) + 1

@@ -17,6 +17,18 @@ from foretrain.planning.plan_batch import PlanBatch
 
 def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     """(bytes that the allocator holds on the stage with the least room, bytes that are usable there)."""
+    held, room = held_bytes(fleet), stage_room(fleet)
+    fullest = np.argmax(fill(held, room[None, :]), axis=1)
+    return held[np.arange(len(held)), fullest], room[fullest]
+
+
+def stage_room(fleet: PlanBatch) -> Floats:
+    """[stages] bytes that are usable on the smallest device of each."""
+    return np.asarray(np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1))
+
+
+def held_bytes(fleet: PlanBatch) -> Floats:
+    """[plans, stages] what the allocator holds at its fullest."""
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
     kept, gradients, unsplit = (each[holds] for each in static(lean))
@@ -26,12 +38,8 @@ def peak_bytes(fleet: PlanBatch) -> tuple[Floats, Floats]:
     early, late = work.early[runs] * loose, np.maximum(work.late[runs], unsplit) * loose
     if runtime.gradients.frees_gradients:
         # none is there before the first backward step has given back a micro-batch's activations
-        held = kept + np.maximum(early, late + gradients)
-    else:
-        held = kept + np.maximum(early, late) + gradients
-    room = np.where(fleet.kinds, fleet.task.usable_bytes[None, :], np.inf).min(axis=1)
-    fullest = np.argmax(fill(held, room[None, :]), axis=1)
-    return held[np.arange(len(held)), fullest], room[fullest]
+        return np.asarray(kept + np.maximum(early, late + gradients))
+    return np.asarray(kept + np.maximum(early, late) + gradients)
 
 
 def static(fleet: PlanBatch) -> tuple[Floats, Floats, Floats]:

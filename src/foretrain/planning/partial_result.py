@@ -14,6 +14,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.refinements import refined
 from foretrain.planning.space import Space, SpacePart
 from foretrain.planning.task import Task
 from foretrain.units import counted, rounded_seconds, show_bytes
@@ -104,7 +105,8 @@ def survey(
 ) -> PartialResult:
     """Estimate every plan of a part; keep the best few."""
     choices, pruned = space.choices(part)
-    found = (estimator or Estimator(task)).estimate(choices)
+    estimator = estimator or Estimator(task)
+    choices, found = refined(space, choices, estimator.estimate(choices), estimator)
     for number, reason in enumerate(found.refusal):
         lost = int((found.refused == number).sum())
         pruned[REFUSED + reason] = pruned.get(REFUSED + reason, 0) + lost

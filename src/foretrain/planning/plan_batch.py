@@ -312,7 +312,13 @@ class Shares:
 
     def of(self, schedule: Schedule, places: Places) -> tuple[Floats, Floats, Ties]:
         """[parts, blocks] repetitions, [parts, blocks, blocks] those behind each, and how tied weights lie."""
-        key = (schedule.stages, schedule.chunks, schedule.pieces.of.tobytes(), places)
+        key = (
+            schedule.stages,
+            schedule.chunks,
+            schedule.layers,
+            schedule.pieces.of.tobytes(),
+            places,
+        )
         found = self._known.get(key)
         if found is None:
             model = self.task.workload.model

@@ -67,6 +67,7 @@ class Space:
     constraints: tuple[Constraint, ...] = ()
     refused_parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    splits_layers: bool = False  # also otherwise than they are placed without a word
 
     def parts(self) -> tuple[SpacePart, ...]:
         """Every way to split blocks that the number of devices allows."""
@@ -89,6 +90,12 @@ class Space:
             table = table[ok]
         return Choices.of(self.palette, np.ascontiguousarray(table.T)), pruned
 
+    def able(self, choices: Choices) -> Choices:
+        """Those that constraints and rules allow."""
+        for _, ok in self._checks(choices):
+            choices = choices.take(ok)
+        return choices
+
     def _pipelines(self, part: SpacePart) -> Iterator[tuple[int, int]]:
         for pp, vpp in product(self.pp, self.vpp):
             if self.devices % (part.tp * part.cp * pp) == 0 and (vpp == 1 or pp > 1):
@@ -107,6 +114,7 @@ class Space:
             "offload": range(len(p.offload)), "buckets": range(len(p.buckets)),
             "exchange": range(len(p.exchange)) if part.cp > 1 else (0,),
             "tables": range(len(p.tables)),
+            "layers": [n for n, counts in enumerate(p.layers) if counts is None or len(counts) == pp * vpp],
         }  # fmt: skip
         grids = np.meshgrid(*(np.array(options[name], np.int32) for name in COLUMNS), indexing="ij")
         return np.stack([grid.ravel() for grid in grids], axis=1)
@@ -185,8 +193,6 @@ def _allowed(plans: Choices, one: Condition) -> Bools:
     """[plans] which of them a constraint allows; those of stages none where there is one stage."""
     if isinstance(one, Relation):
         return _related(plans, one)
-    if one.name == "layers":  # stages share them out evenly
-        return np.full(len(plans), one.allows("even"))
     named = plans.palette.values(one.name)
     column = getattr(plans, "exchange" if one.name == "cp-exchange" else one.name)
     codes, of = np.unique(column, return_inverse=True)
@@ -258,8 +264,22 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         palette=_palette(option, task, domain),
         constraints=wanted,
         refused_parts=_refused(task, pps, vpps, chunks | _asked_for("vpp", wanted)),
-        rules=tuple(rule for rule in rules if rule.when or _is_of_replicas(rule)),
+        rules=tuple(rule for rule in rules if rule.when or _is_left_open(rule)),
+        splits_layers=_splits_layers(rules, wanted),
     )
+
+
+def _is_left_open(rule: Rule) -> bool:
+    """Replicas are what the other degrees leave, and layers are split last: no options to be narrowed."""
+    return any(
+        isinstance(one, Relation) or one.name in ("dp", "etp", "layers") for one in rule.needs
+    )
+
+
+def _splits_layers(rules: Sequence[Rule], wanted: Sequence[Constraint]) -> bool:
+    """Whether layers may be split otherwise than they are placed without a word."""
+    is_asked = any(one.name == "layers" for one in wanted)
+    return not is_asked and all(one.values != ("even",) for one, _ in always(rules, "layers"))
 
 
 def _searched(task: Task) -> list[str]:
@@ -269,11 +289,6 @@ def _searched(task: Task) -> list[str]:
     named = {v for c, _ in able if c.sign == "=" for v in c.values}
     of_any = not named or task.is_hypothetical
     return [n for n, kind in SCHEDULES.items() if n in named or (of_any and kind.is_searched)]
-
-
-def _is_of_replicas(rule: Rule) -> bool:
-    """How many there are is left by the other degrees, so that it is no option to be narrowed."""
-    return any(isinstance(one, Relation) or one.name in ("dp", "etp") for one in rule.needs)
 
 
 _LIMITS = {
@@ -303,10 +318,9 @@ def _expect_meaning(wanted: Sequence[Constraint], dims: set[str], model: Model) 
             faults.append(
                 f"{one.text}: {model.name} has no {' or '.join(needs)} to split. Remove this constraint."
             )
-        if one.name == "layers" and (one.sign, one.values) != ("=", ("even",)):
+        if one.name == "layers" and one.sign != "=":
             faults.append(
-                f"{one.text}: search splits layers evenly. For uneven stages use predict, "
-                "with layers=24,8 in the plan."
+                f"{one.text}: say how layers are to be split: layers=24,8 or layers=even."
             )
         for value in one.values if one.name == "recompute" else ():
             faults += _unknown(value, model)
@@ -344,8 +358,13 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         buckets=tuple(None if size == "default" else size for size in buckets),
         exchange=option("cp-exchange", ["all-gather"]),
         tables=option("tables", ["replicated", "rows"] if has_tables else ["replicated"]),
+        layers=tuple(map(_counts, option("layers", ["even"]))),
         defaults=task.defaults,
     )
+
+
+def _counts(layers: str) -> tuple[int, ...] | None:
+    return None if layers == "even" else tuple(map(int, layers.split(",")))
 
 
 def _repeated(task: Task) -> int:

@@ -28,14 +28,26 @@ ASKED = (
     "--batch",
     "64",
 )
+SHARDED = (*ASKED[:5], "pp2 zero3 zb-h1", *ASKED[6:])
+"""For targets that shard replicas."""
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_json_is_one_document(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*ASKED, "--to", target, "--json"]) == 0
+    asked = SHARDED if target in ("torchrun", "accelerate") else ASKED
+    assert run([*asked, "--to", target, "--json"]) == 0
     said = capsys.readouterr()
     document = json.loads(said.out)
-    assert set(document) == {"target", "plan", "files", "cannot", "assumptions", "warnings"}
+    figures = {"runs", "step_seconds", "runs_step_seconds"}
+    assert set(document) - figures == {
+        "target",
+        "plan",
+        "files",
+        "cannot",
+        "assumptions",
+        "warnings",
+    }
+    assert document["runs_step_seconds"] != document["step_seconds"]
     assert document["target"] == target
     assert "launch.sh" in document["files"]
     assert any("zb-h1" in line for line in document["cannot"])
@@ -48,6 +60,9 @@ def test_files_go_to_stdout_and_refusals_beside_them(capsys: pytest.CaptureFixtu
     assert "==> megatron_args.txt <==\n--num-layers 32\n" in said.out
     assert "==> launch.sh <==\n#!/bin/sh\n" in said.out
     assert "not expressible: zb-h1: Megatron-LM runs 1F1B" in said.err
+    assert re.search(
+        r"warning: these files run tp2 pp2 dp4 zero1 sp micro=\d+, predicted", said.err
+    )
 
 
 def test_files_go_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +100,7 @@ def test_scripts_are_read_by_a_shell(target: str) -> None:
     [
         (["--to", "megtron"], "Did you mean 'megatron'?"),
         ([], "--to: missing"),
+        (["--to", "torchrun"], "ddp cannot run zero=1"),
         (["--to", "megatron", "-o", "no/such/folder"], "does not exist"),
     ],
 )

@@ -139,14 +139,33 @@ def test_the_tables_can_say_no(target: str) -> None:
 
 
 def test_deepspeed_batches_multiply() -> None:
-    """train_batch_size = micro-batch x accumulation x replicas (DeepSpeed configuration documentation)."""
+    """train_batch_size = micro-batch x accumulation x replicas (DeepSpeed configuration documentation), where the ranks
+    of AutoTP count as replicas (runtime/config.py): there it is left to be made of the other two."""
+    seen = set()
     for name in (*CASES, *NO_TRANSFORMER):
         asked = question(name)
         made = document(made_of(name, "deepspeed"))
         parts = made["train_micro_batch_size_per_gpu"] * made["gradient_accumulation_steps"]
-        assert (
-            made["train_batch_size"] == parts * asked.plan.replicas == asked.workload.global_batch
-        )
+        assert parts * asked.plan.replicas == asked.workload.global_batch
+        is_split = "tensor_parallel" in made
+        assert made.get("train_batch_size") == (None if is_split else asked.workload.global_batch)
+        seen.add(is_split)
+    assert seen == {True, False}
+
+
+def test_deepspeed_keys_are_those_its_stage_reads() -> None:
+    """Stage 3 gathers weights layer by layer, stages 1 and 2 in buckets, stage 0 not at all (runtime/engine.py,
+    _configure_zero_optimizer)."""
+    keys = {
+        0: set(),
+        1: {"reduce_bucket_size", "reduce_scatter", "allgather_bucket_size"},
+        2: {"reduce_bucket_size", "reduce_scatter", "allgather_bucket_size"},
+        3: {"reduce_bucket_size", "reduce_scatter"},
+    }
+    for stage, read in keys.items():
+        asked = ask("gpt2", on="1 x dgx-h100", plan=f"zero{stage}", batch=64, runtime="deepspeed")
+        made = document(export(asked, "deepspeed"))["zero_optimization"]
+        assert set(made) - {"stage", "overlap_comm"} == read
 
 
 def test_accelerate_meshes_hold_every_process() -> None:
@@ -287,6 +306,15 @@ def laid_out(layout: str) -> list[str]:
             text = text[: at - 1] + text[at - 1] * int(text[at + 1 : end]) + text[end:]
         parts.append(text)
     return parts
+
+
+def test_megatron_finds_the_script_of_bert() -> None:
+    """It moved in May 2026 (NVIDIA/Megatron-LM pull request 4820)."""
+    script = made_of("masked", "megatron").files["launch.sh"]
+    assert '[ -f "$SCRIPT" ] || SCRIPT="$MEGATRON/pretrain_bert.py"' in script
+    assert '"$SCRIPT" $(cat megatron_args.txt)' in script
+    assert "PYTHONPATH" in script
+    assert "pretrain_bert" not in made_of("sharded", "megatron").files["launch.sh"]
 
 
 def test_megatron_places_layers_as_predicted() -> None:

@@ -110,4 +110,7 @@ def test_files_cannot_be_changed_under_way() -> None:
         "plan": "",
         "assumptions": [],
         "warnings": [],
+        "runs": "",
+        "step_seconds": None,
+        "runs_step_seconds": None,
     }

@@ -19,7 +19,7 @@ BY_NAME = {
     # nouns whose constructors and views are doors for users; what is behind them needs the noun
     "analysis/answer.py", "cluster/cluster.py", "model/graph.py", "runtime/runtime.py",
     # tables of variants, which load the one that is used
-    "adapters/write/__init__.py", "cli/app.py", "cluster/topologies/__init__.py",
+    "adapters/read/launch/__init__.py", "adapters/write/__init__.py", "cli/app.py", "cluster/topologies/__init__.py",
     "cluster/topologies/shape.py", "cost/compute/calibrated.py", "measure.py", "model/zoo/__init__.py",
     "report/__init__.py",
     # the package itself, the loader, and a user's own dataset

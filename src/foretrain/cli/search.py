@@ -124,9 +124,9 @@ def _exported(result: SearchResult, launch: ExportOptions) -> dict[str, Any] | N
     """Launch files of the best plan, where they are asked for."""
     if launch.export is None or launch.to is None or not result.best:
         return None
-    from foretrain.adapters.write import export
+    from foretrain.exports import export_scenario
 
-    exported = export(result.task.scenario(result.best[0].plan), launch.to)
+    exported = export_scenario(result.task.scenario(result.best[0].plan), launch.to)
     exported.save(launch.export)
     return {
         "target": exported.target,

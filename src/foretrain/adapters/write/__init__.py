@@ -17,7 +17,7 @@ from foretrain.errors import InputError, ModelError, hint
 from foretrain.scenario import Scenario
 from foretrain.simulate import compile_scenario
 
-__all__ = ["TARGETS", "Exported", "expect_target", "export"]
+__all__ = ["TARGETS", "Exported", "expect_target", "export", "stacks_of"]
 
 # Names, not modules, so that one target does not load the others.
 TARGETS: dict[str, str] = {
@@ -34,6 +34,13 @@ def expect_target(target: str) -> str:
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}.{hint(target, TARGETS)}")
     return target
+
+
+def stacks_of(question: Scenario, target: str) -> tuple[str, ...]:
+    """The presets that the files of a target stand for, the nearest first."""
+    module: Any = import_module(f"{__name__}.{TARGETS[expect_target(target)]}")
+    names: tuple[str, ...] = module.runtimes(ExportJob.of(question))
+    return names
 
 
 def export(question: Scenario, target: str) -> Exported:

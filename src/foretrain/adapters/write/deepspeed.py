@@ -33,7 +33,7 @@ def runtimes(job: ExportJob) -> tuple[str, ...]:
 
 def write(job: ExportJob, account: Account) -> dict[str, str]:
     document: dict[str, Any] = {
-        "train_batch_size": job.batch,
+        **_batch(job),
         "train_micro_batch_size_per_gpu": job.micro,
         "gradient_accumulation_steps": job.micro_batches,
         **_numbers(job, account),
@@ -45,6 +45,12 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     _script_only(job, account)
     text = json.dumps(document, indent=2) + "\n"
     return {"ds_config.json": text, "launch.sh": _launch(job, account)}
+
+
+def _batch(job: ExportJob) -> dict[str, Any]:
+    """DeepSpeedConfig counts ranks of AutoTP as replicas and refuses a batch that does not (runtime/config.py,
+    _batch_assertion); it makes one of the other two numbers, which are right."""
+    return {"train_batch_size": job.batch} if job.words.tp == 1 else {}
 
 
 def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
@@ -78,10 +84,16 @@ def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     gradients = runtime.gradients
     config: dict[str, Any] = {"stage": words.zero, "overlap_comm": gradients.overlaps_gradients}
     elements = max(1, round(job.bucket_bytes / job.gradient_bytes))
-    config["reduce_bucket_size"] = elements
-    config["allgather_bucket_size"] = elements
-    config["reduce_scatter"] = gradients.scatters_gradients
-    account.says("zero", "buckets")
+    if words.zero:
+        config["reduce_bucket_size"] = elements
+        config["reduce_scatter"] = gradients.scatters_gradients
+        account.says("buckets")
+    if words.zero in (1, 2):  # stage 3 gathers weights layer by layer
+        config["allgather_bucket_size"] = elements
+    if words.zero == 3 and not runtime.sharding.prefetched_blocks:
+        config["stage3_prefetch_bucket_size"] = 0
+    account.says("zero")
+    account.cannot("buckets", "without ZeRO, DeepSpeed reduces 500,000,000 elements at once")
     account.cannot(
         "shard",
         "DeepSpeed shards over all replicas; zero_hpz_partition_size keeps a secondary copy of "
@@ -98,12 +110,8 @@ def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
 
 def _tensor(job: ExportJob, account: Account) -> dict[str, Any]:
     words = job.words
-    if words.tp > 1 and words.zero > 2:
-        account.cannot("tp", "DeepSpeed's AutoTP supports ZeRO only up to stage 2")
     account.says("tp")
     account.cannot("sp", "DeepSpeed's AutoTP has no sequence parallelism")
-    if words.zero > 2:
-        return {}
     return {"tensor_parallel": {"autotp_size": words.tp}} if words.tp > 1 else {}
 
 
@@ -139,12 +147,10 @@ def _script_only(job: ExportJob, account: Account) -> None:
         ("tp", "dp"),
         why="DeepSpeed orders ranks tensor-parallel first, then data-parallel, then pipeline",
     )
-    counted = job.devices // (job.words.tp if job.words.zero < 3 else 1)
-    if counted != job.dp:
+    if job.words.cp > 1:
         account.note(
-            f"{job.dp} replicas: the batch sizes in the JSON assume this number; unless the "
-            f"script creates the other process groups, DeepSpeed uses {counted} and rejects "
-            "the batch"
+            f"{job.dp} replicas: the batch sizes in the JSON assume this number; the script must "
+            "create the groups of sequence parallelism, or DeepSpeed counts more and rejects the batch"
         )
 
 

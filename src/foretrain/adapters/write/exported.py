@@ -7,13 +7,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from foretrain.errors import FileError, refuse
-from foretrain.units import counted
+from foretrain.units import counted, show_seconds
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Exported:
     plan: str = ""  # the plan that is exported
     assumptions: tuple[str, ...] = ()  # what the question left open
     warnings: tuple[str, ...] = ()
+    runs: str = ""  # the plan that the files run, where that is another one …
+    step_seconds: float | None = None  # … then a step of the plan that was asked for …
+    runs_step_seconds: float | None = None  # … and one of what the files run
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
@@ -42,7 +45,26 @@ class Exported:
             "cannot": list(self.cannot),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
+            "runs": self.runs or self.plan,
+            "step_seconds": self.step_seconds,
+            "runs_step_seconds": self.runs_step_seconds,
         }
+
+    def with_run(self, plan: str, asked: float, run: float) -> Exported:
+        """With what the files run in place of what was asked, in the launch script too."""
+        line = (
+            f"these files run {plan}, predicted {show_seconds(run)} per step; "
+            f"the plan asked for: {show_seconds(asked)}"
+        )
+        files = {name: _warned(text, line) for name, text in self.files.items()}
+        return replace(
+            self,
+            files=files,
+            warnings=(*self.warnings, line),
+            runs=plan,
+            step_seconds=asked,
+            runs_step_seconds=run,
+        )
 
     def save(self, folder: str | Path) -> tuple[Path, ...]:
         """The files in `folder`, which is made if its parent exists.
@@ -122,6 +144,14 @@ def _cannot_write(target: Path, error: OSError) -> FileError:
 
 
 # --- texts of files --------------------------------------------------------------------------------
+
+
+def _warned(text: str, line: str) -> str:
+    """A shell script with a warning under its title; other files as they are."""
+    if not text.startswith("#!"):
+        return text
+    first, title, rest = text.split("\n", 2)
+    return "\n".join([first, title, f"# Warning: {one_line(line)}", rest])
 
 
 def one_line(text: str) -> str:

@@ -16,6 +16,9 @@ TITLE = "Megatron-LM"
 SCHEDULES = ("1f1b", "interleaved")
 ORDERS = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 
+# Where a script was before (pull request 4820 of May 2026).
+MOVED = {"examples/bert/pretrain_bert.py": "pretrain_bert.py"}
+
 # What --recompute-modules takes, and the ops of a layer each of them runs again.
 MODULES = {
     "core_attn": ("attention",),
@@ -44,7 +47,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     _state(job, account, arguments)
     _recompute(job, account, arguments)
     _offload(job, account, arguments)
-    _habits(job, arguments)
+    _habits(job, account, arguments)
     _numbers(job, account, arguments)
     return {"megatron_args.txt": arguments.text(), "launch.sh": _launch(job, account, script)}
 
@@ -55,9 +58,13 @@ def _launch(job: ExportJob, account: Account, script: str) -> str:
     before = [
         *connections,
         'MEGATRON="${MEGATRON:?set MEGATRON to a checkout of Megatron-LM}"',
+        'export PYTHONPATH="$MEGATRON${PYTHONPATH:+:$PYTHONPATH}"',
+        f'SCRIPT="$MEGATRON/{script}"',
     ]
+    if script in MOVED:
+        before.append(f'[ -f "$SCRIPT" ] || SCRIPT="$MEGATRON/{MOVED[script]}"')
     command = [
-        f'"$MEGATRON/{script}" $(cat megatron_args.txt)',
+        '"$SCRIPT" $(cat megatron_args.txt)',
         '--train-iters "${TRAIN_ITERS:-100}" --lr "${LR:-1e-4}" --log-interval 1 --eval-iters 0',
     ]
     return torchrun_script(job, account, command, before=before)
@@ -259,21 +266,14 @@ def _offload(job: ExportJob, account: Account, arguments: Arguments) -> None:
                 "(zero1) with Adam"
             )
     if "activations" in words.offload:
-        layers = job.transformer(TITLE).num_hidden_layers
-        if words.pp == 1 and words.recompute in (None, "none") and layers > 1:
-            arguments.add("cpu-offloading-num-layers", layers - 1)
-            account.note(
-                f"offload=activations: Megatron-LM keeps the last of {layers} layers on the device"
-            )
-        else:
-            account.note(
-                "offload=activations: not supported by Megatron-LM with pipeline parallelism "
-                "or recomputation"
-            )
+        account.note(
+            "offload=activations: Megatron-LM offloads whole layers or single modules, which is "
+            "another plan; none is offloaded"
+        )
     account.says("offload")
 
 
-def _habits(job: ExportJob, arguments: Arguments) -> None:
+def _habits(job: ExportJob, account: Account, arguments: Arguments) -> None:
     """What the runtime was predicted to do, where Megatron-LM has a switch for it."""
     runtime, words = job.question.runtime, job.words
     replicas = job.dp * words.cp
@@ -291,6 +291,8 @@ def _habits(job: ExportJob, arguments: Arguments) -> None:
         arguments.add("cross-entropy-loss-fusion")
     if not runtime.gradients.wgrad_accumulation_fusion or words.zero > 1:
         arguments.add("no-gradient-accumulation-fusion")
+    if runtime.gradients.wgrad_accumulation_fusion and words.zero > 1:
+        account.note("gradient accumulation fusion: Megatron FSDP runs without it")
     if job.question.workload.precision.attention == "bf16" and job.gradient_bytes == 2:
         arguments.add("grad-reduce-in-bf16")
 

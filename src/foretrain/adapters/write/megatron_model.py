@@ -42,7 +42,7 @@ def model_arguments(job: ExportJob, account: Account, arguments: Arguments) -> s
         return "pretrain_gpt.py"
     if shape.head == "span":
         account.note("question-answering head: Megatron-LM's BERT trains masked tokens")
-    return "pretrain_bert.py"
+    return "examples/bert/pretrain_bert.py"
 
 
 def _attention(shape: TransformerShape, account: Account, arguments: Arguments) -> None:

@@ -36,7 +36,7 @@ class Distributed(NamedTuple):
     last: Floats
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         return int(self.layers.sum())
 
 
@@ -77,13 +77,13 @@ def splits(fleet: PlanBatch, limit: float) -> Splits:
     """Of plans that could be faster than a limit, or that could fit, if their layers were shared out otherwise."""
     shared = distributed(fleet.task, fleet.layers.places)
     none = Splits(np.zeros(0, np.int64), np.zeros((0, len(fleet.share)), np.int64), np.zeros(0))
-    if fleet.stages == 1 or shared.count < len(fleet.share):
+    if fleet.stages == 1 or shared.total < len(fleet.share):
         return none
     least, now = _least(fleet, shared), _layers_now(fleet, shared)
     few, of = fleet.distinct(fleet.rows)
     passes = _passes(few, shared)
     seconds = _work(passes)
-    _, slowest = balanced(seconds, np.full(seconds.each.shape, shared.count), least, shared.count)
+    _, slowest = balanced(seconds, np.full(seconds.each.shape, shared.total), least, shared.total)
     turn = (seconds.fixed + seconds.each * now).max(axis=1)
     is_better = (slowest < turn * (1.0 - _GAIN)) | _are_unlike(seconds)
     mine = np.flatnonzero(fleet.counts * slowest[of] < limit)
@@ -96,10 +96,10 @@ def splits(fleet: PlanBatch, limit: float) -> Splits:
     if not len(mine):
         return none
     caps = np.floor((room - held.fixed) / np.maximum(held.each, 1.0) + 1e-9)
-    caps = np.clip(caps, -1.0, shared.count)
+    caps = np.clip(caps, -1.0, shared.total)
     passes = tuple(_Stages(each.fixed[of[mine]], each.each[of[mine]]) for each in passes)
-    asked = _Asked(fleet.take(mine), passes, _work(passes), caps, least, shared.count)
-    counts, slowest = balanced(asked.seconds, caps, least, shared.count)
+    asked = _Asked(fleet.take(mine), passes, _work(passes), caps, least, shared.total)
+    counts, slowest = balanced(asked.seconds, caps, least, shared.total)
     quick = _soonest(asked, slowest)
     bound = fleet.counts[mine] * slowest
     is_new = np.concatenate([np.ones(len(mine), np.bool_), (counts != quick).any(axis=1)])
@@ -145,7 +145,7 @@ def _passes(fleet: PlanBatch, shared: Distributed) -> tuple[_Stages, ...]:
 
 def _of_stages(fleet: PlanBatch, shared: Distributed, seconds: Floats) -> _Stages:
     work = seconds[fleet.rows]  # [plans, kinds, blocks]
-    each = work @ (shared.layers / shared.count)
+    each = work @ (shared.layers / shared.total)
     first, last = work @ shared.first, work @ shared.last
     stage_of = fleet.pieces.stage_of
     fixed = np.zeros((*each.shape, fleet.stages))
@@ -163,7 +163,7 @@ def _bytes(fleet: PlanBatch, shared: Distributed) -> _Stages:
     ends = np.zeros_like(fleet.share)
     ends[0] += shared.first
     ends[-1] += shared.last
-    layer = shared.layers / shared.count
+    layer = shared.layers / shared.total
     once, twice = (
         held_bytes(
             replace(fleet, share=ends + count * layer[None, :], behind=_behind(fleet, layer, count))
@@ -190,10 +190,10 @@ def balanced(seconds: _Stages, room: Floats, least: Ints, total: int) -> tuple[I
     high = (fixed + each * np.maximum(np.minimum(room, total), least)).max(axis=1)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        counts = _within(seconds, room, middle)
-        enough = (counts >= least).all(axis=1) & (counts.sum(axis=1) >= total)
+        done = _within(seconds, room, middle)
+        enough = (done >= least).all(axis=1) & (done.sum(axis=1) >= total)
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    counts = np.maximum(_within(seconds, room, high), least).astype(np.int64)
+    counts = _whole(np.maximum(_within(seconds, room, high), least))
     _give_back(counts, seconds, least, np.where(able, total, counts.sum(axis=1)))
     slowest = (fixed + each * counts).max(axis=1)
     return counts, np.where(able, slowest, np.inf)
@@ -218,7 +218,7 @@ def _soonest(asked: _Asked, slowest: Floats) -> Ints:
     best, found = np.full(len(each), np.inf), np.zeros(each.shape, dtype=np.int64)
     for more in range(_MORE):
         limit = np.where(able, slowest, 0.0) + more * each.min(axis=1)
-        counts = np.maximum(_within(asked.seconds, asked.room, limit), asked.least).astype(np.int64)
+        counts = _whole(np.maximum(_within(asked.seconds, asked.room, limit), asked.least))
         enough = np.where(able, asked.total, counts.sum(axis=1))
         _give_back(counts, asked.seconds, asked.least, enough)
         through = _through(asked, counts)
@@ -255,6 +255,10 @@ def _within(seconds: _Stages, room: Floats, limit: Floats) -> Floats:
     """Layers that are done in time."""
     in_time = (limit[:, None] - seconds.fixed) / np.maximum(seconds.each, 1e-30)
     return np.asarray(np.clip(np.floor(in_time + 1e-9), 0.0, room))
+
+
+def _whole(counts: Floats) -> Ints:
+    return counts.astype(np.int64)
 
 
 def _give_back(counts: Ints, seconds: _Stages, least: Ints, total: Ints) -> None:

@@ -13,7 +13,7 @@ from foretrain.plan.short_form import Words
 from foretrain.plan.supported import refusals
 from foretrain.runtime import Runtime, runtime
 
-DRAWN = 3000
+DRAWN = 3500
 FACTS: tuple[dict[str, Any], ...] = (
     {"model": "transformer", "heads": 24, "kv-heads": 6, "seq": 4096, "tied": "no"},
     {"model": "transformer", "heads": 32, "kv-heads": 8, "experts": 8, "seq": 4096, "tied": "no"},
@@ -30,18 +30,21 @@ def drawn(lot: random.Random) -> tuple[Words, dict[str, Any]]:
     def odd(usual: Any, *others: Any, share: float = 0.15) -> Any:
         return lot.choice(others) if lot.random() < share else usual
 
-    facts = dict(lot.choice(FACTS[:2]) if lot.random() < 0.8 else lot.choice(FACTS), batch=lot.choice((24, 32, 48, 60)))
+    facts = dict(
+        lot.choice(FACTS[:2]) if lot.random() < 0.8 else lot.choice(FACTS),
+        batch=lot.choice((24, 32, 48, 60)),
+    )
     facts["precision"] = lot.choice(PRECISIONS)
-    tp, pp = odd(1, 2, 4, 8, share=0.35), odd(1, 2, 4, share=0.4)
+    tp, pp = odd(1, 2, 4, 8, share=0.35), odd(1, 2, 4, share=0.5)
     dp = lot.choice((1, 2, 4))
-    vpp = odd(1, 2, 3, share=0.3) if pp > 1 else 1
+    vpp = odd(1, 2, 3, share=0.4) if pp > 1 else 1
     cp = odd(1, 2, 4, share=0.25)
     ep = odd(1, 2, 4, 8, share=0.6) if "experts" in facts else 1
     schedule = odd(None, "gpipe", "zb-h1", "zb-v", "v-half", "v-min", "dualpipev", share=0.3)
     schedule = schedule if pp > 1 and vpp == 1 else None
     parts = pp * vpp
     layers = odd(None, (3, *[4] * (parts - 2), 5), (5, 3, *[4] * (parts - 2)), share=0.25)
-    zero = lot.choice((0, 1, 2, 3))
+    zero = lot.choice((0, 0, 1, 2, 3))
     words = Words(
         tp=tp, pp=pp, vpp=2 if schedule in ("zb-v", "v-half", "v-min", "dualpipev") else vpp, cp=cp, ep=ep, dp=dp,
         etp=odd(None, 1, tp, 2) if ep > 1 else None,

@@ -1,22 +1,24 @@
 """Searches of every stack, held against what it can run: winners, runners-up, and what predictions advise.
 
-    python tools/stack_plans.py [--stacks megatron,ddp] [--pairs llama3-8b] [-o docs/stack-plans.md]
+    python tools/stack_plans.py [--stacks megatron,ddp] [--pairs llama3-8b] [--kept FILE] [-o docs/stack-plans.md]
 
 Every stack is asked for the best plans of twelve pairs of a model and a cluster, and then what would help its winner, and
 what would help the plan that it takes by itself. Every plan named is held against the rules of the stack, and those of
-the main stacks against a table written by hand (`tests/support/stack_limits.py`).
+the main stacks against a table written by hand (`tests/support/stack_limits.py`). Answers are kept in a file, line by
+line; questions that it has are not asked again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from foretrain.planning.task import Task  # noqa: E402
 from foretrain.report.md import table  # noqa: E402
 from foretrain.runtime import presets  # noqa: E402
 
-TOP = 8
+TOP = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ PAIRS = (
     Pair("llama3-8b", "2 x dgx-h100", 64),
     Pair("llama3-8b", "1 x dgx-h100 + 1 x dgx-a100-80gb", 64, "micro=1|2, cp=1, vpp<=2"),
     Pair("gpt3-13b", "4 x dgx-a100-40gb", 128, "micro=1|2, cp=1, vpp<=2"),
-    Pair("llama3-70b", "8 x dgx-h100", 128, "micro=1, cp<=2, vpp<=2"),
+    Pair("llama3-70b", "8 x dgx-h100", 128, "micro=1, cp=1, vpp<=2"),
     Pair("llama3-8b", "1 x hgx-mi300x", 64),
     Pair("mixtral-8x7b", "2 x dgx-h100", 64, "micro=1, cp=1, vpp<=2"),
     Pair("deepseek-v2-lite", "2 x dgx-h100", 96, "micro=1, cp=1, vpp<=2"),
@@ -227,9 +229,15 @@ Plans that were held against the table; in bold those that the stack cannot run;
 """
 
 
-def every(stacks: Iterable[str], pairs: Iterable[Pair]) -> Iterator[Found]:
-    chosen = tuple(pairs)
-    return (found(stack, pair) for stack in stacks for pair in chosen)
+def kept_in(file: Path) -> list[Found]:
+    """Answers of an earlier call."""
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [_read(json.loads(line)) for line in lines]
+
+
+def _read(row: dict[str, Any]) -> Found:
+    named = [Named(one["role"], one["plan"], tuple(one["faults"])) for one in row["named"]]
+    return Found(**{**row, "pair": Pair(**row["pair"]), "named": named})
 
 
 def main() -> None:
@@ -237,15 +245,24 @@ def main() -> None:
     parser.add_argument("--stacks", default=",".join(presets()))
     parser.add_argument("--pairs", default="", help="part of a model's name")
     parser.add_argument("-o", "--output", type=Path, default=HERE / "docs/stack-plans.md")
+    parser.add_argument("--kept", type=Path, default=Path("stack-plans.jsonl"))
     options = parser.parse_args()
     pairs = [pair for pair in PAIRS if options.pairs in str(pair)]
-    rows = []
-    for row in every(options.stacks.split(","), pairs):
+    rows = kept_in(options.kept)
+    known = {(row.stack, row.pair) for row in rows}
+    asked = [(stack, pair) for stack in options.stacks.split(",") for pair in pairs]
+    for stack, pair in asked:
+        if (stack, pair) in known:
+            continue
+        row = found(stack, pair)
         rows.append(row)
+        with options.kept.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
         told = row.refused[:100] or f"{len(row.named)} plans"
         print(f"{row.seconds:6.1f} s  {row.stack}, {row.pair}: {told}", flush=True)
         for text in row.wrong:
             print(f"    {text}", flush=True)
+    rows.sort(key=lambda row: ([*presets()].index(row.stack), PAIRS.index(row.pair)))
     options.output.write_text(page(rows), "utf-8")
 
 

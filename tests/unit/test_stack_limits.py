@@ -41,7 +41,9 @@ def drawn(lot: random.Random) -> tuple[Words, dict[str, Any]]:
     vpp = odd(1, 2, 3, share=0.4) if pp > 1 else 1
     cp = odd(1, 2, 4, share=0.25)
     ep = odd(1, 2, 4, 8, share=0.6) if "experts" in facts else 1
-    schedule = odd(None, "gpipe", "gpipe", "zb-h1", "zb-v", "v-half", "v-min", "dualpipev", share=0.3)
+    schedule = odd(
+        None, "gpipe", "gpipe", "zb-h1", "zb-v", "v-half", "v-min", "dualpipev", share=0.3
+    )
     schedule = schedule if pp > 1 and vpp == 1 else None
     parts = pp * vpp
     layers = odd(None, (3, *[4] * (parts - 2), 5), (5, 3, *[4] * (parts - 2)), share=0.35)

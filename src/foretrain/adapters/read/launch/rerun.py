@@ -88,5 +88,6 @@ def _model(launch: Launch, asked: Scenario) -> Model:
     if shape is None or not launch.shape or model.seq_len is None:
         return model
     seq = launch.seq or model.seq_len
-    drawn = transformer(replace(shape, **launch.shape), seq, model.name, model.source)
+    changed = replace(shape, **launch.shape)
+    drawn = transformer(changed, seq, model.name, model.source, model.details)
     return model if (drawn.blocks, drawn.tied) == (model.blocks, model.tied) else drawn

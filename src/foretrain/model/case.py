@@ -70,7 +70,9 @@ def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | 
     _refuse_unknown(overrides, where=name)
     changes = {key: value for key, value in overrides.items() if key not in NAMES}
     own = Details.of(overrides, name)
-    details = replace(model.details, **{key: getattr(own, key) for key in NAMES if key in overrides})
+    details = replace(
+        model.details, **{key: getattr(own, key) for key in NAMES if key in overrides}
+    )
     length, source = seq or model.seq_len or 1, f"{model.source}, changed"
     return transformer(replace(known, **changes), length, name, source, details)
 

@@ -101,8 +101,11 @@ def _number_faults(name: str, value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, kinds) or not isfinite(value):
         what = "a whole number" if name in _COUNTS else "a number"
         return [f"{name}: {shown(value)} is not {what}."]
-    least, most = (1, 10**9) if name in _COUNTS else (0.0, 1.0 if name in _SHARES else 1e12)
-    return [] if least <= value <= most else [f"{name}: {value!r} is not from {least:g} to {most:g}."]
+    least = 1.0 if name in _COUNTS else 0.0
+    most = 1.0 if name in _SHARES else 1e12
+    return (
+        [] if least <= value <= most else [f"{name}: {value!r} is not from {least:g} to {most:g}."]
+    )
 
 
 def _scaling_faults(value: Any) -> list[str]:

@@ -12,7 +12,13 @@ Config = Mapping[str, Any]
 
 # Under which keys configurations have them, the usual one first.
 _KEYS: dict[str, tuple[str, ...]] = {
-    "norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "norm_eps": (
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_epsilon",
+        "norm_eps",
+    ),
     "initializer_range": ("initializer_range",),
     "rope_theta": ("rope_theta", "rotary_emb_base"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from foretrain.adapters.write.job import Account, ExportJob, is_even, parts_of, recomputed
 from foretrain.adapters.write.launching import torchrun_script
+from foretrain.adapters.write.megatron_details import detail_arguments
 from foretrain.adapters.write.megatron_model import Arguments, model_arguments
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
 
@@ -41,6 +42,7 @@ def runtimes(job: ExportJob) -> tuple[str, ...]:
 def write(job: ExportJob, account: Account) -> dict[str, str]:
     arguments = Arguments()
     script = model_arguments(job, account, arguments)
+    detail_arguments(job.transformer(TITLE), job.details, account, arguments)
     _batch(job, account, arguments)
     _degrees(job, account, arguments)
     _pipeline(job, account, arguments)

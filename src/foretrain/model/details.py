@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import isfinite
 from typing import Any
 
 from foretrain.errors import ModelError, did_you_mean, refuse
@@ -97,14 +96,16 @@ def _faults(name: str, value: Any) -> list[str]:
 
 
 def _number_faults(name: str, value: Any) -> list[str]:
-    kinds: tuple[type, ...] = (int,) if name in _COUNTS else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not isfinite(value):
+    kinds = (int,) if name in _COUNTS else (int, float)
+    if isinstance(value, bool) or type(value) not in kinds:
         what = "a whole number" if name in _COUNTS else "a number"
         return [f"{name}: {shown(value)} is not {what}."]
     least = 1.0 if name in _COUNTS else 0.0
     most = 1.0 if name in _SHARES else 1e12
     return (
-        [] if least <= value <= most else [f"{name}: {value!r} is not from {least:g} to {most:g}."]
+        []
+        if least <= value <= most
+        else [f"{name}: {shown(value)} is not from {least:g} to {most:g}."]
     )
 
 

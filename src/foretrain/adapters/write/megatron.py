@@ -36,7 +36,10 @@ MODULES = {
 
 
 def runtimes(job: ExportJob) -> tuple[str, ...]:
-    return ("megatron", "nemo", "megatron-bridge", "nemo-1", "megatron-2021", "accelerate-megatron")
+    return (
+        "megatron", "nemo", "megatron-bridge", "megatron-2024", "nemo-1", "megatron-2021",
+        "accelerate-megatron",
+    )  # fmt: skip
 
 
 def write(job: ExportJob, account: Account) -> dict[str, str]:

@@ -97,14 +97,15 @@ def _of_deepspeed(parsed: Any, text: Mapping[str, Any], job: ExportJob) -> Rows:
     if words.zero:
         elements = round(job.bucket_bytes / job.gradient_bytes)
         yield "bucket", abs(zero.reduce_bucket_size / elements - 1) < 0.01, True
-    yield "overlap", bool(zero.overlap_comm), job.question.runtime.gradients.overlaps_gradients
+    overlaps = job.question.runtime.gradients.overlaps_gradients
+    yield "overlap", bool(zero.overlap_comm), overlaps and words.zero > 0 and words.pp == 1
     unread = set(text["zero_optimization"]) - READ_BY_STAGE[words.zero]
     yield f"keys that ZeRO-{words.zero} does not read", sorted(unread), []
 
 
 # runtime/engine.py, _configure_zero_optimizer: what each stage's optimizer is given (of what is exported).
 READ_BY_STAGE = {
-    0: {"stage", "overlap_comm"},
+    0: {"stage"},
     1: {
         "stage", "overlap_comm", "reduce_bucket_size", "reduce_scatter", "allgather_bucket_size",
         "offload_optimizer",

@@ -138,7 +138,13 @@ def _fsdp_without_pipelines(p: Look) -> Complaints:
 
 
 def megatron(p: Look) -> Complaints:
-    for part in (_core, _megatron_schedules, _offload_with_states, _instances, _fsdp_without_pipelines):
+    for part in (
+        _core,
+        _megatron_schedules,
+        _offload_with_states,
+        _instances,
+        _fsdp_without_pipelines,
+    ):
         yield from part(p)
 
 

@@ -30,7 +30,10 @@ def drawn(lot: random.Random) -> tuple[Words, dict[str, Any]]:
     def odd(usual: Any, *others: Any, share: float = 0.15) -> Any:
         return lot.choice(others) if lot.random() < share else usual
 
-    facts = dict(lot.choice(FACTS[:2]) if lot.random() < 0.8 else lot.choice(FACTS), batch=lot.choice((24, 32, 48, 60)))
+    facts = dict(
+        lot.choice(FACTS[:2]) if lot.random() < 0.8 else lot.choice(FACTS),
+        batch=lot.choice((24, 32, 48, 60)),
+    )
     facts["precision"] = lot.choice(PRECISIONS)
     tp, pp = odd(1, 2, 4, 8, share=0.35), odd(1, 2, 4, share=0.4)
     dp = lot.choice((1, 2, 4))

@@ -101,7 +101,9 @@ def test_what_it_can_run_goes_without_a_word(stack: str, plan: str) -> None:
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_space_has_plans_that_its_stack_can_run_alone(stack: str) -> None:
     """All of them, and none of those that are in the hypothetical space and can be run is left out."""
-    is_of_tables = any("model=recommender" in text for text, _ in runtime(stack).supported_plans.rules)
+    is_of_tables = any(
+        "model=recommender" in text for text, _ in runtime(stack).supported_plans.rules
+    )
     task = task_of(stack, "dlrm-small" if is_of_tables else "llama3.2-1b")
     where = ["micro=1|2", "cp<=2"]
     able = _texts(task, where)

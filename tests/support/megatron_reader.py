@@ -123,7 +123,6 @@ def _states(a: argparse.Namespace) -> Iterator[Check]:
     yield not a.optimizer_cpu_offload or aware, "optimizer-cpu-offload"
     yield not aware or (a.use_distributed_optimizer and a.optimizer == "adam"), "precision-aware"
     yield a.use_megatron_fsdp == (a.ckpt_format == "fsdp_dtensor"), "ckpt-format of FSDP"
-    yield not a.use_megatron_fsdp or a.no_gradient_accumulation_fusion, "FSDP and fused gradients"
     yield not (a.fp16 and a.bf16), "fp16 and bf16"
     yield not (a.fp8_format and a.fp4_format), "fp8 and fp4"
     modules = set(a.recompute_modules or ())

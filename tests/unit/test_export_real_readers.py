@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from exported_plans import PAIRS, outcomes
 from support.launch_readers import accelerated, deepspeed_config, judged
 from support.megatron_reader import parse, refusals
 
@@ -183,3 +184,18 @@ def test_megatron_refuses_stages_that_no_layer_count_fills() -> None:
     assert any(
         "layers of the layout" in line for line in refusals(args, scenario.cluster.device_count)
     )
+
+
+# --- plans that searches find ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "preset", ["megatron", "nemo", "deepspeed", "fsdp2", "accelerate-fsdp", "nanotron"]
+)
+def test_plans_drawn_from_the_space_are_taken_or_refused_with_a_reason(preset: str) -> None:
+    """A sample of `tools/exported_plans.py`, which does all of them."""
+    pairs = [PAIRS[5], PAIRS[9]] if preset != "fsdp2" else [PAIRS[0], PAIRS[2]]
+    found = [one for pair in pairs for one in outcomes(preset, pair, plans=2, seed=7)]
+    assert len(found) >= 4
+    assert [one for one in found if one.kind == "wrong"] == []
+    assert all(one.why for one in found if one.kind != "whole")

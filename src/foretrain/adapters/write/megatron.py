@@ -52,7 +52,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     _state(job, account, arguments)
     _recompute(job, account, arguments)
     _offload(job, account, arguments)
-    _habits(job, account, arguments)
+    _habits(job, arguments)
     _numbers(job, account, arguments)
     return {"megatron_args.txt": arguments.text(), "launch.sh": _launch(job, account, script)}
 
@@ -278,7 +278,7 @@ def _offload(job: ExportJob, account: Account, arguments: Arguments) -> None:
     account.says("offload")
 
 
-def _habits(job: ExportJob, account: Account, arguments: Arguments) -> None:
+def _habits(job: ExportJob, arguments: Arguments) -> None:
     """What the runtime was predicted to do, where Megatron-LM has a switch for it."""
     runtime, words = job.question.runtime, job.words
     replicas = job.dp * words.cp
@@ -294,10 +294,8 @@ def _habits(job: ExportJob, account: Account, arguments: Arguments) -> None:
         arguments.add("no-scatter-gather-tensors-in-pipeline")
     if runtime.kernels.fuses_loss:
         arguments.add("cross-entropy-loss-fusion")
-    if not runtime.gradients.wgrad_accumulation_fusion or words.zero > 1:
+    if not runtime.gradients.wgrad_accumulation_fusion:
         arguments.add("no-gradient-accumulation-fusion")
-    if runtime.gradients.wgrad_accumulation_fusion and words.zero > 1:
-        account.note("gradient accumulation fusion: Megatron FSDP runs without it")
     if job.question.workload.precision.attention == "bf16" and job.gradient_bytes == 2:
         arguments.add("grad-reduce-in-bf16")
 

@@ -88,6 +88,8 @@ def _layers(shape: TransformerShape, account: Account, arguments: Arguments) -> 
         account.note("norm after the embedding: not supported by Megatron-LM")
     if shape.hidden_act in _ACTIVATIONS:
         arguments.add(_ACTIVATIONS[shape.hidden_act])
+        if shape.hidden_act == "squared-relu" and shape.biases == "all":
+            arguments.add("no-bias-gelu-fusion")  # which is for GELU alone
     elif not shape.hidden_act.startswith("gelu") or shape.is_gated:
         account.note(f"activation {shape.hidden_act}: no Megatron-LM argument for it; gelu is used")
     if shape.biases != "all":

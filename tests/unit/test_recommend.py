@@ -114,15 +114,14 @@ def test_offers_keep_deadline_and_budget() -> None:
 
 
 def test_with_a_budget_alone_the_knee_is_first() -> None:
-    """By brute force: nothing within the budget has a smaller product of money and time."""
+    """By brute force: from the pick on, 1 % less time costs over half a percent more."""
     found = imagenet(budget_usd=400.0)
     pick = found.offers[0]
-    assert pick.usd * pick.hours == min(o.usd * o.hours for o in found.offers)
     assert pick.why.startswith("the knee within the budget")
     assert pick.is_best
     for one in found.pareto:
-        faster, dearer = one.hours / pick.hours, one.usd / pick.usd
-        assert faster * dearer >= 1.0
+        longer, dearer = one.hours / pick.hours, one.usd / pick.usd
+        assert dearer * longer**0.5 >= 1.0
     assert found.to_dict()["rule"] == "knee"
     assert imagenet("24h").to_dict()["rule"] == "cheapest"
 

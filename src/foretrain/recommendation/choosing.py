@@ -14,16 +14,20 @@ def is_knee_wanted(job: Job) -> bool:
     return job.deadline is None
 
 
-def ranked(offers: Iterable[Offer], job: Job) -> list[Offer]:
-    """Cheapest first where there is a deadline; else by money times time, which is least at the knee.
+def weighed(one: Offer) -> float:
+    """Money and time in one figure, which is least at the knee.
 
-    Eager, Zahorjan and Lazowska (IEEE Trans. Computers 38(3), 1989) call the knee of a parallel program's curve the
-    point where efficiency over execution time is greatest. Efficiency is work over devices times time, so that with
-    money for devices times time this is the least of money times time: from there, 1 % less time costs over 1 % more
-    money, and 1 % less money over 1 % more time.
+    Eager, Zahorjan and Lazowska (IEEE Trans. Computers 38(3), 1989) call the knee of a parallel program the point where
+    efficiency over execution time is greatest. Efficiency is work over devices times time, so with money for devices
+    times time that is the least of money times time. Here time counts for less (`time_worth`).
     """
+    return float(one.usd * one.hours ** figure("knee", "time_worth"))
+
+
+def ranked(offers: Iterable[Offer], job: Job) -> list[Offer]:
+    """Cheapest first where there is a deadline; else the knee first."""
     if is_knee_wanted(job):
-        return sorted(offers, key=lambda o: (o.usd * o.hours, o.hours, o.usd, o.name))
+        return sorted(offers, key=lambda o: (weighed(o), o.hours, o.usd, o.name))
     return sorted(offers, key=lambda o: (o.usd, o.hours, o.name))
 
 
@@ -83,10 +87,12 @@ class Choice:
 def choice(job: Job) -> Choice:
     if is_knee_wanted(job):
         within = " within the budget" if job.budget_usd is not None else ""
+        worth = figure("knee", "time_worth")
         return Choice(
             "knee",
-            f"First the knee of the curve of cost over time{within}: a faster offer costs over 1 % more for 1 % less time",
-            "first the knee of cost over time, where their product is least: no deadline specified (--deadline)",
+            f"First the knee of cost over time{within}: 1 % less time would cost over {worth:g} % more",
+            f"first the knee of cost over time, beyond which 1 % less time costs over {worth:g} % more: no deadline specified "
+            "(--deadline)",
         )
     within = "deadline" if job.budget_usd is None else "deadline and the budget"
     return Choice("cheapest", f"First the cheapest within the {within}")

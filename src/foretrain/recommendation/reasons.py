@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foretrain.recommendation.choosing import is_knee_wanted
+from foretrain.recommendation.choosing import is_knee_wanted, ranked
 from foretrain.recommendation.evaluate import Miss
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.offers import Offer, Terms
@@ -64,7 +64,7 @@ def why(one: Offer, offers: Sequence[Offer], job: Job) -> str:
 def _place(one: Offer, offers: Sequence[Offer], job: Job) -> str:
     within = " within the deadline" if job.deadline is not None else ""
     within += " within the budget" if job.budget_usd is not None else ""
-    if is_knee_wanted(job) and one is min(offers, key=lambda o: (o.usd * o.hours, o.name)):
+    if is_knee_wanted(job) and one is ranked(offers, job)[0]:
         return f"the knee{within}" + _neighbors(one, offers)
     if one is min(offers, key=lambda o: (o.usd, o.hours, o.name)):
         return f"cheapest{within}"

@@ -91,8 +91,10 @@ class SearchResult(TableAnswer, RankedPlans):
         return tuple(robustness(row.simulation) for row in self.best[:ROBUST])
 
     def why(self, text: str) -> Explanation:
-        """Why not `"tp=4"`, `"no zero"`, `"tp=4, pp=2"`."""
-        return explain.why(self, text, self.where)
+        """Why not `"tp=4"`, `"no zero"`, `"tp=4, pp=2"`, or a plan, `"tp8 pp2 zero1"`."""
+        from foretrain.advice.why import why
+
+        return why(self, text, self.where)
 
     @cached_property
     def with_more_nodes(self) -> Larger | None:

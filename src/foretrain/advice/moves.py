@@ -93,7 +93,7 @@ class Place:
     @cached_property
     def known_refusals(self) -> frozenset[str]:
         """What the stack cannot run of the plan itself: moves may keep it, and add nothing to it."""
-        return frozenset(refusals(self.scenario.runtime, self.words))
+        return frozenset(refusals(self.scenario.runtime, self.words, self.task.facts))
 
     @cached_property
     def ops(self) -> tuple[Any, ...]:
@@ -317,7 +317,7 @@ def _chunks_kept(words: Words, at: Place) -> dict[str, Any]:
 
 
 def _is_able(words: Words, at: Place) -> bool:
-    return at.known_refusals.issuperset(refusals(at.scenario.runtime, words))
+    return at.known_refusals.issuperset(refusals(at.scenario.runtime, words, at.task.facts))
 
 
 def _move(words: Words, at: Place) -> Move | None:

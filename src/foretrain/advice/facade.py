@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import inf
 
-from foretrain.advice.judging import MARGIN, NEARLY, Judged, estimated, remedy, simulated
+from foretrain.advice.judging import MARGIN, NEARLY, Judged, estimated, fitting, remedy, simulated
 from foretrain.advice.machines import machine_moves
 from foretrain.advice.moves import Move, Place, plan_moves
 from foretrain.advice.switches import precision_moves, switch_moves
@@ -78,7 +78,8 @@ def fixes(found: Simulation, most: int | None = None) -> list[Remedy]:
     fastest so far than estimates err. `most`: so many plans at the most.
     """
     at, step = Place(found.scenario), found.step_seconds
-    rows = _worth(_judged(chain(switch_moves(at), precision_moves(at)), step), is_misfit=True)
+    options = fitting(chain(switch_moves(at), precision_moves(at)))
+    rows = _worth(_judged(options, step), is_misfit=True)
     for _ in range(DEEPEST):
         moves = estimated(at, list(plan_moves(at)), step)
         rows += _fitting(moves, step, most)

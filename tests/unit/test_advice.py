@@ -167,6 +167,16 @@ def test_every_kind_of_move_is_among_the_neighbours() -> None:
     assert {"ep4", "ep2"} <= {move.change for move in experts}
 
 
+def test_schedules_keep_to_the_chunks_they_have() -> None:
+    """GPipe has one piece per stage: from two chunks it is a move that changes both."""
+    moves = moves_of(
+        model="gpt2-xl", on="1 x dgx-h100", plan="pp4 dp2 vpp2", micro_batch=1, batch=32, runtime="generic",
+    )  # fmt: skip
+    found = [move for move in moves if move.words is not None and move.words.schedule == "gpipe"]
+    assert found
+    assert all(move.words.vpp == 1 for move in found if move.words is not None)
+
+
 def test_a_strategy_tree_has_switches_and_no_words() -> None:
     text = ask("gpt2", on="1 x dgx-h100", plan="dp8", batch=64).plan.to_dict()
     del text["text"]

@@ -20,6 +20,8 @@ FEW = 3
 """Plans that are simulated for a page, the fastest by estimate; every option and machine is."""
 SHOWN = 5
 """Moves that a page lists."""
+_VALUE = re.compile(r"=\S+|[\d.]+")
+"""What is left of a change without its values is the choice that it makes."""
 DEEPEST = 3
 """Moves in a row that are tried where no single one makes a plan fit."""
 
@@ -47,7 +49,7 @@ def _faster(at: Place, found: Simulation) -> list[Remedy]:
     exact: dict[str, Move] = {}
     for one in ranked:  # of moves of one choice the best
         if one.is_exact and one.seconds < step:
-            exact.setdefault(re.sub(r"[\d.]+", "", one.move.change), one.move)
+            exact.setdefault(_VALUE.sub("", one.move.change), one.move)
     kin = [one.move for one in ranked if not one.is_exact and one.seconds < step * (1.0 + MARGIN)]
     tried = chain([*exact.values()][:FEW], kin[:FEW], switch_moves(at), precision_moves(at))
     return _worth(_judged(tried, step), is_misfit=False)

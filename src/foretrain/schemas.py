@@ -143,6 +143,7 @@ def _search() -> dict[str, Any]:
         "as_good": {"type": "boolean"},
         "robustness": {"anyOf": [_robustness(), {"type": "null"}]},
     }
+    fastest = {"plan": _TEXT, "step_seconds": _NUMBER}
     always = {
         "objective": {"enum": ["time", "cost", "memory", "pareto"]},
         "question": {"type": "object"},
@@ -151,7 +152,7 @@ def _search() -> dict[str, Any]:
         "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
         "seconds": _NUMBER,
         "best": array_schema(object_schema(ranked, tuple(ranked))),
-        "fastest": nullable("integer"),
+        "fastest": {"anyOf": [object_schema(fastest, tuple(fastest)), {"type": "null"}]},
         "as_good": _WHOLE,
         "command": nullable("string"),
         "pareto": array_schema(_estimated_plan()),

@@ -29,7 +29,7 @@ from foretrain.planning.partial_result import OBJECTIVES
 from foretrain.planning.planner import Ranked, RankedPlans, SearchStatus
 from foretrain.planning.robustness import Robustness, robustness
 from foretrain.planning.task import Task
-from foretrain.planning.taste import as_good, fastest, tasteful
+from foretrain.planning.taste import Fastest, as_good, fastest, tasteful
 from foretrain.resolving import Request, resolve
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ class SearchResult(TableAnswer, RankedPlans):
 
     where: tuple[str, ...] = ()
     said: Mapping[str, Any] = field(default_factory=dict)  # keywords that the search was asked with
+    fastest: Fastest | None = None  # of the plans that were simulated; shown or not
 
     def words(self, rank: int = 1) -> dict[str, Any]:
         """Keywords with which `predict` gives the same answer as for the plan of this rank, bit for bit."""
@@ -79,11 +80,6 @@ class SearchResult(TableAnswer, RankedPlans):
     def as_good(self) -> tuple[bool, ...]:
         """Of every best plan whether it may be as fast as the fastest: the 80 % interval of their difference includes none."""
         return as_good(self.task, self.best)
-
-    @property
-    def fastest(self) -> int | None:
-        """The rank of the plan with the shortest step; a simpler one that is as good may stand before it."""
-        return fastest(self.best) + 1 if self.best else None
 
     @cached_property
     def robustness(self) -> tuple[Robustness, ...]:
@@ -185,10 +181,11 @@ def search(
         result = wanted.walked(result)
     if objective == "pareto":
         result = replace(result, objective=objective, best=wanted.front(result))
-    else:
+    quickest = fastest(result.best)
+    if objective != "pareto":
         result = replace(result, best=tasteful(task, result.best, objective)[:top])
     own = {field.name: getattr(result, field.name) for field in fields(RankedPlans)}
-    return SearchResult(**own, where=pinned, said=said)
+    return SearchResult(**own, where=pinned, said=said, fastest=quickest)
 
 
 @dataclass(frozen=True)

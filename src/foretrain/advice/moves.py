@@ -24,7 +24,7 @@ from foretrain.planning.task import Task
 from foretrain.resolving.defaults import stack_for
 from foretrain.scenario import Scenario
 
-MOST_MICROS = 6
+MOST_MICROS = 12
 MOST_CHUNKS = 16
 SHORTEST_SLICE = 512
 """Tokens of a sequence that a move to context parallelism leaves a rank at least."""
@@ -162,11 +162,9 @@ def _recomputation(words: Words, at: Place) -> Neighbours:
 def _chunks(words: Words, at: Place) -> Neighbours:
     if words.pp == 1:
         return
-    for chunks in range(1, min(MOST_CHUNKS, at.layers // words.pp) + 1):
-        # embedding and head may count as a layer each (`compile.passes.place`)
-        counted = at.layers if at.layers % words.pp == 0 else at.layers + 2
-        if chunks == 1 or counted % (words.pp * chunks) == 0:
-            yield {"vpp": chunks, "schedule": None, "layers": None}
+    # embedding and head may count as a layer each (`compile.passes.place`)
+    most = min(MOST_CHUNKS, (at.layers + 2) // words.pp)
+    yield from ({"vpp": n, "schedule": None, "layers": None} for n in range(1, most + 1))
 
 
 def _layers(words: Words, at: Place) -> Neighbours:

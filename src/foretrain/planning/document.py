@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -13,6 +13,7 @@ from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked, RankedPlans
 from foretrain.planning.robustness import Robustness
+from foretrain.planning.taste import Fastest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Standing:
     """How the best plans compare beyond their figures."""
 
     as_good: tuple[bool, ...] = ()  # of each whether it may be as fast as the fastest
-    fastest: int | None = None  # its rank
+    fastest: Fastest | None = None
     robustness: tuple[Robustness, ...] = ()  # of the first plans
 
 
@@ -40,7 +41,7 @@ def document(
         "plans_pruned": pruned(result.plans_pruned),
         "seconds": result.seconds,
         "best": ranked_rows(result.best, standing),
-        "fastest": standing.fastest,
+        "fastest": None if standing.fastest is None else asdict(standing.fastest),
         "as_good": sum(standing.as_good),
         "command": command,
         "pareto": [seen_row(row) for row in result.pareto],

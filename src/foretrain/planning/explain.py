@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any
 
 from foretrain.analysis.prediction import Prediction
@@ -24,6 +25,7 @@ from foretrain.planning.partial_result import (
 from foretrain.planning.planner import Ranked, RankedPlans, simulate
 from foretrain.planning.space import space
 from foretrain.planning.task import Task
+from foretrain.planning.taste import TRADE
 from foretrain.simulate import compile_scenario
 from foretrain.units import show_bytes, show_seconds
 
@@ -41,6 +43,7 @@ ALIKE = 0.005
 DEGREES = ("tp", "pp", "cp", "ep", "vpp", "micro")
 MOST_FAULTS = 3
 ALL_REPLICAS = "all replicas"
+SLOWER = " Slower than the best plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,10 @@ def explanations(result: RankedPlans) -> tuple[Explanation, ...]:
             told = against(result.objective, seen, row.best, row, simulated.get(row.best.plan))
             if result.objective != "memory" and (told.slower_seconds or 0.0) < 0.0:
                 # whatever is estimated faster than the winner was simulated, and lost
-                told = _with(told, " Slower than the best plan when simulated.")
+                step, own = simulated.get(row.best.plan, inf), winner.prediction.step_seconds
+                is_alike = step <= own <= step * (1.0 + TRADE)
+                slower = " As fast as the best plan, but less simple," if is_alike else SLOWER
+                told = _with(told, f"{slower} when simulated.")
         found.setdefault(row.choice, []).append(told)
     for rows in found.values():
         rows.sort(key=lambda e: _distance(e, result.objective))

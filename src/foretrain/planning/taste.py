@@ -9,7 +9,7 @@ wider than that nearly always, and where it is not, it decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log2
 
 from foretrain.analysis.differences import StepParts, is_within_noise
@@ -17,6 +17,7 @@ from foretrain.plan.defaults import PlanDefaults
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import meant
 from foretrain.plan.short_form import Words
+from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
 from foretrain.planning.robustness import has_room
 from foretrain.planning.task import Task
@@ -28,6 +29,14 @@ RECOMPUTED = ("none", "selective", "full")
 """From simple to odd; shares of layers and lists of ops come after these."""
 
 Complexity = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The simulated plan with the shortest step; a simpler one that is as good may stand before it."""
+
+    plan: str
+    step_seconds: float
 
 
 def complexity(words: Words, defaults: PlanDefaults) -> Complexity:
@@ -80,13 +89,19 @@ def as_good(task: Task, rows: Sequence[Ranked]) -> tuple[bool, ...]:
     """Which plans may be as fast as the fastest of them."""
     if not rows:
         return ()
-    best = parts(task, rows[fastest(rows)])
+    best = parts(task, _fastest(rows))
     return tuple(is_within_noise(parts(task, row), best) for row in rows)
 
 
-def fastest(rows: Sequence[Ranked]) -> int:
-    """The place of the plan with the shortest step."""
-    return min(range(len(rows)), key=lambda n: (rows[n].score.rank("time"), n))
+def fastest(rows: Sequence[Ranked]) -> Fastest | None:
+    if not rows:
+        return None
+    row = _fastest(rows)
+    return Fastest(described(row.plan), row.score.step_seconds)
+
+
+def _fastest(rows: Sequence[Ranked]) -> Ranked:
+    return min(rows, key=lambda row: row.score.rank("time"))
 
 
 def tasteful(task: Task, rows: Sequence[Ranked], objective: str) -> tuple[Ranked, ...]:

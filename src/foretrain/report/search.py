@@ -199,10 +199,14 @@ def _standing(result: SearchResult) -> Iterator[str]:
             f"{AS_GOOD} {count} of these {len(result.best)} plans are as good as the fastest: the 80 % interval of the "
             "difference includes zero."
         )
-    if result.objective in ("time", "cost") and result.fastest not in (None, 1):
+    first, fastest = next(iter(result.best), None), result.fastest
+    if first is None or fastest is None or result.objective not in ("time", "cost"):
+        return
+    if described(first.plan) != fastest.plan:
+        behind = first.score.step_seconds / fastest.step_seconds - 1.0
         yield (
-            f"The first plan is the simplest of those within {words.percent(TRADE)} of the fastest, which is number "
-            f"{result.fastest}."
+            f"The first plan is the simplest of those within {words.percent(TRADE)} of the fastest, {fastest.plan} "
+            f"({100.0 * behind:.2g} % faster)."
         )
 
 

@@ -131,13 +131,22 @@ def _explanation() -> dict[str, Any]:
     return object_schema(properties, tuple(properties))
 
 
+def _robustness() -> dict[str, Any]:
+    numbers = ("slower_network_seconds", "straggler_seconds", "fits_probability")
+    properties = {**dict.fromkeys(numbers, _NUMBER), "fits_with_more_memory": {"type": "boolean"}}
+    return object_schema(properties, tuple(properties))
+
+
 def _search() -> dict[str, Any]:
     ranked = {
         "plan": _TEXT,
         "tree": {"$ref": "#/$defs/plan"},
         "prediction": {"$ref": "#/$defs/prediction"},
         "estimated_seconds": _NUMBER,
+        "as_good": {"type": "boolean"},
+        "robustness": {"anyOf": [_robustness(), {"type": "null"}]},
     }
+    fastest = {"plan": _TEXT, "step_seconds": _NUMBER}
     always = {
         "objective": {"enum": ["time", "cost", "memory", "pareto"]},
         "question": {"type": "object"},
@@ -146,6 +155,8 @@ def _search() -> dict[str, Any]:
         "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
         "seconds": _NUMBER,
         "best": array_schema(object_schema(ranked, tuple(ranked))),
+        "fastest": {"anyOf": [object_schema(fastest, tuple(fastest)), {"type": "null"}]},
+        "as_good": _WHOLE,
         "command": nullable("string"),
         "pareto": array_schema(_estimated_plan()),
         "explanations": array_schema(_explanation()),

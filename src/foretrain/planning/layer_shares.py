@@ -8,7 +8,7 @@ way to share out, until that has none left that is not. Nothing here knows what 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -26,6 +26,7 @@ class Stage:
     seconds: Floats  # [rows, states before, states]
     room: float
     in_flight: int
+    fixed: float = 0.0  # seconds that it takes besides, whatever it has
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,12 +40,17 @@ class LayerTable:
     work: Floats  # … while it runs
     stages: tuple[Stage, ...]
 
+    def roomy(self) -> LayerTable:
+        """The same with memory without end."""
+        return replace(self, stages=tuple(replace(stage, room=inf) for stage in self.stages))
+
     def chain(self, number: int, low: int, high: int) -> Chain:
         """A stage with the shared layers from `low` to `high`."""
         stage, rows = self.stages[number], list(self.layers(number, low, high))
         through = stage.seconds[rows]
         return Chain(
-            first=np.diagonal(through[0]),  # what comes in lies as the first layer wants it
+            # what comes in lies as the first layer wants it
+            first=np.diagonal(through[0]) + stage.fixed,
             through=through[1:],
             kept=self.static[rows] + (stage.in_flight - 1) * self.saved[rows],
             saved=self.saved[rows],
@@ -76,6 +82,11 @@ class Shares:
     @property
     def slowest(self) -> float:
         return max(path.seconds for path in self.paths)
+
+    @property
+    def total(self) -> float:
+        """Seconds of all stages together."""
+        return sum(path.seconds for path in self.paths)
 
     @property
     def gap(self) -> float:
@@ -147,7 +158,8 @@ def _least(table: LayerTable, number: int) -> Floats:
     if is_last:
         least[:, :-1] = inf
         least[:count, -1] = value.min(axis=1)
-    return np.where(_needed(table, number) <= stage.room * (1.0 + _EPSILON), least, inf)
+    fits = _needed(table, number) <= stage.room * (1.0 + _EPSILON)
+    return np.where(fits, least + stage.fixed, inf)
 
 
 def _through(rows: Sequence[int], stage: Stage) -> Floats:

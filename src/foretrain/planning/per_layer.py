@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import prod
 
-from foretrain.errors import InputError
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
-from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem, walk
+from foretrain.plan.strategy import Cut, StrategyNode
+from foretrain.planning.markov import LayerwiseProblem
 from foretrain.planning.task import Task
 
-MOST_GROUNDS = 24
+MOST_PROBLEMS = 24
 
 
 def problems(task: Task, plans: Sequence[str]) -> tuple[LayerwiseProblem, ...]:
@@ -20,7 +21,7 @@ def problems(task: Task, plans: Sequence[str]) -> tuple[LayerwiseProblem, ...]:
     for text in plans:
         for problem in _under(task, task.words(text)):
             found[problem] = None
-    return tuple(found)[:MOST_GROUNDS]
+    return tuple(found)[:MOST_PROBLEMS]
 
 
 def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
@@ -30,7 +31,7 @@ def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
         if task.devices % (words.pp * tp) == 0:
             for samples in _halves(micro):
                 if task.workload.global_batch % (ranks * samples) == 0:
-                    yield LayerwiseProblem(words.pp, tp, samples, words.zero)
+                    yield LayerwiseProblem(words.pp, tp, samples, words.zero, sp=words.sp)
         if tp % 2 or micro % 2:
             return
         tp, micro = tp // 2, micro // 2
@@ -45,44 +46,45 @@ def _halves(count: int) -> Iterator[int]:
         count //= 2
 
 
-def best_walk(task: Task, problem: LayerwiseProblem) -> LayerwisePlan | None:
-    """A path, or None where the problem has none."""
-    try:
-        return walk(task, problem)
-    except InputError:
-        return None
-
-
 def described(plan: Plan) -> str:
     """A tree in a line: what holds for all, then layer by layer."""
     if plan.text:
         return plan.text
     sizes = dict(plan.mesh.axes)
-    stages = plan.schedule.stages
-    head = [f"pp{stages}"] if stages > 1 else []
+    stages, common = plan.schedule.stages, _cut(plan.root.split, sizes)
+    head = [f"tp{common}"] if common else []
+    head += [f"pp{stages}"] if stages > 1 else []
     head += [f"micro={plan.schedule.micro_batch}", *_zero(plan)]
     layers = plan.schedule.layers
     if layers is not None and max(layers) > min(layers):
         head.append(f"layers={','.join(map(str, layers))}")
     parts = []
-    runs = [
-        (_cut(node.split, sizes), node.recompute or "none", node.select)
-        for node in plan.root.children
-    ]
-    for (tp, recompute), run in groupby(runs, key=lambda r: r[:2]):
-        names = [select for _, _, select in run]
-        told = names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}"
-        parts.append(f"{told} tp{tp}" + (f" recompute={recompute}" if recompute != "none" else ""))
+    runs = [(_says(node, plan, common, sizes), node.select) for node in plan.root.children]
+    for says, run in groupby(runs, key=lambda r: r[0]):
+        names = [select for _, select in run]
+        if says:
+            parts.append(" ".join([names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}", *says]))
     return f"{' '.join(head)}: {', '.join(parts)}"
+
+
+def _says(node: StrategyNode, plan: Plan, common: int, sizes: dict[str, int]) -> tuple[str, ...]:
+    """What a part of the model has."""
+    found = () if common else (f"tp{_cut(node.split, sizes) or 1}",)
+    if node.state:
+        split = {**dict(plan.root.state), **dict(node.state)}
+        found += (f"zero{sum(bool(axes) for axes in split.values())}",)
+    if node.recompute not in (None, "none"):
+        found += (f"recompute={node.recompute}",)
+    return found
 
 
 def _zero(plan: Plan) -> list[str]:
     return [f"zero{len(plan.root.state)}"] if plan.root.state else []
 
 
-def _cut(cuts: Sequence[object], sizes: dict[str, int]) -> int:
-    degree = 1
-    for cut in cuts[:1]:
-        for axis in cut.axes:  # type: ignore[attr-defined]
-            degree *= sizes[axis]
-    return degree
+def _cut(cuts: Sequence[Cut], sizes: dict[str, int]) -> int:
+    """Ranks that tensors are split over; 0 where nothing is said of it."""
+    for cut in cuts:
+        if "batch" not in cut.dims:
+            return prod(sizes[axis] for axis in cut.axes)
+    return 0

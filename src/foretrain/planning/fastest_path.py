@@ -91,6 +91,16 @@ def fastest(chain: Chain, labels: int = MOST_LABELS) -> Path | None:
     return _path(chain, best, bound)
 
 
+def least_of(chain: Chain) -> float:
+    """Seconds that no path which fits is below: the best of the prices; infinite where no path can fit."""
+    need = chain.kept + chain.saved
+    prices, paths = _prices(chain)
+    if len(paths) == 1:
+        return chain.seconds(paths[0]) if chain.fits(paths[0]) else inf
+    ends = _relaxed(chain, prices)[-1] + prices[:, None] * (need + chain.work)[-1]
+    return float((ends.min(axis=1) - prices * chain.room).max()) * (1.0 - _EPSILON)
+
+
 def least_peak(chain: Chain) -> Ints:
     """The path with the smallest peak."""
     layers, states = chain.kept.shape
@@ -232,9 +242,7 @@ class _Labels:
         states, count = len(c.first), len(behind.state)
         seconds = behind.seconds + c.through[layer][:, behind.state]
         kept = behind.kept + c.kept[layer][:, None]
-        ahead = (
-            np.maximum(behind.ahead[None], c.work[layer][:, None]) + c.saved[layer][:, None]
-        )
+        ahead = np.maximum(behind.ahead[None], c.work[layer][:, None]) + c.saved[layer][:, None]
         state = np.repeat(np.arange(states), count)
         came = np.tile(np.arange(count), states)
         return _Layer(state, came, seconds.ravel(), kept.ravel(), ahead.ravel())
@@ -290,7 +298,8 @@ class _Labels:
 
 
 def _taken(labels: _Layer, rows: Ints) -> _Layer:
-    return _Layer(*(column[rows] for column in labels))
+    a = labels
+    return _Layer(a.state[rows], a.came[rows], a.seconds[rows], a.kept[rows], a.ahead[rows])
 
 
 def _front(group: Ints, kept: Floats, ahead: Floats) -> Bools:

@@ -8,13 +8,13 @@ way to share out, until that has none left that is not. Nothing here knows what 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from foretrain.arrays import Floats
-from foretrain.planning.fastest_path import MOST_LABELS, Chain, Path, fastest
+from foretrain.planning.fastest_path import MOST_LABELS, Chain, Path, fastest, least_of
 
 _EPSILON = 1e-12
 
@@ -39,10 +39,6 @@ class LayerTable:
     saved: Floats  # … for every micro-batch in flight, from when the layer runs
     work: Floats  # … while it runs
     stages: tuple[Stage, ...]
-
-    def roomy(self) -> LayerTable:
-        """The same with memory without end."""
-        return replace(self, stages=tuple(replace(stage, room=inf) for stage in self.stages))
 
     def chain(self, number: int, low: int, high: int) -> Chain:
         """A stage with the shared layers from `low` to `high`."""
@@ -94,43 +90,83 @@ class Shares:
         return max(0.0, self.slowest / self.bound - 1.0)
 
 
+def least_seconds(table: LayerTable, counts: Sequence[int] | None = None) -> tuple[float, float]:
+    """What the slowest stage and all together take at least, as if memory were no matter to a stage that can hold its
+    layers at all; infinite where none can."""
+    least = _relaxed(table, counts)
+    slowest = _bottleneck(least)
+    if slowest == inf:
+        return inf, inf
+    ends = _shortest(least)
+    total = sum(least[number, low, high] for number, low, high in _stretches(ends))
+    return slowest, float(total)
+
+
 def shared_out(
     table: LayerTable, counts: Sequence[int] | None = None, labels: int = MOST_LABELS
 ) -> Shares | None:
     """The slowest stage as fast as can be, then all stages together; None where nothing fits. `counts`: layers that the
     stages have, if that is no choice."""
-    least = np.stack([_least(table, number) for number in range(len(table.stages))])
-    if counts is not None:
-        least[~_allowed(least, counts)] = inf
+    least = _relaxed(table, counts)
     bounds = least.copy()
-    known: dict[tuple[object, ...], Path | None] = {}
+    known: dict[tuple[int, int, int], Path] = {}
+    bounded: set[tuple[int, int, int]] = set()
     while True:
         slowest = _bottleneck(least)
         if slowest == inf:
             return None
-        ends = _shortest(np.where(least <= slowest * (1.0 + _EPSILON), least, inf))
-        stretches = list(zip([0, *ends[:-1]], ends, strict=True))
-        paths = []
-        is_done = True
-        for number, (low, high) in enumerate(stretches):
-            key = (number, low, high)
-            if key not in known:
-                is_done = False
-                found = known[key] = fastest(table.chain(number, low, high), labels)
-                least[number, low, high] = inf if found is None else found.seconds
-                bounds[number, low, high] = inf if found is None else found.bound
+        best = _stretches(_shortest(np.where(least <= slowest * (1.0 + _EPSILON), least, inf)))
+        open_ = [stretch for stretch in best if stretch not in known]
+        if not open_:
+            paths = tuple(known[stretch] for stretch in best)
+            bound = min(_bottleneck(bounds), max(path.seconds for path in paths))
+            return Shares(tuple(high - low for _, low, high in best), paths, bound)
+        for stretch in open_:
+            chain = table.chain(*stretch)
+            if stretch not in bounded:  # cheap, and often enough to look elsewhere
+                bounded.add(stretch)
+                seconds = bound = least_of(chain)
+            else:
+                found = fastest(chain, labels)
+                seconds, bound = (inf, inf) if found is None else (found.seconds, found.bound)
+                if found is not None:
+                    known[stretch] = found
+            number, low, high = stretch
+            for column, value in ((least, seconds), (bounds, bound)):
+                column[number, low, high] = max(column[number, low, high], value)
                 # the same path without its last layers is a path as well
-                for column in (least, bounds):
-                    behind = column[number, low, high + 1 :]
-                    np.maximum(behind, column[number, low, high], out=behind)
-            paths.append(known[key])
-        if is_done:
-            done = tuple(path for path in paths if path is not None)
-            counts = tuple(high - low for low, high in stretches)
-            return Shares(counts, done, min(_bottleneck(bounds), slowest))
+                behind = column[number, low, high + 1 :]
+                np.maximum(behind, value, out=behind)
 
 
-def _allowed(least: Floats, counts: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _stretches(ends: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(stage, from, to)"""
+    return [
+        (number, low, high)
+        for number, (low, high) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+    ]
+
+
+def _relaxed(table: LayerTable, counts: Sequence[int] | None) -> Floats:
+    """[stages, from, to] see `_least`. Stages alike that have none of the ends share what they take."""
+    known: dict[tuple[int, bool, bool], Floats] = {}
+    found = []
+    last = len(table.stages) - 1
+    for number, stage in enumerate(table.stages):
+        key = (id(stage.seconds), number == 0, number == last)
+        if key not in known:
+            known[key] = _least(table, number)
+        fits = _needed(table, number) <= stage.room * (1.0 + _EPSILON)
+        found.append(np.where(fits, known[key] + stage.fixed, inf))
+    least = np.stack(found)
+    if counts is not None:
+        least[~_allowed(least, counts)] = inf
+    return least
+
+
+def _allowed(
+    least: Floats, counts: Sequence[int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """Stretches that stages with so many layers have."""
     allowed = np.zeros(least.shape, dtype=np.bool_)
     high = np.cumsum(counts)
@@ -139,8 +175,7 @@ def _allowed(least: Floats, counts: Sequence[int]) -> np.ndarray[tuple[int, ...]
 
 
 def _least(table: LayerTable, number: int) -> Floats:
-    """[from, to] seconds of a stage with the layers between if memory were no matter; infinite where the layers cannot
-    fit in any state."""
+    """[from, to] seconds of a stage with the layers between if memory were no matter."""
     stage, count = table.stages[number], len(table.shared)
     is_first, is_last = number == 0, number == len(table.stages) - 1
     before, behind = table.ends(number)
@@ -158,8 +193,7 @@ def _least(table: LayerTable, number: int) -> Floats:
     if is_last:
         least[:, :-1] = inf
         least[:count, -1] = value.min(axis=1)
-    fits = _needed(table, number) <= stage.room * (1.0 + _EPSILON)
-    return np.where(fits, least + stage.fixed, inf)
+    return least
 
 
 def _through(rows: Sequence[int], stage: Stage) -> Floats:

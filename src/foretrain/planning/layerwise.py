@@ -52,7 +52,9 @@ class LayerwiseOutcome:
     simulated: int
     fitting: int
     gain: float | None  # share of the best uniform plan's time that the best of them saves
-    gap: float | None  # share by which the slowest stage of that one may be slower than it could be, by its table
+    gap: (
+        float | None
+    )  # share by which the slowest stage of that one may be slower than it could be, by its table
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,8 +88,8 @@ def with_walks(
     ranked = {described(row.plan): row for row in found.best}
     gaps: dict[str, float] = {}
     solved = simulated = 0
-    for walker in walkers[: effort.solved]:
-        if walker.least_seconds >= limit or simulated == effort.simulated:
+    for walker in _promising(walkers, limit)[: effort.solved]:
+        if simulated == effort.simulated:
             break
         walk = _walk(task, walker, pinned)
         solved += 1
@@ -119,8 +121,18 @@ def _walkers(
     if not texts and found.nearest is not None:
         texts = [found.nearest.plan]
     able = (_allowed(task, problem, pinned) for problem in problems(task, texts))
-    walkers = [made for problem in dict.fromkeys(able) if problem for made in _opened(task, problem)]
-    return sorted(walkers, key=lambda walker: walker.least_seconds)
+    walkers = [
+        made for problem in dict.fromkeys(able) if problem for made in _opened(task, problem)
+    ]
+    return walkers
+
+
+def _promising(walkers: Sequence[Walker], limit: float) -> list[Walker]:
+    """Those that are faster by their tables, fastest first."""
+    able = [walker for walker in walkers if walker.least_seconds < limit]
+    return sorted(
+        (walker for walker in able if walker.seconds < limit), key=lambda walker: walker.seconds
+    )
 
 
 def _opened(task: Task, problem: LayerwiseProblem) -> Iterator[Walker]:

@@ -36,7 +36,7 @@ from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import STATE_ROLES, Cut, Schedule, StrategyNode
 from foretrain.planning.exchanges import Exchanges
-from foretrain.planning.layer_shares import LayerTable, Shares, Stage, shared_out
+from foretrain.planning.layer_shares import LayerTable, Shares, Stage, least_seconds, shared_out
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.task import Task
 from foretrain.simulate import peak_memory
@@ -250,7 +250,17 @@ class Walker:
     @property
     def least_seconds(self) -> float:
         """… of a step by the table, if memory were no matter."""
-        shares = shared_out(self.table.roomy(), self._fixed)
+        return self.step_seconds(*least_seconds(self.table, self._fixed))
+
+    @cached_property
+    def first_shares(self) -> Shares | None:
+        """The best path by the table as it is."""
+        return shared_out(self.table, self._fixed)
+
+    @property
+    def seconds(self) -> float:
+        """… of a step by it."""
+        shares = self.first_shares
         return inf if shares is None else self.step_seconds(shares.slowest, shares.total)
 
     def step_seconds(self, slowest: float, total: float) -> float:
@@ -258,16 +268,15 @@ class Walker:
         drains it."""
         return slowest * (self.micro_batches - 1) + total
 
-    @property
+    @cached_property
     def _fixed(self) -> tuple[int, ...] | None:
         return self._counts() if self.problem.is_even else None
 
     def walk(self) -> LayerwisePlan | None:
         """The best path by the table; where its plan holds more than the table says, as the compiler sees it, or less,
         that is what the next one is allowed."""
-        table, best = self.table, None
+        table, shares, best = self.table, self.first_shares, None
         for _ in range(ROUNDS):
-            shares = shared_out(table, self._fixed)
             if shares is None:
                 break
             found = self._told(table, shares)
@@ -284,6 +293,7 @@ class Walker:
             if (np.abs(changed) <= _SAME * self._room).all() and best is found:
                 break
             table = replace(table, stages=stages)
+            shares = shared_out(table, self._fixed)
         return best
 
     def _told(self, table: LayerTable, shares: Shares) -> LayerwisePlan:
@@ -297,9 +307,12 @@ class Walker:
         )
 
     def _held(self, plan: Plan) -> Floats:
-        """[stages] bytes on the fullest device."""
+        """[stages] bytes on the fullest device; when all stages are at work they hold no more with more micro-batches."""
         held = np.zeros(self.problem.stages)
-        for stage in peak_memory(self.task.scenario(plan)).by_stage:
+        scenario = self.task.scenario(plan)
+        few = min(self.micro_batches, self.problem.stages + 1) * plan.replicas
+        work = replace(scenario.workload, global_batch=few * plan.schedule.micro_batch)
+        for stage in peak_memory(replace(scenario, workload=work)).by_stage:
             held[stage.stage] = max(held[stage.stage], stage.peak_bytes)
         return held
 
@@ -457,7 +470,9 @@ class Walker:
         states = self.task.states
         groups = weights_of(block.pooled, dict(self.mesh.axes))
         static = sum(states.weights(w) + states.gradients(w) + states.optimizer(w) for w in groups)
-        whole = sum(states.gathered(w) * states.blocks_gathered + states.reducing(w) for w in groups)
+        whole = sum(
+            states.gathered(w) * states.blocks_gathered + states.reducing(w) for w in groups
+        )
         work = max(block.forward_workspace, block.backward_workspace)
         return float(static), float(block.saved_bytes), float(work), float(whole)
 

@@ -63,13 +63,15 @@ def described(plan: Plan) -> str:
     for says, run in groupby(runs, key=lambda r: r[0]):
         names = [select for _, select in run]
         if says:
-            parts.append(" ".join([names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}", *says]))
+            parts.append(
+                " ".join([names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}", *says])
+            )
     return f"{' '.join(head)}: {', '.join(parts)}"
 
 
 def _says(node: StrategyNode, plan: Plan, common: int, sizes: dict[str, int]) -> tuple[str, ...]:
     """What a part of the model has."""
-    found = () if common else (f"tp{_cut(node.split, sizes) or 1}",)
+    found: tuple[str, ...] = () if common else (f"tp{_cut(node.split, sizes) or 1}",)
     if node.state:
         split = {**dict(plan.root.state), **dict(node.state)}
         found += (f"zero{sum(bool(axes) for axes in split.values())}",)

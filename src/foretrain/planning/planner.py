@@ -116,7 +116,9 @@ class RankedPlans:
     nearest: EstimatedPlan | None
     seconds: float
     notes: tuple[str, ...] = field(default=())
-    per_layer: LayerwiseOutcome | None = None  # what strategies per layer came to, where they were looked for
+    per_layer: LayerwiseOutcome | None = (
+        None  # what strategies per layer came to, where they were looked for
+    )
 
 
 def search_key(

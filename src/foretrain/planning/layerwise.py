@@ -12,7 +12,8 @@ from foretrain.plan.constraints import Constraint, value_in
 from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.plan.supported import always
-from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem, Walker
+from foretrain.planning.layer_trees import LayerwiseProblem
+from foretrain.planning.markov import LayerwisePlan, Walker
 from foretrain.planning.per_layer import described, problems
 from foretrain.planning.planner import Ranked, RankedPlans
 from foretrain.planning.task import Task
@@ -120,7 +121,7 @@ def _walkers(
     texts = [row.plan.text for row in found.best[: effort.rows] if row.plan.text]
     if not texts and found.nearest is not None:
         texts = [found.nearest.plan]
-    able = (_allowed(task, problem, pinned) for problem in problems(task, texts))
+    able = (_allowed(task, problem, pinned) for problem in problems(task, texts, _freedom(task)))
     walkers = [
         made for problem in dict.fromkeys(able) if problem for made in _opened(task, problem)
     ]
@@ -156,12 +157,11 @@ def _allowed(
     freedom = _freedom(task)
     kinds = WHOLE_LAYERS if freedom == "recompute" else problem.recomputes
     kinds = tuple(kind for kind in kinds if _allows(task, pinned, "recompute", kind))
-    is_fixed = freedom == "recompute"
+    is_fixed = problem.words is not None
     problem = replace(
         problem,
         recomputes=kinds,
         sp=problem.sp if problem.least_tp > 1 else _allows(task, pinned, "sp", True),
-        is_tp_fixed=is_fixed,
         is_even=not _allows(task, pinned, "layers", UNEVEN),
     )
     if not kinds or not _can_be(task, _words(task, problem), pinned):
@@ -180,22 +180,25 @@ def _allows(task: Task, pinned: Sequence[Constraint], name: str, value: object) 
 
 def _words(task: Task, problem: LayerwiseProblem, zero: int | None = None) -> Words:
     """A plan of a problem whose layers are alike and as little tensor parallel as they can be."""
-    tp, stages = problem.least_tp, problem.stages
-    return Words(
-        tp=tp,
-        pp=stages,
-        dp=task.devices // (tp * stages),
-        zero=problem.zero if zero is None else zero,
-        sp=problem.sp and tp > 1,
-        micro=problem.micro,
-        recompute=problem.recomputes[0],
-        schedule=DEFAULT if stages > 1 else None,
+    words = problem.words
+    if words is None:
+        tp, stages = problem.least_tp, problem.stages
+        words = Words(
+            tp=tp,
+            pp=stages,
+            dp=task.devices // (tp * stages),
+            sp=problem.sp and tp > 1,
+            micro=problem.micro,
+            schedule=DEFAULT if stages > 1 else None,
+        )
+    return replace(
+        words, zero=problem.zero if zero is None else zero, recompute=problem.recomputes[0]
     )
 
 
 def _can_be(task: Task, words: Words, pinned: Sequence[Constraint]) -> bool:
     """Whether stack and user allow a plan, as far as layers that differ do not decide it."""
-    if words.zero and words.dp == 1:
+    if words.zero and words.dp == words.cp == 1:
         return False  # nothing to split it over
     asked = [c for c in pinned if c.name not in _PER_LAYER]
     return all(rule.allows(words) for rule in task.rules) and all(

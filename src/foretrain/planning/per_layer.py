@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import prod
 
 from foretrain.plan.plan import Plan
+from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import Cut, StrategyNode
-from foretrain.planning.markov import LayerwiseProblem
+from foretrain.planning.layer_trees import LayerwiseProblem
 from foretrain.planning.task import Task
 
 MOST_PROBLEMS = 24
 
 
-def problems(task: Task, plans: Sequence[str]) -> tuple[LayerwiseProblem, ...]:
-    """The problems that uniform plans pose (stages, micro-batches, ZeRO), and those with fewer ranks tied to tensor parallelism."""
+def problems(task: Task, plans: Sequence[str], freedom: str) -> tuple[LayerwiseProblem, ...]:
+    """The problems that uniform plans pose (stages, micro-batches, ZeRO), and those with fewer ranks tied to tensor
+    parallelism. `freedom`: what the stack lets differ from layer to layer."""
     found: dict[LayerwiseProblem, None] = {}
     for text in plans:
-        for problem in _under(task, task.words(text)):
+        words = task.words(text)
+        mixed = _mixed(task, words) if freedom == "all" else ()
+        alike = () if freedom == "all" and _is_plain(words) else _alike(task, words)
+        for problem in (*mixed, *alike):
             found[problem] = None
     return tuple(found)[:MOST_PROBLEMS]
 
 
-def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
+def _mixed(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
     tp, micro = words.tp, words.micro or 1
     while True:
         ranks = task.devices // (words.pp * tp)
@@ -35,6 +41,33 @@ def _under(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
         if tp % 2 or micro % 2:
             return
         tp, micro = tp // 2, micro // 2
+
+
+def _is_plain(words: Words) -> bool:
+    """Whether a plan has nothing but tensor, pipeline and data parallelism with ZeRO over all replicas."""
+    own = replace(
+        words, tp=1, pp=1, vpp=1, dp=None, zero=0, sp=False, schedule=None, recompute=None,
+        offload=(), layers=None, micro=None,
+    )  # fmt: skip
+    return own == Words()
+
+
+def _alike(task: Task, words: Words) -> Iterator[LayerwiseProblem]:
+    """… for layers that are split alike, whatever else the plan has but one chunk per stage and nothing in host memory,
+    of which there may be no need."""
+    words = words.with_devices(task.devices)
+    schedule = DEFAULT if words.pp > 1 else None
+    words = replace(words, recompute="none", layers=None, vpp=1, schedule=schedule, offload=())
+    while True:
+        for samples in _halves(words.micro or 1):
+            one = replace(words, micro=samples)
+            yield LayerwiseProblem(one.pp, one.tp, samples, one.zero, sp=one.sp, words=one)
+        if words.tp % 2 or (words.micro or 1) % 2:
+            return
+        tp = words.tp // 2
+        words = replace(
+            words, tp=tp, dp=2 * (words.dp or 1), micro=(words.micro or 1) // 2, sp=words.sp and tp > 1, etp=None
+        )  # fmt: skip
 
 
 def _halves(count: int) -> Iterator[int]:

@@ -209,7 +209,7 @@ def _can_be(task: Task, words: Words, pinned: Sequence[Constraint]) -> bool:
 def _walk(task: Task, walker: Walker, pinned: Sequence[Constraint]) -> LayerwisePlan | None:
     """The best plan of a problem under the user's constraints; None where they forbid it."""
     walk = walker.walk()
-    if walk is None or (len(set(walk.choices)) == 1 and _is_even(walk)):
+    if walk is None or (len(set(walk.choices)) == 1 and walk.plan.schedule.layers is None):
         return None  # a uniform plan is not new
     tps = {choice.tp for choice in walk.choices}
     if min(tps) > walker.problem.least_tp:
@@ -221,7 +221,7 @@ def _walk(task: Task, walker: Walker, pinned: Sequence[Constraint]) -> Layerwise
             tp=choice.tp,
             sp=walker.problem.sp and choice.tp > 1,
             recompute=choice.recompute,
-            layers=None if _is_even(walk) else walk.plan.schedule.layers,
+            layers=walk.plan.schedule.layers,
         )
         for choice in dict.fromkeys(walk.choices)
     ]
@@ -231,9 +231,3 @@ def _walk(task: Task, walker: Walker, pinned: Sequence[Constraint]) -> Layerwise
         for words in plans
     )
     return walk if is_able else None
-
-
-def _is_even(walk: LayerwisePlan) -> bool:
-    """Whether stages hold as many layers each as a plan that does not say so gives them."""
-    layers = walk.plan.schedule.layers
-    return layers is None or max(layers) - min(layers) <= 1

@@ -37,6 +37,8 @@ from foretrain.simulate import peak_memory
 
 ROUNDS = 3
 """How often a path is looked for, with what the compiler says that the last one holds more or less than the table."""
+ROOMIER = 1.25
+"""Times the memory there is, by which a first path is looked for where the table has none that fits."""
 _SAME = 1e-3
 """Share of a device's memory by which table and compiler may differ."""
 
@@ -120,6 +122,9 @@ class Walker:
         """The best path by the table; where its plan holds more than the table says, as the compiler sees it, or less,
         that is what the next one is allowed."""
         table, shares, best = self.table, self.first_shares, None
+        if shares is None:  # by the table, which may say more than is held
+            table = self._with_rooms(table, ROOMIER * self._room)
+            shares = shared_out(table, self._fixed)
         for _ in range(ROUNDS):
             if shares is None:
                 break
@@ -127,23 +132,23 @@ class Walker:
             held = self._held(found.plan)
             if (held <= self._room).all() and (best is None or found.slowest < best.slowest):
                 best = found
-            beyond = held - self._peaks(table, shares)
-            stages = tuple(
-                replace(stage, room=float(room - more))
-                for stage, room, more in zip(table.stages, self._room, beyond, strict=True)
-            )
-            changed = np.array([a.room - b.room for a, b in zip(stages, table.stages, strict=True)])
-            if (np.abs(changed) <= _SAME * self._room).all() and best is found:
+            rooms = self._room - (held - self._peaks(table, shares))
+            known = np.array([stage.room for stage in table.stages])
+            if best is found and (np.abs(rooms - known) <= _SAME * self._room).all():
                 break
-            table = replace(table, stages=stages)
+            table = self._with_rooms(table, rooms)
             shares = shared_out(table, self._fixed)
         return best
 
+    def _with_rooms(self, table: LayerTable, rooms: Floats) -> LayerTable:
+        each = zip(table.stages, rooms.tolist(), strict=True)
+        return replace(table, stages=tuple(replace(stage, room=room) for stage, room in each))
+
     def _told(self, shares: Shares) -> LayerwisePlan:
         choices = tuple(self.states[s] for path in shares.paths for s in path.states)
-        says_layers = self.problem.stages > 1 and not self.problem.is_even
+        layers = None if shares.counts == self._placed else shares.counts
         return LayerwisePlan(
-            self.trees.plan(choices, shares.counts if says_layers else None),
+            self.trees.plan(choices, layers),
             choices,
             shares.slowest,
             self.step_seconds(shares.slowest, shares.total),
@@ -191,12 +196,16 @@ class Walker:
         stage_of = self.mesh.coordinate("pp")
         return [sorted(set(kinds[stage_of == s].tolist())) for s in range(self.problem.stages)]
 
-    @cached_property
+    @property
     def _fixed(self) -> tuple[int, ...] | None:
+        return self._placed if self.problem.is_even else None
+
+    @cached_property
+    def _placed(self) -> tuple[int, ...]:
         """Layers of stages where a plan does not say so."""
-        if not self.problem.is_even:
-            return None
         model, main = self.model, layer_blocks(self.model)
+        if self.problem.stages == 1:
+            return (sum(block.repeat for block in model.blocks),)
         by_products = self.task.runtime.pipeline.places_by_products
         parts = place(model, Schedule(DEFAULT, stages=self.problem.stages), by_products)
         return tuple(sum(block in main for block, _ in part) for part in parts)

@@ -218,9 +218,9 @@ def test_what_all_layers_share_is_told_before_them():
     assert {role for role, _ in plan.root.children[1].state} == {"gradient", "weight"}
     same = grid.plan([states[1]] * 6, None)
     assert same.text == "tp2 pp2 dp2 zero1 sp 1f1b micro=2"
-    fewer = trees(task, replace(problem, zero=3)).plan(choices, None)
-    assert dict(fewer.root.children[0].state) == {"gradient": (), "weight": ()}
-    assert described(fewer).startswith("tp2 pp2 micro=2 zero3: embedding zero1, ")
+    most = grid.plan([choices[0], *[states[2]] * 5], None)
+    assert described(most) == "tp2 pp2 micro=2 zero3: embedding zero1"
+    assert dict(most.root.children[0].state) == {"gradient": (), "weight": ()}
 
 
 @pytest.mark.parametrize(

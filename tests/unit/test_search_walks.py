@@ -62,17 +62,19 @@ def stack(*rules: str, per_layer: str = "all", is_hypothetical: bool = False) ->
 @pytest.mark.parametrize(
     ("rules", "pinned", "expected"),
     [
-        ((), (), {"recomputes": ALL, "zeros": (1, 3), "sp": True, "is_even": False}),
+        ((), (), {"recomputes": ALL, "zeros": (1, 2, 3), "sp": True, "is_even": False}),
         ((), ("recompute=full|none",), {"recomputes": ("none", "full")}),
         (("recompute=none|selective",), (), {"recomputes": ("none", "selective")}),
         ((), ("pp=2, micro=2, zero=1",), {"zeros": (1,)}),
-        ((), ("zero>=1",), {"zeros": (1, 3)}),
+        ((), ("zero>=1",), {"zeros": (1, 2, 3)}),
         (("pp>1: zero<=1",), (), {"zeros": (1,)}),
         ((), ("no sp",), {"sp": False}),
         (("no sp",), (), {"sp": False}),
         (("layers=even",), (), {"is_even": True}),
         ((), ("layers=even",), {"is_even": True}),
-        ((), ("schedule=1f1b, dp=4",), {"zeros": (1, 3)}),
+        ((), ("tp<=2",), {"tps": (1, 2)}),
+        ((), ("tp>1",), None),
+        ((), ("schedule=1f1b, dp=4",), {"zeros": (1, 2, 3)}),
         ((), ("pp=4",), None),
         ((), ("micro=4",), None),
         ((), ("zero=0",), None),
@@ -104,7 +106,7 @@ def test_a_stack_that_lets_recomputation_differ_has_it_by_whole_layers() -> None
     assert layerwise._allowed(able, problem, parse(["recompute=full"])) is None
     free = layerwise._allowed(replace(able, is_hypothetical=True), problem, ())
     assert free is not None
-    assert (free.recomputes, free.zeros) == (ALL, (1, 3))
+    assert (free.recomputes, free.zeros) == (ALL, (1, 2, 3))
 
 
 # --- when -------------------------------------------------------------------------------------------

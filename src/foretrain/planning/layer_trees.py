@@ -7,6 +7,7 @@ tensor parallel in some layers and data parallel in others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,9 +36,10 @@ class LayerwiseProblem:
     stages: int
     least_tp: int  # ranks that are always tensor parallel
     micro: int  # samples per rank that the batch is cut over
-    zero: int  # of the whole; layers may have another of `zeros`
+    zero: int  # what layers have that have no choice, see `zeros`
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     zeros: tuple[int, ...] = ()
+    tps: tuple[int, ...] = ()  # none named: all that the ranks allow, up to a domain
     sp: bool = True  # sequences are split over tensor-parallel ranks
     is_even: bool = False  # layers are placed as where a plan says nothing about it
     words: Words | None = (
@@ -104,7 +106,7 @@ class AlikeTrees:
         return self.task.plan(words)
 
     def plan(self, choices: Sequence[LayerState], layers: tuple[int, ...] | None) -> Plan:
-        zero = self.problem.zero
+        zero = common_zero(choices)
         words = replace(self.words, zero=zero, recompute="none", layers=layers)
         axes = dict(self.probe(self.words.tp, 3).root.state).get("weight", ())
         common = LayerState(self.words.tp, "none", zero)
@@ -149,6 +151,8 @@ class MixedTrees:
     @cached_property
     def tps(self) -> Sequence[int]:
         """Up to a domain, unless it has to be wider."""
+        if self.problem.tps:
+            return self.problem.tps
         domain = int(np.bincount(np.asarray(self.task.cluster.domain_of)).max())
         least = self.problem.least_tp
         return [tp for tp in self.degrees if least <= tp <= max(domain, least)]
@@ -199,7 +203,10 @@ class MixedTrees:
 
     def plan(self, choices: Sequence[LayerState], layers: tuple[int, ...] | None) -> Plan:
         """Where tensor parallelism came out the same throughout, the tree of a plan in words."""
-        (first, *others), zero = dict.fromkeys(choice.tp for choice in choices), self.problem.zero
+        (first, *others), zero = (
+            dict.fromkeys(choice.tp for choice in choices),
+            common_zero(choices),
+        )
         if not others:
             alike = AlikeTrees(self.task, self.problem, self._words(first))
             return alike.plan(choices, layers)
@@ -222,6 +229,11 @@ class MixedTrees:
             micro=p.micro * tp // p.least_tp,
             schedule=DEFAULT if p.stages > 1 else None,
         )
+
+
+def common_zero(choices: Sequence[LayerState]) -> int:
+    """What most layers have."""
+    return Counter(choice.zero for choice in choices).most_common(1)[0][0]
 
 
 def with_zero(node: StrategyNode, has: int, wants: int, axes: tuple[str, ...]) -> StrategyNode:

@@ -12,7 +12,7 @@ from foretrain.plan.constraints import Constraint, value_in
 from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.plan.supported import always
-from foretrain.planning.layer_trees import LayerwiseProblem
+from foretrain.planning.layer_trees import LayerwiseProblem, MixedTrees
 from foretrain.planning.markov import LayerwisePlan, Walker
 from foretrain.planning.per_layer import described, problems
 from foretrain.planning.planner import Ranked, RankedPlans
@@ -23,7 +23,7 @@ WHOLE_LAYERS = ("none", "full")
 """What stacks recompute of some layers and not of others."""
 UNEVEN = "uneven"
 """Layers of stages that are no value of `layers` which anybody asks for by name."""
-_PER_LAYER = ("tp", "recompute", "layers")
+_PER_LAYER = ("recompute", "layers")
 """Choices that are made layer by layer, or with the layers of stages."""
 FULL = 0.9
 """Share of its memory beyond which a device is short of it."""
@@ -164,12 +164,22 @@ def _allowed(
         sp=problem.sp if problem.least_tp > 1 else _allows(task, pinned, "sp", True),
         is_even=not _allows(task, pinned, "layers", UNEVEN),
     )
+    if not is_fixed:
+        degrees = MixedTrees(task, problem).tps
+        tps = tuple(tp for tp in degrees if _allows(task, pinned, "tp", tp))
+        if problem.least_tp not in tps:
+            return None
+        problem = replace(problem, tps=tps)
     if not kinds or not _can_be(task, _words(task, problem), pinned):
         return None
-    other = 3 if problem.zero < 3 else 2
-    if freedom == "all" and _can_be(task, _words(task, problem, other), pinned):
-        return replace(problem, zeros=tuple(sorted((problem.zero, other))))
-    return None if is_fixed and len(kinds) == 1 else replace(problem, zeros=(problem.zero,))
+    if freedom == "all":
+        zeros = [z for z in (1, 2, 3) if _can_be(task, _words(task, problem, z), pinned)]
+        problem = replace(problem, zeros=tuple(sorted({*zeros, problem.zero})))
+    else:
+        problem = replace(problem, zeros=(problem.zero,))
+    if is_fixed and len(kinds) == len(problem.zeros) == 1:
+        return None
+    return replace(problem, zero=problem.zeros[0])
 
 
 def _allows(task: Task, pinned: Sequence[Constraint], name: str, value: object) -> bool:

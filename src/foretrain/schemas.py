@@ -137,6 +137,12 @@ def _robustness() -> dict[str, Any]:
     return object_schema(properties, tuple(properties))
 
 
+def _per_layer() -> dict[str, Any]:
+    counts = dict.fromkeys(("problems", "solved", "simulated", "fitting"), _WHOLE)
+    figures = {**counts, **dict.fromkeys(("gain", "gap"), nullable("number"))}
+    return object_schema(figures, tuple(figures))
+
+
 def _search() -> dict[str, Any]:
     ranked = {
         "plan": _TEXT,
@@ -164,6 +170,7 @@ def _search() -> dict[str, Any]:
         "with_more_nodes": {
             "anyOf": [_estimated_plan(factor=_WHOLE, nodes=_WHOLE), {"type": "null"}]
         },
+        "per_layer": {"anyOf": [_per_layer(), {"type": "null"}]},
         "assumptions": array_schema(_TEXT),
         "warnings": array_schema(_TEXT),
         "notes": array_schema(_TEXT),

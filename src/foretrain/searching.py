@@ -23,7 +23,7 @@ from foretrain.planning import explain, planner
 from foretrain.planning.document import Standing, document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.explain import Explanation
-from foretrain.planning.layerwise import with_walks
+from foretrain.planning.layerwise import ASKED, UNASKED, Effort, can_help, with_walks
 from foretrain.planning.more_nodes import Larger, larger
 from foretrain.planning.partial_result import OBJECTIVES
 from foretrain.planning.planner import Ranked, RankedPlans, SearchStatus
@@ -118,7 +118,7 @@ def search(
     objective: str = "time",
     top: int = 10,
     where: str | Sequence[str] = (),
-    per_layer: bool = False,
+    per_layer: bool | None = None,
     hypothetical: bool = False,
     workers: int | None = None,
     ray: str | None = None,
@@ -138,7 +138,8 @@ def search(
         objective: `time`, `cost`, `memory`, or `pareto` for plans that are Pareto-optimal in time and memory.
         top: number of plans to simulate and return.
         where: constraints on plans: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
-        per_layer: also search for different strategies per layer.
+        per_layer: also search for different strategies per layer. Left out, this is done briefly where layers may differ
+            and memory is short near the top.
         hypothetical: also search plans that the software stack cannot run.
         workers: number of worker processes on this machine.
         ray: address of a Ray cluster to use instead; `"local"` starts one on this machine.
@@ -177,8 +178,8 @@ def search(
         _expect_per_layer(task)
     wanted = _Wanted(task, pinned, objective, top, progress)
     result = wanted.searched(executor_of(workers, ray), state, restart)
-    if per_layer:
-        result = wanted.walked(result)
+    if per_layer or (per_layer is None and can_help(task, result)):
+        result = wanted.walked(result, ASKED if per_layer else UNASKED)
     if objective == "pareto":
         result = replace(result, objective=objective, best=wanted.front(result))
     quickest = fastest(result.best)
@@ -221,11 +222,13 @@ class _Wanted:
         with Journal(state, key, restart=restart) as journal:
             return planner.search(self.task, **asked, **more, journal=journal)
 
-    def walked(self, result: RankedPlans) -> RankedPlans:
+    def walked(self, result: RankedPlans, effort: Effort) -> RankedPlans:
         """The same with plans whose layers differ."""
         pinned, tell = constraints.parse(self.where), partial(self._tell, result)
-        best = with_walks(self.task, result.best, pinned, self.ranked_by, self.ranked, tell)
-        return replace(result, best=best)
+        best, outcome = with_walks(
+            self.task, result, pinned, self.ranked_by, self.ranked, effort, tell
+        )
+        return replace(result, best=best, per_layer=outcome)
 
     def front(self, result: RankedPlans) -> tuple[Ranked, ...]:
         """Plans spread over the front, simulated; fastest first, each with less memory than those before it."""

@@ -1,9 +1,8 @@
-"""Which plans a search looks at, row by row in plain numbers; and which walks through layers are worth a simulation."""
+"""Which plans a search looks at, row by row in plain numbers."""
 
 from __future__ import annotations
 
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +12,7 @@ from support.plans import tiny_model
 
 from foretrain.plan.constraints import parse
 from foretrain.plan.schedules import SCHEDULES
-from foretrain.planning import layerwise
 from foretrain.planning.choices import COLUMNS, Palette, joined
-from foretrain.planning.layerwise import _is_even, _seconds, _walk
-from foretrain.planning.markov import LayerState, LayerwiseProblem
 from foretrain.planning.space import Space, SpacePart, _chunks, _micros, space
 from foretrain.planning.task import Task
 from foretrain.testing.asking import ask
@@ -199,140 +195,3 @@ def test_tables_of_plans_are_joined_and_taken_apart_row_by_row(s):
         )  # dp is outside of pp there, and tp and cp are not
         assert state.pp == (words.pp if inside else 1)
     assert len(joined([], s.palette)) == 0
-
-
-# --- walks ------------------------------------------------------------------------------------------------
-
-PROBLEM = LayerwiseProblem(2, 1, 4, 1)
-
-
-def walked(choices, layers=None, replicas=4, micro=2, slowest=0.5):
-    schedule = SimpleNamespace(layers=layers, micro_batch=micro)
-    plan = SimpleNamespace(schedule=schedule, replicas=replicas)
-    return SimpleNamespace(plan=plan, choices=choices, slowest=slowest)
-
-
-def test_a_walk_takes_its_slowest_stage_for_every_micro_batch_and_to_fill_and_drain():
-    task = SimpleNamespace(workload=SimpleNamespace(global_batch=64))
-    for replicas, micro, stages in ((4, 2, 2), (1, 1, 4), (8, 8, 1)):
-        found = _seconds(task, walked([], None, replicas, micro), LayerwiseProblem(stages, 1, 1, 0))
-        assert found == 0.5 * (64 / replicas / micro + stages - 1)
-
-
-@pytest.mark.parametrize(
-    ("layers", "is_even"),
-    [(None, True), ((4, 4), True), ((4, 5, 4), True), ((4, 6), False), ((3, 5, 4), False)],
-)
-def test_stages_are_even_where_they_differ_by_a_layer_at_most(layers, is_even):
-    assert _is_even(walked([], layers)) == is_even
-
-
-ANY = SimpleNamespace(is_hypothetical=True, rules=())
-"""A question that leaves plans to no stack."""
-
-
-@pytest.mark.parametrize(
-    ("pinned", "asked"),
-    [
-        ([], ("none", "selective", "full")),
-        (["recompute=full|none"], ("none", "full")),
-        (["recompute=no-such"], None),
-        (["pp=2"], ("none", "selective", "full")),
-        (["pp=4"], None),
-        (["micro=4, zero=1"], ("none", "selective", "full")),
-        (["micro=2"], None),
-        (["zero=0"], None),
-        (["cp=2"], None),
-        (["no sp"], None),
-        (["schedule=gpipe"], None),
-        (["schedule=1f1b"], ("none", "selective", "full")),
-    ],
-)
-def test_walks_heed_what_the_user_pins(monkeypatch, pinned, asked):
-    """`asked`: the recomputations that a walk may choose from; None where none is made."""
-    mixed, tried = walked([LayerState(1, "none"), LayerState(2, "none")]), []
-
-    def walks(task, problem):
-        tried.append(problem.recomputes)
-        return mixed
-
-    monkeypatch.setattr(layerwise, "best_walk", walks)
-    words = [w for w in pinned if "no-such" not in w]
-    constraints = parse(words) if words == pinned else [SimpleNamespace(name="recompute", allows=lambda _: False)]  # fmt: skip
-    found = _walk(ANY, PROBLEM, constraints)
-    assert (found is mixed) == (asked is not None)
-    assert tried == ([] if asked is None else [asked])
-
-
-@pytest.mark.parametrize(
-    ("choices", "layers", "pinned", "is_new"),
-    [
-        ((1, 2), None, [], True),
-        ((2, 2), None, [], False),  # uniform
-        ((2, 2), (5, 4), [], False),
-        ((2, 2), (6, 4), [], True),
-        ((1, 2), None, ["tp<=2"], True),
-        ((1, 2), None, ["tp=1"], False),
-        ((1, 2), None, ["tp>1"], False),
-        ((1, 2), None, ["dp=4"], True),
-        ((1, 2), None, ["dp=2"], False),
-    ],
-)
-def test_walks_are_new_plans_within_their_constraints(monkeypatch, choices, layers, pinned, is_new):
-    walk = walked([LayerState(tp, "none") for tp in choices], layers)
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: walk)
-    assert (_walk(ANY, PROBLEM, parse(pinned)) is walk) == is_new
-
-
-def test_no_walk_is_no_plan(monkeypatch):
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: None)
-    assert _walk(ANY, PROBLEM, []) is None
-
-
-def ranked(plan, simulated, estimate):
-    score = SimpleNamespace(rank=lambda objective: simulated.seconds[objective])
-    return SimpleNamespace(plan=plan, simulation=simulated, estimated_seconds=estimate, score=score)
-
-
-def test_walks_are_ranked_beside_the_plans_whose_ground_they_stand_on(monkeypatch):
-    """A walk that does not fit, one that another problem has and one that is known already are left out."""
-
-    def named(text, time, cost, fits=True):
-        memory = SimpleNamespace(fits=fits)
-        simulated = SimpleNamespace(seconds={"time": time, "cost": cost}, memory=memory)
-        schedule = SimpleNamespace(layers=None, micro_batch=2)
-        return SimpleNamespace(text=text, replicas=4, schedule=schedule, simulated=simulated)
-
-    plans = [named("a", 3.0, 1.0), named("b", 4.0, 2.0)]
-    walks = {
-        1: named("fast", 2.0, 9.0),
-        2: named("large", 1.0, 1.0, fits=False),
-        3: named("a", 0.5, 0.5),
-        4: None,
-        5: named("higher", 0.1, 0.1),
-    }
-    posed = tuple(LayerwiseProblem(2, 1, micro, 1) for micro in walks)
-
-    def walk_of(task, problem, pinned):
-        plan = walks[problem.micro]
-        tps = (2, 4) if problem.micro == 5 else (1, 2)  # all more parallel than the problem
-        choices = [LayerState(tp, "none") for tp in tps]
-        return plan and SimpleNamespace(plan=plan, choices=choices, slowest=0.5)
-
-    above = LayerwiseProblem(2, 2, 10, 1)
-    monkeypatch.setattr(layerwise, "problems", lambda task, rows: (*posed, above))
-    monkeypatch.setattr(layerwise, "_walk", lambda task, g, pinned: None if g == above else walk_of(task, g, pinned))  # fmt: skip
-    monkeypatch.setattr(layerwise, "described", lambda plan: plan.text)
-    monkeypatch.setattr(layerwise, "simulate_scenario", lambda plan: plan.simulated)
-    monkeypatch.setattr(layerwise, "Ranked", ranked)
-    task = SimpleNamespace(
-        scenario=lambda plan: plan, devices=64, workload=SimpleNamespace(global_batch=64)
-    )
-    rows = [ranked(plan, plan.simulated, 1.0) for plan in plans]
-    told = []
-    asked = (task, rows, [])
-    found = layerwise.with_walks(*asked, "time", 3, lambda done, of: told.append((done, of)))
-    assert [row.plan.text for row in found] == ["fast", "a", "b"]
-    assert found[0].estimated_seconds == 0.5 * (64 / 2 / 4 + 2 - 1)
-    assert told == [(n, 6) for n in range(1, 7)]
-    assert [r.plan.text for r in layerwise.with_walks(*asked, "cost", 2)] == ["a", "b"]

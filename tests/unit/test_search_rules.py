@@ -1,9 +1,8 @@
-"""What a stack can run, in tables of plans and in walks through layers: rules written down here, plans told by hand."""
+"""What a stack can run, in tables of plans: rules written down here, plans told by hand."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from estimated_plan import choices
@@ -11,9 +10,6 @@ from support.plans import tiny_model
 
 from foretrain.errors import PlanError
 from foretrain.plan.constraints import parse
-from foretrain.plan.supported import Rule
-from foretrain.planning import layerwise
-from foretrain.planning.markov import LayerState, LayerwiseProblem
 from foretrain.planning.space import _FEW_LAYERS, _UNEVEN, Space, _all, _allowed, _refused, space
 from foretrain.planning.task import Task
 from foretrain.testing.asking import ask
@@ -141,85 +137,3 @@ def test_pipelines_that_layers_cannot_be_shared_out_over() -> None:
     asked = _refused(four, (1, 2, 3, 4, 5), (1, 2, 3), {2, 3})
     assert set(asked) == {(3, 3), (4, 2), (4, 3), (5, 1), (5, 2), (5, 3)}
     assert set(asked.values()) == {_FEW_LAYERS}
-
-
-# --- walks --------------------------------------------------------------------------------------------------
-
-PROBLEM = LayerwiseProblem(2, 1, 4, 1)
-
-
-def stack_of(*rules: str, per_layer: str = "all", is_hypothetical: bool = False) -> SimpleNamespace:
-    """A question to a stack with these rules."""
-    read = []
-    for text in rules:
-        when, _, needs = text.rpartition(":")
-        read.append(Rule(parse([when]), parse([needs]), "why"))
-    runtime = SimpleNamespace(supported_plans=SimpleNamespace(per_layer=per_layer))
-    return SimpleNamespace(is_hypothetical=is_hypothetical, rules=tuple(read), runtime=runtime)
-
-
-def walked(tps: tuple[int, ...], layers: tuple[int, ...] | None = None) -> SimpleNamespace:
-    schedule = SimpleNamespace(layers=layers, micro_batch=2)
-    plan = SimpleNamespace(schedule=schedule, replicas=4)
-    return SimpleNamespace(plan=plan, choices=[LayerState(tp, "none") for tp in tps], slowest=0.5)
-
-
-@pytest.mark.parametrize(
-    ("rule", "tps", "layers", "is_kept"),
-    [
-        ("pp=2", (1, 2), None, True),
-        ("pp=1", (1, 2), None, False),
-        ("tp<=2", (1, 2), None, True),
-        ("tp=1", (1, 2), None, False),  # of unlike layers the one that is split most counts
-        ("pp>1: tp>1", (1, 2), None, True),
-        ("dp=4", (1, 2), None, True),
-        ("dp!=4", (1, 2), None, False),
-        ("zero=1", (1, 2), None, True),
-        ("zero=0", (1, 2), None, False),
-        ("tp>1: zero=0", (1, 2), None, False),
-        ("micro=2", (1, 2), None, True),
-        ("micro=4", (1, 2), None, False),
-        ("sp", (1, 2), None, True),
-        ("sp", (1, 1), (6, 4), True),  # nothing is split that sp could go with
-        ("no sp", (1, 1), (6, 4), True),
-        ("layers=even", (1, 2), None, True),
-        ("layers=even", (1, 2), (5, 4), True),
-        ("layers=even", (1, 2), (6, 4), False),
-    ],
-)
-def test_walks_keep_to_the_rules(
-    monkeypatch: pytest.MonkeyPatch, rule: str, tps: tuple[int, ...], layers: tuple[int, ...] | None, is_kept: bool
-) -> None:  # fmt: skip
-    walk = walked(tps, layers)
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: walk)
-    assert (layerwise._walk(stack_of(rule), PROBLEM, []) is walk) == is_kept
-    assert layerwise._walk(stack_of("cp=1", rule), PROBLEM, []) is (walk if is_kept else None)
-
-
-@pytest.mark.parametrize(
-    ("stack", "recomputes", "is_tp_fixed"),
-    [
-        (stack_of(), ("none", "selective", "full"), False),
-        (stack_of(per_layer="recompute"), ("none", "full"), True),
-        (stack_of(per_layer="recompute", is_hypothetical=True), ("none", "selective", "full"), False),
-        (stack_of("recompute=none|selective"), ("none", "selective"), False),
-        (stack_of("recompute=none|selective", per_layer="recompute"), ("none",), True),
-    ],
-)  # fmt: skip
-def test_layers_differ_in_what_the_stack_lets_them(
-    monkeypatch: pytest.MonkeyPatch, stack: SimpleNamespace, recomputes: tuple[str, ...], is_tp_fixed: bool
-) -> None:  # fmt: skip
-    tried: list[LayerwiseProblem] = []
-    monkeypatch.setattr(layerwise, "best_walk", lambda task, problem: tried.append(problem))
-    assert layerwise._walk(stack, PROBLEM, []) is None
-    assert tried == [replace(PROBLEM, recomputes=recomputes, is_tp_fixed=is_tp_fixed)]
-
-
-def test_a_walk_whose_layers_are_all_split_further_belongs_to_another_ground() -> None:
-    """Twice the tensor parallelism is half the replicas with twice the samples; without replicas ZeRO has nothing to split."""
-    eight = SimpleNamespace(devices=8)
-    assert layerwise._higher(eight, walked((1, 2)), PROBLEM) is None
-    assert layerwise._higher(eight, walked((2, 4)), PROBLEM) == LayerwiseProblem(2, 2, 8, 1)
-    assert layerwise._higher(eight, walked((4, 4)), PROBLEM) == LayerwiseProblem(2, 4, 16, 0)
-    from_two = LayerwiseProblem(1, 2, 2, 3)
-    assert layerwise._higher(eight, walked((4, 8)), from_two) == LayerwiseProblem(1, 4, 4, 3)

@@ -22,7 +22,7 @@ class Wanted:
     objective: str = "time"
     top: int = 10
     where: list[str] | None = None
-    per_layer: bool = False
+    per_layer: bool | None = None
     hypothetical: bool = False
     seed: int | None = None
 

@@ -54,6 +54,7 @@ def document(
             "nodes": with_more.nodes,
             **seen_row(with_more.best),
         },
+        "per_layer": None if result.per_layer is None else result.per_layer.to_dict(),
         "assumptions": list(result.task.assumptions),
         "warnings": list(result.task.warnings),
         "notes": list(result.notes),

@@ -2,112 +2,242 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
-from foretrain.plan.constraints import Constraint
+from foretrain.errors import InputError
+from foretrain.plan.constraints import Constraint, value_in
 from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
 from foretrain.plan.supported import always
-from foretrain.planning.markov import LayerwisePlan, LayerwiseProblem
-from foretrain.planning.per_layer import best_walk, described, problems
-from foretrain.planning.planner import Ranked
+from foretrain.planning.layer_trees import LayerwiseProblem, MixedTrees
+from foretrain.planning.markov import LayerwisePlan, Walker
+from foretrain.planning.per_layer import described, problems
+from foretrain.planning.planner import Ranked, RankedPlans
 from foretrain.planning.task import Task
 from foretrain.simulate import simulate_scenario
 
-FIXED: dict[str, Any] = {
-    "cp": 1, "ep": 1, "vpp": 1, "shard": 0, "sp": True, "schedule": DEFAULT, "offload": "none",
-    "order": "default", "buckets": "default", "cp-exchange": "all-gather", "tables": "replicated",
-}  # fmt: skip
-"""What every walk has."""
 WHOLE_LAYERS = ("none", "full")
 """What stacks recompute of some layers and not of others."""
+UNEVEN = "uneven"
+"""Layers of stages that are no value of `layers` which anybody asks for by name."""
+_PER_LAYER = ("recompute", "layers")
+"""Choices that are made layer by layer, or with the layers of stages."""
+FULL = 0.9
+"""Share of its memory beyond which a device is short of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is done for different strategies per layer, in work that is the same on every machine."""
+
+    rows: int  # uniform plans that are started from
+    solved: int
+    simulated: int
+    least_gain: float  # share of the best uniform plan's time that a plan has to save to be shown
+
+
+UNASKED = Effort(rows=4, solved=4, simulated=2, least_gain=0.01)
+"""… where nobody asked for them: a few per cent of a search. What saves less is not worth a tree."""
+ASKED = Effort(rows=24, solved=24, simulated=24, least_gain=-inf)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerwiseOutcome:
+    """What strategies per layer came to."""
+
+    problems: int  # that uniform plans posed
+    solved: int  # … whose bound did not show them slower
+    simulated: int
+    fitting: int
+    gain: float | None  # share of the best uniform plan's time that the best of them saves
+    gap: (
+        float | None
+    )  # share by which the slowest stage of that one may be slower than it could be, by its table
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def can_help(task: Task, found: RankedPlans) -> bool:
+    """Whether layers may differ, and memory is short: near the top something is recomputed or memory all but full."""
+    if _freedom(task) == "none" or task.workload.model.layers < 2:
+        return False
+    near = found.best[: UNASKED.rows]
+    return not near or any(
+        (row.plan.root.recompute or "none") != "none"
+        or row.simulation.memory.peak_bytes > FULL * row.simulation.memory.usable_bytes
+        for row in near
+    )
 
 
 def with_walks(
     task: Task,
-    rows: Sequence[Ranked],
+    found: RankedPlans,
     pinned: Sequence[Constraint],
     objective: str,
     top: int,
+    effort: Effort,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Ranked, ...]:
-    """The best of uniform plans and per-layer plans of the same stages, all simulated."""
-    posed = problems(task, [row.plan.text for row in rows])
-    found = {described(row.plan): row for row in rows}
-    for number, problem in enumerate(posed, 1):
-        walk = _walk(task, problem, pinned)
-        is_new = walk is not None and _higher(task, walk, problem) not in posed
-        if walk is not None and is_new and described(walk.plan) not in found:
-            simulated = simulate_scenario(task.scenario(walk.plan))
-            if simulated.memory.fits:
-                estimate = _seconds(task, walk, problem)
-                found[described(walk.plan)] = Ranked(walk.plan, simulated, estimate)
+) -> tuple[tuple[Ranked, ...], LayerwiseOutcome]:
+    """The best of uniform plans and per-layer plans of the same stages, all simulated; and what the latter came to."""
+    walkers = _walkers(task, found, pinned, effort)
+    uniform = min((row.score.step_seconds for row in found.best), default=inf)
+    limit = uniform * (1.0 - effort.least_gain) if objective == "time" else inf
+    ranked = {described(row.plan): row for row in found.best}
+    gaps: dict[str, float] = {}
+    solved = simulated = 0
+    for walker in _promising(walkers, limit)[: effort.solved]:
+        if simulated == effort.simulated:
+            break
+        walk = _walk(task, walker, pinned)
+        solved += 1
         if progress is not None:
-            progress(number, len(posed))
-    ranked = sorted(found.values(), key=lambda row: row.score.rank(objective))
-    return tuple(ranked[:top])
+            progress(solved, len(walkers))
+        if walk is None or walk.step_seconds >= limit or described(walk.plan) in ranked:
+            continue
+        row = Ranked(walk.plan, simulate_scenario(task.scenario(walk.plan)), walk.step_seconds)
+        simulated += 1
+        if row.score.fits and row.score.step_seconds < limit:
+            ranked[described(walk.plan)] = row
+            gaps[described(walk.plan)] = walk.gap
+    rows = sorted(ranked.values(), key=lambda row: row.score.rank(objective))
+    best = min(gaps, key=lambda text: ranked[text].score.step_seconds, default=None)
+    gain = None
+    if best is not None and uniform < inf:
+        gain = 1.0 - ranked[best].score.step_seconds / uniform
+    outcome = LayerwiseOutcome(
+        len(walkers), solved, simulated, len(gaps), gain, None if best is None else gaps[best]
+    )
+    return tuple(rows[:top]), outcome
 
 
-def _walk(
-    task: Task, problem: LayerwiseProblem, pinned: Sequence[Constraint]
-) -> LayerwisePlan | None:
-    """The best plan of a problem under the user's constraints; None where they forbid it."""
-    if not task.is_hypothetical and task.runtime.supported_plans.per_layer == "recompute":
-        problem = replace(problem, recomputes=WHOLE_LAYERS, is_tp_fixed=True)
-    allowed = [c for c in pinned if c.name == "recompute"]
-    allowed += [c for c, _ in always(task.rules, "recompute")]
-    kinds = tuple(kind for kind in problem.recomputes if all(c.allows(kind) for c in allowed))
-    has = {**FIXED, "pp": problem.stages, "micro": problem.micro, "zero": problem.zero}
-    if not kinds or any(c.name in has and not c.allows(has[c.name]) for c in pinned):
-        return None
-    walk = best_walk(task, replace(problem, recomputes=kinds))
-    if walk is None or (len(set(walk.choices)) == 1 and _is_even(walk)):
-        return None  # a uniform plan is not new
-    degrees = {choice.tp for choice in walk.choices}
-    is_pinned = [c for c in pinned if c.name == "tp"]
-    if any(not c.allows(tp) for c in is_pinned for tp in degrees):
-        return None
-    words = _words(walk, problem)
-    if not all(rule.allows(words) for rule in task.rules):
-        return None
-    replicas = [c for c in pinned if c.name == "dp"]
-    return None if any(not c.allows(walk.plan.replicas) for c in replicas) else walk
+def _walkers(
+    task: Task, found: RankedPlans, pinned: Sequence[Constraint], effort: Effort
+) -> list[Walker]:
+    """Problems with their tables, those first that may come to most."""
+    texts = [row.plan.text for row in found.best[: effort.rows] if row.plan.text]
+    if not texts and found.nearest is not None:
+        texts = [found.nearest.plan]
+    able = (_allowed(task, problem, pinned) for problem in problems(task, texts, _freedom(task)))
+    walkers = [
+        made for problem in dict.fromkeys(able) if problem for made in _opened(task, problem)
+    ]
+    return walkers
 
 
-def _words(walk: LayerwisePlan, problem: LayerwiseProblem) -> Words:
-    """What a walk has, in the words of plans; of different layers the one that is split most."""
-    tp = max(choice.tp for choice in walk.choices)
-    return Words(
-        tp=tp,
-        pp=problem.stages,
-        dp=walk.plan.replicas,
-        zero=problem.zero,
-        sp=tp > 1,
-        micro=walk.plan.schedule.micro_batch,
-        layers=None if _is_even(walk) else walk.plan.schedule.layers,
+def _promising(walkers: Sequence[Walker], limit: float) -> list[Walker]:
+    """Those that are faster by their tables, fastest first."""
+    able = [walker for walker in walkers if walker.least_seconds < limit]
+    return sorted(
+        (walker for walker in able if walker.seconds < limit), key=lambda walker: walker.seconds
     )
 
 
-def _higher(task: Task, walk: LayerwisePlan, problem: LayerwiseProblem) -> LayerwiseProblem | None:
-    """Where all layers are more tensor parallel than the problem asks: the problem in which that is the least, and which
-    therefore has this walk too. Where it leaves no replicas there is nothing for ZeRO to split."""
-    least = min(choice.tp for choice in walk.choices)
-    if least == problem.least_tp:
+def _opened(task: Task, problem: LayerwiseProblem) -> Iterator[Walker]:
+    """A problem that the model can pose."""
+    try:
+        walker = Walker(task, problem)
+        walker.table  # noqa: B018
+    except InputError:
+        return
+    yield walker
+
+
+def _freedom(task: Task) -> str:
+    return "all" if task.is_hypothetical else task.runtime.supported_plans.per_layer
+
+
+def _allowed(
+    task: Task, problem: LayerwiseProblem, pinned: Sequence[Constraint]
+) -> LayerwiseProblem | None:
+    """A problem with what stack and user leave layers to choose from; None where that is nothing."""
+    freedom = _freedom(task)
+    kinds = WHOLE_LAYERS if freedom == "recompute" else problem.recomputes
+    kinds = tuple(kind for kind in kinds if _allows(task, pinned, "recompute", kind))
+    is_fixed = problem.words is not None
+    problem = replace(
+        problem,
+        recomputes=kinds,
+        sp=problem.sp if problem.least_tp > 1 else _allows(task, pinned, "sp", True),
+        is_even=not _allows(task, pinned, "layers", UNEVEN),
+    )
+    if not is_fixed:
+        degrees = MixedTrees(task, problem).tps
+        tps = tuple(tp for tp in degrees if _allows(task, pinned, "tp", tp))
+        if problem.least_tp not in tps:
+            return None
+        problem = replace(problem, tps=tps)
+    if not kinds or not _can_be(task, _words(task, problem), pinned):
         return None
-    zero = problem.zero if problem.stages * least < task.devices else 0
-    micro = problem.micro * least // problem.least_tp
-    return replace(problem, least_tp=least, micro=micro, zero=zero)
+    if freedom == "all":
+        zeros = [z for z in (1, 2, 3) if _can_be(task, _words(task, problem, z), pinned)]
+        problem = replace(problem, zeros=tuple(sorted({*zeros, problem.zero})))
+    else:
+        problem = replace(problem, zeros=(problem.zero,))
+    if is_fixed and len(kinds) == len(problem.zeros) == 1:
+        return None
+    return replace(problem, zero=problem.zeros[0])
 
 
-def _is_even(walk: LayerwisePlan) -> bool:
-    """Whether stages hold as many layers each as a plan that does not say so gives them."""
-    layers = walk.plan.schedule.layers
-    return layers is None or max(layers) - min(layers) <= 1
+def _allows(task: Task, pinned: Sequence[Constraint], name: str, value: object) -> bool:
+    """Whether the user and the stack, whatever else plans have, allow a value."""
+    asked = [*(c for c in pinned if c.name == name), *(c for c, _ in always(task.rules, name))]
+    return all(c.allows(value) for c in asked)
 
 
-def _seconds(task: Task, walk: LayerwisePlan, problem: LayerwiseProblem) -> float:
-    """One forward, one backward: the slowest stage runs all micro-batches, the pipeline fills and drains."""
-    count = task.workload.global_batch // (walk.plan.schedule.micro_batch * walk.plan.replicas)
-    return walk.slowest * (count + problem.stages - 1)
+def _words(task: Task, problem: LayerwiseProblem, zero: int | None = None) -> Words:
+    """A plan of a problem whose layers are alike and as little tensor parallel as they can be."""
+    words = problem.words
+    if words is None:
+        tp, stages = problem.least_tp, problem.stages
+        words = Words(
+            tp=tp,
+            pp=stages,
+            dp=task.devices // (tp * stages),
+            sp=problem.sp and tp > 1,
+            micro=problem.micro,
+            schedule=DEFAULT if stages > 1 else None,
+        )
+    return replace(
+        words, zero=problem.zero if zero is None else zero, recompute=problem.recomputes[0]
+    )
+
+
+def _can_be(task: Task, words: Words, pinned: Sequence[Constraint]) -> bool:
+    """Whether stack and user allow a plan, as far as layers that differ do not decide it."""
+    if words.zero and words.dp == words.cp == 1:
+        return False  # nothing to split it over
+    asked = [c for c in pinned if c.name not in _PER_LAYER]
+    return all(rule.allows(words) for rule in task.rules) and all(
+        (value := value_in(words, c.name)) is None or c.allows(value) for c in asked
+    )
+
+
+def _walk(task: Task, walker: Walker, pinned: Sequence[Constraint]) -> LayerwisePlan | None:
+    """The best plan of a problem under the user's constraints; None where they forbid it."""
+    walk = walker.walk()
+    if walk is None or (len(set(walk.choices)) == 1 and walk.plan.schedule.layers is None):
+        return None  # a uniform plan is not new
+    tps = {choice.tp for choice in walk.choices}
+    if min(tps) > walker.problem.least_tp:
+        return None  # it belongs to a problem of its own
+    asked = [c for c in pinned if c.name in ("tp", "dp", "micro", "layers")]
+    plans = [
+        replace(
+            _words(task, walker.problem, choice.zero),
+            tp=choice.tp,
+            sp=walker.problem.sp and choice.tp > 1,
+            recompute=choice.recompute,
+            layers=walk.plan.schedule.layers,
+        )
+        for choice in dict.fromkeys(walk.choices)
+    ]
+    is_able = all(
+        all(rule.allows(words) for rule in task.rules)
+        and all(c.allows(value_in(words, c.name)) for c in asked)
+        for words in plans
+    )
+    return walk if is_able else None

@@ -1,106 +1,92 @@
-"""Different strategies for different layers: Viterbi over the layers of a stage, memory as a budget.
+"""Different strategies for different layers: what every layer takes and holds in every state, and the plan of the best path.
 
-The state of a layer is how far it is tensor parallel and what it recomputes. Its cost depends on its own state, the
-cost of getting there on the state before it alone: a Markov chain. Emissions and transitions are blocks compiled on
-tensors that lie as the state before left them, so resharding is what the compiler makes of it.
-
-Stages hold different numbers of micro-batches in flight, so each gets the fastest path that its own memory allows;
-layers are shared out so that the slowest stage is fastest.
+The state of a layer is how far it is tensor parallel, what it recomputes and what ZeRO splits of it. Its cost depends on its
+own state, the cost of getting there on the state before it alone: a Markov chain. Emissions and transitions are blocks
+compiled on tensors that lie as the state before left them, so resharding is what the compiler makes of it. Which path is
+best is then arithmetic: `layer_shares`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from functools import cached_property
+from itertools import product
+from math import inf
 
 import numpy as np
 
-from foretrain.arrays import Floats, Ints
+from foretrain.arrays import Floats
 from foretrain.compile.blocks import Blocks
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import weights_of
-from foretrain.compile.passes.place import layer_blocks
+from foretrain.compile.passes.pipeline import boundary_slices
+from foretrain.compile.passes.place import layer_blocks, place
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.errors import InputError
-from foretrain.model.graph import Block
-from foretrain.plan.mesh import Mesh
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT
-from foretrain.plan.strategy import STATE_ROLES, Cut, Schedule, StrategyNode
+from foretrain.plan.strategy import Schedule
+from foretrain.planning.exchanges import Exchanges
+from foretrain.planning.layer_exchanges import exposed
+from foretrain.planning.layer_shares import LayerTable, Shares, Stage, least_seconds, shared_out
+from foretrain.planning.layer_trees import LayerState, LayerwiseProblem, trees
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.task import Task
+from foretrain.simulate import peak_memory
 
-BUDGET_STEPS = 48
-STEPS_PER_LAYER = 4
-"""Into how many pieces a stage's memory is cut for the walk: so many, or so many for every layer."""
-SEQUENCE = ("seq", "slot")
-TRANSFORMER = (("heads", "kv_heads"), ("ffn",), ("vocab",))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerwiseProblem:
-    """What a walk does not choose: stages, ranks that are always tensor parallel, samples, ZeRO, recomputations."""
-
-    stages: int
-    least_tp: int
-    micro: int  # samples per rank that the batch is cut over
-    zero: int
-    recomputes: tuple[str, ...] = ("none", "selective", "full")
-    is_tp_fixed: bool = False  # layers differ in what they recompute alone
-
-
-@dataclass(frozen=True, slots=True)
-class LayerState:
-    """The state of a layer."""
-
-    tp: int
-    recompute: str
+ROUNDS = 3
+"""How often a path is looked for, with what the compiler says that the last one holds more or less than the table."""
+ROOMIER = 1.25
+"""Times the memory there is, by which a first path is looked for where the table has none that fits."""
+_SAME = 1e-3
+"""Share of a device's memory by which table and compiler may differ."""
 
 
 @dataclass(frozen=True)
 class LayerwisePlan:
-    """A plan with a choice for every block repetition, and what its slowest stage takes for a micro-batch."""
+    """A plan with a choice for every block repetition; what its slowest stage takes for a micro-batch, and all of them
+    for a step; and by what share the slowest stage may take more than it could."""
 
     plan: Plan
     choices: tuple[LayerState, ...]
     slowest: float
+    step_seconds: float
+    gap: float = 0.0
 
 
 def walk(task: Task, problem: LayerwiseProblem) -> LayerwisePlan | None:
     """The best path of a problem; None where no path fits in memory."""
-    return _Walker(task, problem).walk()
+    return Walker(task, problem).walk()
 
 
-class _Walker:
+class Walker:
+    """A problem with its table, and its best path."""
+
     def __init__(self, task: Task, problem: LayerwiseProblem) -> None:
         self.task, self.problem = task, problem
         self.model = task.workload.model
-        ranks = task.devices // problem.stages
-        factors = _primes(ranks)
-        self.axes = tuple((f"x{i}", n) for i, n in enumerate(factors))
-        self.degrees = [1]
-        for _, size in reversed(self.axes):
-            self.degrees.append(self.degrees[-1] * size)
-        if problem.least_tp not in self.degrees:
-            raise InputError(
-                f"tp {problem.least_tp} cannot be formed from the factors of {ranks} ranks."
-            )
-        domain = int(np.bincount(np.asarray(task.cluster.domain_of)).max())
-        most = problem.least_tp if problem.is_tp_fixed else max(domain, problem.least_tp)
-        self.tps = [t for t in self.degrees if problem.least_tp <= t <= most]
-        self.blocks = {tp: made for tp in self.tps if (made := self._made(tp)) is not None}
-        self.tps = list(self.blocks)
+        self.trees = trees(task, problem)
+        self.mesh = self.trees.mesh
+        zeros = problem.zeros or (problem.zero,)
+        self.blocks = {
+            (tp, zero): made
+            for tp, zero in product(self.trees.tps, zeros)
+            if (made := self._made(tp, zero)) is not None
+        }
+        self.tps = list(dict.fromkeys(tp for tp, _ in self.blocks))
         if not self.tps:
-            raise InputError(
-                f"no tensor parallelism of {problem.least_tp} to {most} divides the model."
-            )
-        self.states = [LayerState(t, r) for t, r in product(self.tps, problem.recomputes)]
+            least, most = self.trees.tps[0], self.trees.tps[-1]
+            raise InputError(f"no tensor parallelism of {least} to {most} divides the model.")
+        self.states = [
+            LayerState(tp, recompute, zero)
+            for tp, recompute, zero in product(self.tps, problem.recomputes, zeros)
+        ]
 
-    def _made(self, tp: int) -> Blocks | None:
+    def _made(self, tp: int, zero: int) -> Blocks | None:
         """All blocks with one degree; None where it does not divide one of them."""
         work = self.task.workload
-        made = Blocks(work.model, work.precision, self.probe(tp), self.task.runtime)
+        made = Blocks(work.model, work.precision, self.trees.probe(tp, zero), self.task.runtime)
         layouts: tuple[TensorLayout, ...] | None = None
         try:
             for number in range(len(self.model.blocks)):
@@ -109,287 +95,200 @@ class _Walker:
             return None
         return made
 
-    def inner(self, tp: int) -> tuple[str, ...]:
-        """The innermost axes that make up a degree."""
-        count = self.degrees.index(tp)
-        return tuple(name for name, _ in self.axes[len(self.axes) - count :])
+    # --- the best path --------------------------------------------------------------------------------
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """… of a step by the table, if memory were no matter."""
+        return self.step_seconds(*least_seconds(self.table, self._fixed))
+
+    @cached_property
+    def first_shares(self) -> Shares | None:
+        """The best path by the table as it is."""
+        return shared_out(self.table, self._fixed)
 
     @property
-    def mesh(self) -> Mesh:
-        axes = (("pp", self.problem.stages), *self.axes)
-        return Mesh(axes, (("tp", self.inner(self.tps[-1])),))
+    def seconds(self) -> float:
+        """… of a step by it."""
+        shares = self.first_shares
+        return inf if shares is None else self.step_seconds(shares.slowest, shares.total)
 
-    @property
-    def batch_axes(self) -> tuple[str, ...]:
-        fixed = self.inner(self.problem.least_tp)
-        return tuple(name for name, _ in self.axes if name not in fixed)
-
-    def root(self, layers: tuple[int, ...] | None = None) -> StrategyNode:
-        schedule = Schedule(DEFAULT, self.problem.micro, self.problem.stages, 1, layers)
-        node = StrategyNode(split=(Cut(("batch",), self.batch_axes),), schedule=schedule)
-        for role in STATE_ROLES[: self.problem.zero]:
-            node = node.with_state(role, self.batch_axes)
-        return node
-
-    def cuts(self, block: Block, tp: int) -> tuple[Cut, ...]:
-        """Tensor parallelism of a block, and its sequence over the same ranks where nothing else is cut."""
-        if tp == 1:
-            return ()
-        axes = self.inner(tp)
-        dims = {dim: None for op in block.ops for dim in op.size}
-        found = [Cut(names, axes) for names in TRANSFORMER if any(n in dims for n in names)]
-        if not found:
-            found = [Cut((dim,), axes) for dim in dims if dim.startswith("channel_")]
-        if "seq" in dims or "slot" in dims:
-            found.append(Cut(SEQUENCE, axes))
-        return tuple(found)
-
-    def probe(self, tp: int) -> Plan:
-        """All blocks in one state."""
-        children = tuple(
-            StrategyNode(select=block.name, split=self.cuts(block, tp))
-            for block in self.model.blocks
-        )
-        return Plan(self.mesh, replace(self.root(), children=children))
-
-    def kinds_of_stages(self) -> list[list[int]]:
-        """The kinds of devices that each stage runs on."""
-        stage_of = self.mesh.coordinate("pp")
-        kinds = np.asarray(self.task.cluster.device_kind)
-        return [sorted(set(kinds[stage_of == s].tolist())) for s in range(self.problem.stages)]
+    def step_seconds(self, slowest: float, total: float) -> float:
+        """One forward, one backward: the slowest stage runs all micro-batches but the one that fills the pipeline and
+        drains it."""
+        return slowest * (self.micro_batches - 1) + total
 
     def walk(self) -> LayerwisePlan | None:
-        table = self._table()
-        paths = _Paths(self, table)
-        counts = paths.shared_out()
-        if counts is None:
-            return None
-        choices, slowest = paths.chosen(counts)
-        return LayerwisePlan(self._plan(choices, counts), choices, slowest)
+        """The best path by the table; where its plan holds more than the table says, as the compiler sees it, or less,
+        that is what the next one is allowed."""
+        table, shares, best = self.table, self.first_shares, None
+        if shares is None:  # by the table, which may say more than is held
+            table = self._with_rooms(table, ROOMIER * self._room)
+            shares = shared_out(table, self._fixed)
+        for _ in range(ROUNDS):
+            if shares is None:
+                break
+            found = self._told(shares)
+            held = self._held(found.plan)
+            if (held <= self._room).all() and (best is None or found.slowest < best.slowest):
+                best = found
+            rooms = self._room - (held - self._peaks(table, shares))
+            known = np.array([stage.room for stage in table.stages])
+            if best is found and (np.abs(rooms - known) <= _SAME * self._room).all():
+                break
+            table = self._with_rooms(table, rooms)
+            shares = shared_out(table, self._fixed)
+        return best
 
-    def _table(self) -> _Table:
-        """Emissions and transitions of every block."""
-        made = self.blocks
-        chains, shapes = [], []
+    def _with_rooms(self, table: LayerTable, rooms: Floats) -> LayerTable:
+        each = zip(table.stages, rooms.tolist(), strict=True)
+        return replace(table, stages=tuple(replace(stage, room=room) for stage, room in each))
+
+    def _told(self, shares: Shares) -> LayerwisePlan:
+        choices = tuple(self.states[s] for path in shares.paths for s in path.states)
+        layers = None if shares.counts == self._placed else shares.counts
+        return LayerwisePlan(
+            self.trees.plan(choices, layers),
+            choices,
+            shares.slowest,
+            self.step_seconds(shares.slowest, shares.total),
+            shares.gap,
+        )
+
+    def _held(self, plan: Plan) -> Floats:
+        """[stages] bytes on the fullest device; once all stages are at work, more micro-batches are no more bytes."""
+        held = np.zeros(self.problem.stages)
+        scenario = self.task.scenario(plan)
+        few = min(self.micro_batches, self.problem.stages + 1) * plan.replicas
+        work = replace(scenario.workload, global_batch=few * plan.schedule.micro_batch)
+        for stage in peak_memory(replace(scenario, workload=work)).by_stage:
+            held[stage.stage] = max(held[stage.stage], stage.peak_bytes)
+        return held
+
+    def _peaks(self, table: LayerTable, shares: Shares) -> Floats:
+        """[stages] bytes by the table."""
+        ends = np.cumsum(shares.counts).tolist()
+        each = enumerate(zip(shares.counts, ends, shares.paths, strict=True))
+        return np.array(
+            [
+                table.chain(number, end - count, end).peak(np.array(path.states))
+                for number, (count, end, path) in each
+            ]
+        )
+
+    # --- the table ------------------------------------------------------------------------------------
+
+    @property
+    def micro_batches(self) -> int:
+        return self.task.workload.global_batch // (self.problem.micro * self.trees.replicas)
+
+    @cached_property
+    def _room(self) -> Floats:
+        """[stages] bytes on the smallest device."""
+        return np.array([self.task.usable_bytes[kinds].min() for kinds in self._kinds])
+
+    @cached_property
+    def _kinds(self) -> list[list[int]]:
+        """The kinds of devices that each stage runs on."""
+        kinds = np.asarray(self.task.cluster.device_kind)
+        if self.problem.stages == 1:
+            return [sorted(set(kinds.tolist()))]
+        stage_of = self.mesh.coordinate("pp")
+        return [sorted(set(kinds[stage_of == s].tolist())) for s in range(self.problem.stages)]
+
+    @property
+    def _fixed(self) -> tuple[int, ...] | None:
+        return self._placed if self.problem.is_even else None
+
+    @cached_property
+    def _placed(self) -> tuple[int, ...]:
+        """Layers of stages where a plan does not say so."""
+        model, main = self.model, layer_blocks(self.model)
+        if self.problem.stages == 1:
+            return (sum(block.repeat for block in model.blocks),)
+        by_products = self.task.runtime.pipeline.places_by_products
+        parts = place(model, Schedule(DEFAULT, stages=self.problem.stages), by_products)
+        return tuple(sum(block in main for block, _ in part) for part in parts)
+
+    @cached_property
+    def table(self) -> LayerTable:
+        """Every layer in every state."""
+        rows = tuple(b for b, block in enumerate(self.model.blocks) for _ in range(block.repeat))
+        shared = range(len(rows))
+        if self.problem.stages > 1:
+            main = layer_blocks(self.model)
+            mine = [number for number, row in enumerate(rows) if row in main]
+            shared = range(mine[0], mine[-1] + 1)
+        if len(shared) < self.problem.stages:
+            raise InputError(f"{self.problem.stages} stages for {len(shared)} layers.")
+        passes, seconds = self._timed()
+        loose = 1.0 + self.task.runtime.memory.held_share(exchanges=True)
+        static, saved, work, whole = np.moveaxis(
+            np.array([[self._bytes(one) for one in row] for row in passes]), 2, 0
+        )
+        sends = self._sends(passes[rows[shared[-1]]][0].boundary_bytes)
+        return LayerTable(
+            rows, shared, static, loose * saved, loose * work + whole, self._stages(seconds, sends)
+        )
+
+    def _stages(self, seconds: Floats, sends: Sequence[float]) -> tuple[Stage, ...]:
+        """Those on devices alike share what layers take."""
+        slowest = {tuple(kinds): seconds[kinds].max(axis=0) for kinds in self._kinds}
+        rooms = self._room.tolist()
+        return tuple(
+            Stage(slowest[tuple(kinds)], room, min(len(sends) - number, self.micro_batches), sent)
+            for number, (kinds, room, sent) in enumerate(
+                zip(self._kinds, rooms, sends, strict=True)
+            )
+        )
+
+    def _sends(self, size: float) -> list[float]:
+        """Of every stage: seconds of a micro-batch in which it sends and can do nothing else."""
+        stages, task = self.problem.stages, self.task
+        if stages == 1 or task.runtime.pipeline.overlaps_pipeline:
+            return [0.0] * stages
+        if len(self.tps) == 1:
+            size /= boundary_slices(task.runtime, self.tps[0], self.problem.sp)
+        ways = Exchanges(task.network, task.runtime.communication.library).sends(self.mesh)
+        ahead = [float(way.seconds(np.array([size]))[0]) for way in ways[:-1]]
+        return [a + b for a, b in zip([*ahead, 0.0], [0.0, *ahead], strict=True)]
+
+    def _timed(self) -> tuple[list[list[BlockPass]], Floats]:
+        """[blocks][states] what runs, and [kinds of devices, blocks, states before, states] seconds of it."""
+        chains, passes = [], []
         layouts: dict[int, tuple[TensorLayout, ...] | None] = dict.fromkeys(self.tps)
+        zero = self.states[0].zero
         for number, block in enumerate(self.model.blocks):
             outgoing: dict[int, tuple[TensorLayout, ...] | None] = {}
             for tp in self.tps:
-                _, outgoing[tp] = made[tp].block(number, 0, layouts[tp], "none")
+                _, outgoing[tp] = self.blocks[tp, zero].block(number, 0, layouts[tp], "none")
             before = outgoing if block.repeat > 1 else layouts
+            row = []
             for last, state in product(self.tps, self.states):
-                one, _ = made[state.tp].block(
-                    number, min(1, block.repeat - 1), before[last], state.recompute
-                )
+                made = self.blocks[state.tp, state.zero]
+                repetition = min(1, block.repeat - 1)
+                one, _ = made.block(number, repetition, before[last], state.recompute)
                 chains += [one.forward, one.backward]
-                shapes.append(one)
+                row.append(one)
+            passes.append(row[: len(self.states)])
             layouts = outgoing
         device, *_ = chain_seconds(self.task, self.mesh, chains)
-        size = (len(self.model.blocks), len(self.tps), len(self.states))
-        return _Table(
-            seconds=np.stack([d.reshape(-1, 2).sum(axis=1).reshape(size) for d in device]),
-            saved=np.array([p.saved_bytes for p in shapes]).reshape(size)[:, 0],
-            work=np.array([max(p.forward_workspace, p.backward_workspace) for p in shapes]).reshape(
-                size
-            )[:, 0],
-            static=np.array([self._static(p) for p in shapes]).reshape(size)[:, 0],
+        shape = (len(passes), len(self.tps), len(self.states), 2)
+        seconds = np.stack(device).reshape(len(device), *shape)
+        total = seconds.sum(axis=-1)
+        if len(self.problem.zeros) > 1:
+            total = total + exposed(self.task, self.mesh, passes, seconds, self.micro_batches)
+        tp_of = [self.tps.index(state.tp) for state in self.states]
+        return passes, total[:, :, tp_of]
+
+    def _bytes(self, block: BlockPass) -> tuple[float, float, float, float]:
+        """Of a block on a rank: weights, gradients and optimizer states; what a micro-batch saves; what it works with;
+        and weights that are gathered meanwhile."""
+        states = self.task.states
+        groups = weights_of(block.pooled, dict(self.mesh.axes))
+        static = sum(states.weights(w) + states.gradients(w) + states.optimizer(w) for w in groups)
+        whole = sum(
+            states.gathered(w) * states.blocks_gathered + states.reducing(w) for w in groups
         )
-
-    def _static(self, block: BlockPass) -> float:
-        """Bytes of a block's weights, gradients and optimizer states on a rank."""
-        states, sizes = self.task.states, dict(self.mesh.axes)
-        groups = weights_of(block.pooled, sizes)
-        return float(
-            sum(states.weights(w) + states.gradients(w) + states.optimizer(w) for w in groups)
-        )
-
-    def _plan(self, choices: Sequence[LayerState], counts: Sequence[int]) -> Plan:
-        """The tree of a walk: one node per run of repetitions with one choice."""
-        children, at = [], 0
-        for block in self.model.blocks:
-            mine = choices[at : at + block.repeat]
-            at += block.repeat
-            place = 0
-            for choice, run in groupby(mine):
-                length = len(list(run))
-                name = f"{block.name}[{place}:{place + length}]" if block.repeat > 1 else block.name
-                children.append(
-                    StrategyNode(
-                        name, split=self.cuts(block, choice.tp), recompute=choice.recompute
-                    )
-                )
-                place += length
-        layers = self._layers(counts) if self.problem.stages > 1 else None
-        return Plan(self.mesh, replace(self.root(layers), children=tuple(children)))
-
-    def _layers(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """As the compiler counts them: of a model of few layers, blocks before and after them are layers too."""
-        repeats, shared = [block.repeat for block in self.model.blocks], layer_blocks(self.model)
-        walked = [number for number, times in enumerate(repeats) if times > 1] or sorted(shared)
-        layers = list(counts)
-        layers[0] += sum(repeats[number] for number in shared if number < walked[0])
-        layers[-1] += sum(repeats[number] for number in shared if number > walked[-1])
-        return tuple(layers)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Table:
-    seconds: Floats  # [kinds of devices, blocks, tp before, states]
-    saved: Floats  # [blocks, states] bytes kept per micro-batch
-    work: Floats  # … needed at work
-    static: Floats  # … of weights, gradients and optimizer states
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Step:
-    """How each (memory used, state) was reached: from which state, and what the state costs."""
-
-    came: Ints
-    cost: Ints
-
-
-class _Paths:
-    """Fastest paths through runs of layers under the memory of the stage that runs them."""
-
-    def __init__(self, walker: _Walker, table: _Table) -> None:
-        self.w, self.t = walker, table
-        self.tp_of = np.array([walker.tps.index(s.tp) for s in walker.states])
-        blocks = walker.model.blocks
-        self.instances = [b for b, block in enumerate(blocks) for _ in range(block.repeat)]
-        main = [i for i, b in enumerate(self.instances) if blocks[b].repeat > 1]
-        if not main or walker.problem.stages == 1:
-            main = list(range(len(self.instances)))
-        self.first, self.last = main[0], main[-1]
-        self.layers = self.last - self.first + 1
-        runtime = walker.task.runtime
-        self.loose = 1.0 + runtime.memory.held_share(exchanges=True)
-        self.kinds = walker.kinds_of_stages()
-        self.most = self._most()
-
-    def _most(self) -> int:
-        """Layers that a stage is offered at most: around an even share, more where devices differ."""
-        even = -(-self.layers // self.w.problem.stages)
-        return min(self.layers, even + 2 if len(self.w.task.cluster.devices) == 1 else 3 * even)
-
-    def _run(self, number: int, count: int) -> tuple[list[int], list[int], list[int]]:
-        """Blocks a stage runs before its layers, its layers up to `count`, and after them."""
-        is_first, is_last = number == 0, number == self.w.problem.stages - 1
-        before = self.instances[: self.first] if is_first else []
-        start = self.last + 1 - count if is_last else self.first
-        layers = self.instances[start : start + count]
-        return before, layers, self.instances[self.last + 1 :] if is_last else []
-
-    def _costs(self, number: int, blocks: Sequence[int]) -> tuple[Ints, int] | None:
-        """[blocks, states] memory in steps, rounded up so that no path slips through, and how many there are."""
-        flight = self.w.problem.stages - number
-        room = float(self.w.task.usable_bytes[list(self.kinds[number])].min())
-        room -= self.loose * float(self.t.work[list(blocks)].min(axis=1).max())
-        if room <= 0:
-            return None
-        steps = max(BUDGET_STEPS, STEPS_PER_LAYER * len(blocks))
-        need = self.t.static[list(blocks)] + flight * self.loose * self.t.saved[list(blocks)]
-        return np.ceil(need / (room / steps) - 1e-9).astype(np.int64), steps
-
-    def _seconds(self, number: int, block: int) -> Floats:
-        """[states before, states] on the slowest device of a stage."""
-        return np.asarray(self.t.seconds[self.kinds[number], block].max(axis=0)[self.tp_of])
-
-    def profile(self, number: int) -> Floats:
-        """[layers + 1] seconds of a micro-batch on a stage by how many layers it holds; infinite where none fits."""
-        found = np.full(self.most + 1, np.inf)
-        before, layers, after = self._run(number, self.most)
-        costed = self._costs(number, [*before, *layers, *after])
-        if costed is None:
-            return found
-        cost, steps = costed
-        best: Floats | None = None
-        for place, block in enumerate((*before, *layers)):
-            best, _ = self._step(number, best, block, cost[place], steps)
-            count = place + 1 - len(before)
-            if count > 0:
-                found[count] = self._ended(number, best, after, cost, steps)
-        return found
-
-    def _ended(
-        self, number: int, best: Floats, after: Sequence[int], cost: Ints, steps: int
-    ) -> float:
-        for place, block in enumerate(after):
-            best, _ = self._step(number, best, block, cost[len(cost) - len(after) + place], steps)
-        return float(best.min())
-
-    def _step(
-        self, number: int, best: Floats | None, block: int, cost: Ints, steps: int
-    ) -> tuple[Floats, _Step]:
-        """One block further: [steps + 1, states] seconds by memory used and state."""
-        states = len(self.tp_of)
-        each = self._seconds(number, block)
-        if best is None:
-            value = np.full((steps + 1, states), np.inf)
-            value[0] = np.diagonal(each)  # what comes in lies as the first block wants it
-            came = np.broadcast_to(np.arange(states), value.shape)
-        else:
-            through = best[:, :, None] + each[None]
-            came = through.argmin(axis=1)
-            value = np.take_along_axis(through, came[:, None, :], axis=1)[:, 0, :]
-        moved = np.full((steps + 1, states), np.inf)
-        for state in np.flatnonzero(cost <= steps).tolist():
-            need = int(cost[state])
-            moved[need:, state] = value[: steps + 1 - need, state]
-        return moved, _Step(came.astype(np.int64), cost)
-
-    def path(self, number: int, count: int) -> tuple[float, list[int]]:
-        """The fastest path through so many layers of a stage."""
-        before, layers, after = self._run(number, count)
-        blocks = [*before, *layers, *after]
-        full = [*self._run(number, self.most)[0], *self._run(number, self.most)[1], *after]
-        costed = self._costs(number, full)
-        assert costed is not None
-        cost = np.concatenate(
-            [costed[0][: len(before) + count], costed[0][len(full) - len(after) :]]
-        )
-        best: Floats | None = None
-        back: list[_Step] = []
-        for block, need in zip(blocks, cost, strict=True):
-            best, step = self._step(number, best, block, need, costed[1])
-            back.append(step)
-        assert best is not None
-        used, state = divmod(int(np.argmin(best)), len(self.tp_of))
-        seconds, states = float(best[used, state]), []
-        for step in reversed(back):
-            states.append(state)
-            used -= int(step.cost[state])
-            state = int(step.came[used, state])
-        return seconds, states[::-1]
-
-    def shared_out(self) -> list[int] | None:
-        """Layers per stage with the smallest slowest stage; None where nothing fits."""
-        stages = self.w.problem.stages
-        reached: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-        for number in range(stages):
-            profile = self.profile(number)
-            left = stages - number - 1
-            found: dict[int, tuple[float, list[int]]] = {}
-            for done, (slowest, counts) in reached.items():
-                least = self.layers - done if not left else 1
-                for count in range(max(1, least), min(self.most, self.layers - done - left) + 1):
-                    worst = max(slowest, float(profile[count]))
-                    known = found.get(done + count)
-                    if np.isfinite(worst) and (known is None or worst < known[0]):
-                        found[done + count] = (worst, [*counts, count])
-            reached = found
-        return reached[self.layers][1] if self.layers in reached else None
-
-    def chosen(self, counts: Sequence[int]) -> tuple[tuple[LayerState, ...], float]:
-        found = [self.path(number, count) for number, count in enumerate(counts)]
-        choices = tuple(self.w.states[s] for _, states in found for s in states)
-        return choices, max(seconds for seconds, _ in found)
-
-
-def _primes(count: int) -> list[int]:
-    found, left, prime = [], count, 2
-    while left > 1:
-        while left % prime == 0:
-            found.append(prime)
-            left //= prime
-        prime += 1
-    return sorted(found, reverse=True)
+        work = max(block.forward_workspace, block.backward_workspace)
+        return float(static), float(block.saved_bytes), float(work), float(whole)

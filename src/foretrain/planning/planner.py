@@ -32,6 +32,7 @@ from foretrain.units import counted, rounded_seconds, show_bytes
 
 if TYPE_CHECKING:
     from foretrain.planning.journal import Journal
+    from foretrain.planning.layerwise import LayerwiseOutcome
 
 SIMULATED_PER_WANTED = 2
 LEAST_SIMULATED = 16
@@ -115,6 +116,9 @@ class RankedPlans:
     nearest: EstimatedPlan | None
     seconds: float
     notes: tuple[str, ...] = field(default=())
+    per_layer: LayerwiseOutcome | None = (
+        None  # what strategies per layer came to, where they were looked for
+    )
 
 
 def search_key(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from foretrain.planning.document import pruned, question
 from foretrain.planning.explain import Explanation
+from foretrain.planning.layerwise import LayerwiseOutcome
 from foretrain.planning.partial_result import TOO_LARGE
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
@@ -35,6 +36,7 @@ from foretrain.units import counted, show_bytes
 
 FRONT_ROWS = 8
 AS_GOOD = "≈"
+ROUNDING = 1e-9
 FAR = 3.0
 """Plans that many times slower than the fastest are not drawn: nobody would take them, and the rest would be squeezed."""
 
@@ -80,10 +82,30 @@ def _sections(
     yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
     yield Lines(why, tuple(o.sentence for o in first), detail=0 if has_best else 1)
     yield Lines("… and other values", rest, detail=1)
+    if (outcome := result.per_layer) is not None:
+        is_best = outcome.gain is not None and outcome.gain > 0.0
+        yield Lines("Strategies per layer", (per_layer(outcome),), detail=0 if is_best else 1)
     yield from _launch(launch) if launch else ()
     yield listed("Warnings", result.task.warnings)
     yield listed("Assumptions", result.task.assumptions)
     yield Lines("Notes", result.notes)
+
+
+def per_layer(outcome: LayerwiseOutcome) -> str:
+    """What strategies per layer came to, and how far from the best they may be."""
+    looked = f"{counted(outcome.problems, 'problem')}, {outcome.solved:,} solved, {outcome.simulated:,} simulated"
+    if outcome.gap is None:
+        return f"No plan whose layers differ is faster ({looked})."
+    is_exact = outcome.gap <= ROUNDING
+    off = "" if is_exact else f"at most {words.percent(outcome.gap)} slower than possible, "
+    how = f"{off}by the table of layers" if off else "the fastest possible by the table of layers"
+    if outcome.gain is None:
+        return f"Only plans whose layers differ fit. The slowest stage is {how} ({looked})."
+    does = "saves" if outcome.gain >= 0.0 else "costs"
+    return (
+        f"The best plan whose layers differ {does} {words.percent(abs(outcome.gain))} against the best whose layers are "
+        f"alike. Its slowest stage is {how} ({looked})."
+    )
 
 
 def _names(

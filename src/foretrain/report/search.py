@@ -75,12 +75,23 @@ def _sections(
     yield front(result)
     excluded = tuple((reason, f"{n:,}") for reason, n in pruned(result.plans_pruned).items())
     yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
+    yield Lines("Refined plans", tuple(_varied(result)))
     yield Lines(why, tuple(o.sentence for o in first), detail=0 if has_best else 1)
     yield Lines("… and other values", rest, detail=1)
     yield from _launch(launch) if launch else ()
     yield listed("Warnings", result.task.warnings)
     yield listed("Assumptions", result.task.assumptions)
     yield Lines("Notes", result.notes)
+
+
+def _varied(result: SearchResult) -> Iterator[str]:
+    """What was tried beyond the combinations of all choices."""
+    counts = ", ".join(f"{name} of {count:,}" for name, count in result.plans_varied.items())
+    if counts:
+        yield (
+            f"Values beside those that are combined were tried where they could still win: {counts} "
+            "plans. Of the others, a lower bound on the step is above the best plan."
+        )
 
 
 def _names(

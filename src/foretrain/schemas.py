@@ -159,6 +159,7 @@ def _search() -> dict[str, Any]:
         "plans_valid": _WHOLE,
         "plans_fitting": _WHOLE,
         "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
+        "plans_varied": {"type": "object", "additionalProperties": _WHOLE},
         "seconds": _NUMBER,
         "best": array_schema(object_schema(ranked, tuple(ranked))),
         "fastest": {"anyOf": [object_schema(fastest, tuple(fastest)), {"type": "null"}]},

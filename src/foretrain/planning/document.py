@@ -39,6 +39,7 @@ def document(
         "plans_valid": result.plans_valid,
         "plans_fitting": result.plans_fitting,
         "plans_pruned": pruned(result.plans_pruned),
+        "plans_varied": dict(result.plans_varied),
         "seconds": result.seconds,
         "best": ranked_rows(result.best, standing),
         "fastest": None if standing.fastest is None else asdict(standing.fastest),

@@ -80,6 +80,7 @@ def _sections(
     yield front(result)
     excluded = tuple((reason, f"{n:,}") for reason, n in pruned(result.plans_pruned).items())
     yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
+    yield Lines("Refined plans", tuple(_varied(result)))
     yield Lines(why, tuple(o.sentence for o in first), detail=0 if has_best else 1)
     yield Lines("… and other values", rest, detail=1)
     if (outcome := result.per_layer) is not None:
@@ -106,6 +107,16 @@ def per_layer(outcome: LayerwiseOutcome) -> str:
         f"The best plan whose layers differ {does} {words.percent(abs(outcome.gain))} against the best whose layers are "
         f"alike. Its slowest stage is {how} ({looked})."
     )
+
+
+def _varied(result: SearchResult) -> Iterator[str]:
+    """What was tried beyond the combinations of all choices."""
+    counts = ", ".join(f"{name} of {count:,}" for name, count in result.plans_varied.items())
+    if counts:
+        yield (
+            f"Values beside those that are combined were tried where they could still win: {counts} "
+            "plans. Of the others, a lower bound on the step is above the best plan."
+        )
 
 
 def _names(

@@ -22,6 +22,7 @@ from foretrain.plan.facts import facts_of, family_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
 from foretrain.plan.short_form import Words, filled, said, words_in
+from foretrain.plan.strategy import EXCHANGES
 from foretrain.plan.supported import always, rules_of, warned
 from foretrain.resolving.auto import chosen_plan, own_plan
 from foretrain.resolving.defaults import defaults, optimizer_for, precision_for
@@ -362,6 +363,12 @@ class _Resolver:
             ("zero", f"ZeRO {whole.zero}", replicas > 1, "zero0 … zero3 in the plan"),
             ("sp", f"sequence parallelism {switched}", is_split, "sp or no-sp in the plan"),
             ("schedule", f"schedule {whole.schedule or DEFAULT}", is_piped, schedules),
+            (
+                "exchange",
+                f"keys and values by {whole.exchange}",
+                whole.cp > 1,
+                f"{' or '.join(f'cp={how}' for how in EXCHANGES)} in the plan",
+            ),
             (
                 "recompute",
                 f"recompute {whole.recompute}",

@@ -26,6 +26,7 @@ TARGETS: dict[str, str] = {
     "torchrun": "torchrun",
     "accelerate": "accelerate",
     "nanotron": "nanotron",
+    "torchtitan": "torchtitan",
 }
 
 

@@ -23,6 +23,7 @@ READERS: dict[str, str] = {
     "torchrun": "torchrun",
     "accelerate": "accelerate",
     "nanotron": "nanotron",
+    "torchtitan": "torchtitan",
 }
 MOST_FILES = 100
 LARGEST = 1_000_000  # bytes of a launch file

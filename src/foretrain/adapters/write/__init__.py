@@ -27,6 +27,8 @@ TARGETS: dict[str, str] = {
     "accelerate": "accelerate",
     "nanotron": "nanotron",
     "torchtitan": "torchtitan",
+    "megatron-bridge": "megatron_bridge",
+    "maxtext": "maxtext",
 }
 
 

@@ -43,7 +43,7 @@ def model_module(job: ExportJob, account: Account, shape: TransformerShape) -> s
     kind = FAMILIES[name]
     experts = "from torchtitan.models.moe import MoEArgs\n" if shape.num_experts else ""
     return (
-        f'"""{job.title}: the model."""\n\n'
+        f"# {job.title}: the model\n"
         "from dataclasses import replace\n\n"
         f"from torchtitan.models.{name} import {kind}, get_train_spec\n{experts}"
         "from torchtitan.protocols.train_spec import register_train_spec\n\n"

@@ -24,6 +24,8 @@ READERS: dict[str, str] = {
     "accelerate": "accelerate",
     "nanotron": "nanotron",
     "torchtitan": "torchtitan",
+    "megatron-bridge": "megatron_bridge",
+    "maxtext": "maxtext",
 }
 MOST_FILES = 100
 LARGEST = 1_000_000  # bytes of a launch file

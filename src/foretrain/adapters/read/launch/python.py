@@ -12,9 +12,10 @@ CALLED = "class"
 
 
 def assigned(text: str, where: str) -> dict[str, Any]:
-    """Literals by name: `a = 1` is {a: 1}, `a.b = 1` is {a: {b: 1}}, `a = F(x=1)` is {a: {class: F, x: 1}}.
+    """Values by name: `a = 1` is {a: 1}, `a.b = 1` is {a: {b: 1}}, `a = F(2, x=1)` is {a: {class: F, 0: 2, x: 1}}; a name
+    is its text.
 
-    A later line replaces an earlier one; what is no literal is left out.
+    A later line replaces an earlier one; what has to be computed is left out.
     """
     try:
         tree = ast.parse(text)
@@ -53,9 +54,12 @@ def _path(target: ast.expr) -> tuple[str, ...]:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call):
         called = _path(node.func)
-        values = {word.arg: _value(word.value) for word in node.keywords if word.arg}
+        values = {str(place): _value(word) for place, word in enumerate(node.args)}
+        values |= {word.arg: _value(word.value) for word in node.keywords if word.arg}
         kept = {name: value for name, value in values.items() if value is not _NOTHING}
         return {CALLED: called[-1], **kept} if called else _NOTHING
+    if isinstance(node, ast.Name | ast.Attribute):
+        return ".".join(_path(node)) or _NOTHING
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -197,14 +197,13 @@ def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
 
 
 def _launch(job: ExportJob, account: Account) -> str:
+    """base.yml is looked for among MaxText's own configurations (pyconfig.py, _load_config)."""
     lines = (
         f'export NNODES="${{NNODES:-{job.nodes}}}" NODE_RANK="${{NODE_RANK:-0}}"',
         'export JAX_COORDINATOR_IP="${MASTER_ADDR:-localhost}" JAX_COORDINATOR_PORT="${MASTER_PORT:-29500}"',
         'MAXTEXT="${MAXTEXT:?set MAXTEXT to a checkout of MaxText}"',
         'export PYTHONPATH="$MAXTEXT/src${PYTHONPATH:+:$PYTHONPATH}"',
-        f'cp {CONFIG} "$MAXTEXT/src/MaxText/configs/exported.yml"',
-        'exec python3 -m MaxText.train "$MAXTEXT/src/MaxText/configs/exported.yml" \\',
-        '    base_output_directory="${OUTPUT:-outputs}" "$@"',
+        f'exec python3 -m MaxText.train {CONFIG} base_output_directory="${{OUTPUT:-outputs}}" "$@"',
     )
     note = (
         f"Run this on each of the {job.nodes} nodes, with MASTER_ADDR the first node and "

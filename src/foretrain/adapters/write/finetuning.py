@@ -37,7 +37,10 @@ def runtimes(job: ExportJob) -> tuple[str, ...]:
 def expect_language_model(job: ExportJob, title: str) -> None:
     model = job.question.workload.model
     if model.seq_len is None:
-        raise ModelError(f"{title} fine-tunes language models; {model.name} has no sequence.")
+        raise ModelError(
+            f"{title} fine-tunes language models; {model.name} is not one. Export to torchrun, deepspeed "
+            "or accelerate, which take the model from a script."
+        )
 
 
 def passes(job: ExportJob, account: Account, title: str) -> int:

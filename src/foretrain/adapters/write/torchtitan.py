@@ -58,7 +58,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
             f"precision {name}: torchtitan supports {', '.join(PRECISIONS)}; bf16 is used"
         )
     document: dict[str, Any] = {
-        "job": {"description": job.title, "dump_folder": "outputs"},
+        "job": {"dump_folder": "outputs"},
         "model": {
             "name": MODULE,
             "flavor": MODULE,

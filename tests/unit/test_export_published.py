@@ -27,6 +27,9 @@ TYPES: dict[str, Any] = {
     "str": str,
     "list": list,
     "none": type(None),
+    "tuple": tuple,
+    "map": dict,
+    "any": object,
 }
 
 # model, cluster, plan, batch, more of the question
@@ -335,7 +338,7 @@ def test_every_target_writes_or_says_why_not(target: str, name: str) -> None:
     if (name in NO_TRANSFORMER and target not in ("deepspeed", "torchrun", "accelerate")) or (
         (name, target) == ("masked", "megatron-bridge")
     ):
-        with pytest.raises(ModelError, match="Export to (torchrun|megatron)"):
+        with pytest.raises(ModelError, match=r"Export to (torchrun|megatron)"):
             export(question(name), target)
         return
     made = made_of(name, target)

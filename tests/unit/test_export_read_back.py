@@ -110,7 +110,9 @@ def test_files_that_say_the_whole_plan_run_it(
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_changed_file_is_another_question(target: str) -> None:
     """What is read is what the files say, not what they were made of."""
-    plan = {"torchrun": "dp16 zero0", "accelerate": "zero2", "torchtitan": "zero2"}.get(target, "zero1")
+    plan = {"torchrun": "dp16 zero0", "accelerate": "zero2", "torchtitan": "zero2"}.get(
+        target, "zero1"
+    )
     asked = ask(
         "llama3.2-1b", on=H100S, plan=plan, batch=64, micro_batch=2, runtime=_stack(target, plan)
     )

@@ -37,7 +37,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
         "datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}],
         "output_dir": "./outputs",
         "sequence_len": model.seq_len,
-        "sample_packing": job.words.cp > 1 and job.words.exchange == "all-gather",
+        "sample_packing": kind == "fsdp" and _gathers(job),
         "pad_to_sequence_len": True,
         "micro_batch_size": job.micro,
         "gradient_accumulation_steps": finetuning.passes(job, account, TITLE),
@@ -65,10 +65,17 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     return {CONFIG: yaml_text(document, job.title), **files, "launch.sh": _launch(job, account)}
 
 
+def _gathers(job: ExportJob) -> bool:
+    """Keys and values are gathered for packed samples, of which there is one in a micro-batch (validation.py)."""
+    return job.words.cp > 1 and job.words.exchange == "all-gather" and job.micro == 1
+
+
 def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
     precision = job.question.workload.precision
     if precision.name not in PRECISIONS:
-        account.note(f"precision {precision.name}: Axolotl supports {', '.join(PRECISIONS)}; bf16 is used")
+        account.note(
+            f"precision {precision.name}: Axolotl supports {', '.join(PRECISIONS)}; bf16 is used"
+        )
     return PRECISIONS.get(precision.name, PRECISIONS["bf16"])
 
 
@@ -103,7 +110,14 @@ def _activations(job: ExportJob, account: Account, kind: str) -> dict[str, Any]:
 
 def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
     words = job.words
-    account.says("zero", "tp", "cp", "exchange", "ep", "etp")
+    account.says("zero", "tp", "cp", "ep", "etp")
+    is_gathered = _gathers(job)
+    if words.exchange == "ring" or is_gathered:
+        account.says("exchange")
+    account.cannot(
+        "exchange",
+        "Axolotl gathers keys and values only of micro-batches of one sample; ring is used",
+    )
     account.cannot("buckets", "FSDP reduces per block")
     if "optimizer" in words.offload:
         account.note("offload=optimizer: FSDP also offloads weights and gradients")
@@ -112,7 +126,9 @@ def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
     if words.shard:
         shards = max(1, words.shard // (words.cp * words.ep))
         if words.shard % (words.cp * words.ep) or replicas % (shards * words.ep) or shards == 1:
-            account.cannot("shard", "Axolotl's groups of shards hold several whole replicas; all shard")
+            account.cannot(
+                "shard", "Axolotl's groups of shards hold several whole replicas; all shard"
+            )
             shards = replicas // words.ep
     elif words.ep > 1:
         shards = max(1, replicas // words.ep)
@@ -134,7 +150,7 @@ def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
         "context_parallel_size": words.cp,
     }
     if words.cp > 1:
-        keys["ring_attn_func"] = EXCHANGES[words.exchange]
+        keys["ring_attn_func"] = EXCHANGES["all-gather" if is_gathered else "ring"]
     if words.ep > 1:
         keys["plugins"] = ["axolotl.integrations.expert_parallel.ExpertParallelPlugin"]
         keys["expert_parallel_size"] = words.ep

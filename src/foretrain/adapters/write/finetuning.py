@@ -61,7 +61,9 @@ def passes(job: ExportJob, account: Account, title: str) -> int:
 
 def lost(job: ExportJob, account: Account, title: str) -> None:
     """What the Trainer has no settings for."""
-    account.cannot("pp", f"{title} does not support pipeline parallelism; all ranks become replicas")
+    account.cannot(
+        "pp", f"{title} does not support pipeline parallelism; all ranks become replicas"
+    )
     for name in ("vpp", "schedule", "layers"):
         account.cannot(name, f"{title} does not support pipeline parallelism")
     account.cannot("sp", "determined by the model's own tensor-parallel plan")
@@ -79,7 +81,9 @@ def recomputes(job: ExportJob, account: Account, title: str) -> bool:
 def optimizer(job: ExportJob, account: Account, title: str) -> str:
     name = job.question.workload.optimizer.name
     if name not in OPTIMIZERS:
-        account.note(f"optimizer {name}: {title} has AdamW, SGD and Adagrad of PyTorch; AdamW is used")
+        account.note(
+            f"optimizer {name}: {title} has AdamW, SGD and Adagrad of PyTorch; AdamW is used"
+        )
     return OPTIMIZERS.get(name, "adamw_torch")
 
 

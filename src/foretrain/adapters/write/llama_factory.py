@@ -67,7 +67,11 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
         files[DEEPSPEED] = deepspeed.write(job, account)[DEEPSPEED]
     else:
         document |= _replicated(job, account)
-    return {CONFIG: yaml_text(document, job.title), **files, "launch.sh": _launch(job, account, kind)}
+    return {
+        CONFIG: yaml_text(document, job.title),
+        **files,
+        "launch.sh": _launch(job, account, kind),
+    }
 
 
 def _tuning(job: ExportJob, account: Account) -> dict[str, Any]:
@@ -91,7 +95,9 @@ def _tuning(job: ExportJob, account: Account) -> dict[str, Any]:
 def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
     name = job.question.workload.precision.name
     if name not in PRECISIONS:
-        account.note(f"precision {name}: LLaMA-Factory supports {', '.join(PRECISIONS)}; bf16 is used")
+        account.note(
+            f"precision {name}: LLaMA-Factory supports {', '.join(PRECISIONS)}; bf16 is used"
+        )
     return PRECISIONS.get(name, PRECISIONS["bf16"])
 
 
@@ -120,7 +126,7 @@ def _launch(job: ExportJob, account: Account, kind: str) -> str:
     model = 'model_name_or_path="$BASE_MODEL" "$@"'
     start = (
         (
-            f"exec accelerate launch --config_file {ACCELERATE} --machine_rank \"${{NODE_RANK:-0}}\" \\",
+            f'exec accelerate launch --config_file {ACCELERATE} --machine_rank "${{NODE_RANK:-0}}" \\',
             '    --main_process_ip "${MASTER_ADDR:-localhost}" --main_process_port "${MASTER_PORT:-29500}" \\',
             f"    -m llamafactory.launcher {CONFIG} {model}",
         )

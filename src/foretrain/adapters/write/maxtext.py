@@ -58,7 +58,9 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     }
     account.cannot("tables", "MaxText does not shard recommender embedding tables")
     account.cannot("buckets", "XLA decides which gradients are reduced together")
-    account.ranks(("tp", "cp", "dp", "pp"), why="MaxText orders axes tensor, context, data, pipeline")
+    account.ranks(
+        ("tp", "cp", "dp", "pp"), why="MaxText orders axes tensor, context, data, pipeline"
+    )
     return {CONFIG: yaml_text(document, job.title), "launch.sh": _launch(job, account)}
 
 
@@ -102,7 +104,9 @@ def _axes(job: ExportJob, account: Account) -> dict[str, int]:
             f"ep{words.ep} without zero3: MaxText shards the weights outside experts over the expert axis"
         )
     if words.zero == 2:
-        account.cannot("zero", "MaxText shards weights (zero3) or optimizer states (zero1); zero1 is used")
+        account.cannot(
+            "zero", "MaxText shards weights (zero3) or optimizer states (zero1); zero1 is used"
+        )
     account.says("zero")
     replicas, shards = job.dp // words.ep if job.dp % words.ep == 0 else job.dp, 1
     if words.zero == 3:
@@ -128,8 +132,12 @@ def _axes(job: ExportJob, account: Account) -> dict[str, int]:
 
 def _pipeline(job: ExportJob, account: Account) -> dict[str, Any]:
     words, layers = job.words, job.transformer(TITLE).num_hidden_layers
-    account.one_of("schedule", ("gpipe",), "MaxText's pipelines run all forwards first; that is used")
-    account.cannot("vpp", "circular pipelines of MaxText are another schedule; stages have one chunk")
+    account.one_of(
+        "schedule", ("gpipe",), "MaxText's pipelines run all forwards first; that is used"
+    )
+    account.cannot(
+        "vpp", "circular pipelines of MaxText are another schedule; stages have one chunk"
+    )
     account.cannot("layers", "every stage of MaxText has as many layers")
     if words.pp == 1:
         return {}
@@ -164,7 +172,9 @@ def _policy(job: ExportJob, account: Account) -> str:
         )
         return "minimal_with_context"
     if word == "selective" and job.question.runtime.plan.selective == "attention":
-        account.cannot("recompute", "MaxText recomputes norms and element-wise work too; minimal is used")
+        account.cannot(
+            "recompute", "MaxText recomputes norms and element-wise work too; minimal is used"
+        )
         return "minimal"
     account.cannot("recompute", "MaxText has no such policy; full is used")
     return "full"
@@ -174,7 +184,9 @@ def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
     words, workload = job.words, job.question.workload
     name, kind = workload.precision.name, workload.optimizer.name
     if name not in PRECISIONS:
-        account.note(f"precision {name}: MaxText on GPUs supports {', '.join(PRECISIONS)}; bf16 is used")
+        account.note(
+            f"precision {name}: MaxText on GPUs supports {', '.join(PRECISIONS)}; bf16 is used"
+        )
     if kind not in OPTIMIZERS:
         account.note(f"optimizer {kind}: MaxText supports AdamW and plain SGD; AdamW is used")
     if "activations" in words.offload:

@@ -33,7 +33,9 @@ def decoder_block(shape: TransformerShape) -> str:
 def model_keys(job: ExportJob, account: Account, shape: TransformerShape) -> dict[str, Any]:
     block = decoder_block(shape)
     for line in unlike(shape, block):
-        account.note(f"{line}: not supported by MaxText's {block} block; the closest option is used")
+        account.note(
+            f"{line}: not supported by MaxText's {block} block; the closest option is used"
+        )
     keys: dict[str, Any] = {
         "decoder_block": block,
         "base_emb_dim": shape.hidden_size,
@@ -89,9 +91,15 @@ def unlike(shape: TransformerShape, block: str) -> list[str]:
         (shape.hidden_act not in ACTIVATIONS, f"activation {shape.hidden_act}"),
         (shape.biases == "all" and not is_gpt, "biases in all linear layers"),
         (shape.biases == "qkv" and block != "qwen2", "biases of queries, keys and values"),
-        (bool(shape.sliding_window) and (every > 1 or block != "mistral"), "sliding-window attention in some layers only"),
+        (
+            bool(shape.sliding_window) and (every > 1 or block != "mistral"),
+            "sliding-window attention in some layers only",
+        ),
         (bool(shape.num_shared_experts) and block != "deepseek", "shared experts"),
-        (bool(shape.num_experts) and shape.dense_layers > 0 and block != "deepseek", "layers without experts"),
+        (
+            bool(shape.num_experts) and shape.dense_layers > 0 and block != "deepseek",
+            "layers without experts",
+        ),
         (shape.head != "lm" or not shape.causal, f"head type {shape.head}"),
         (shape.embedding_norm, "a norm after the embedding"),
     )

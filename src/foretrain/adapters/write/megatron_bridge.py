@@ -30,7 +30,7 @@ ARGUMENTS = "megatron_args.txt"
 STEPS = 100  # places to put numbers: plans say nothing of them
 LEARNING_RATE = 1e-4
 
-_HEAD = '''# {title}: a recipe of Megatron Bridge
+_HEAD = """# {title}: a recipe of Megatron Bridge
 import torch
 import torch.nn.functional as F
 from megatron.bridge.models.{module} import {provider}
@@ -46,7 +46,7 @@ from megatron.core.transformer.enums import AttnBackend
 
 def recipe() -> ConfigContainer:
     cfg = _pretrain_common()
-'''
+"""
 _TAIL = """    return cfg
 
 
@@ -82,8 +82,12 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
         if (words := shlex.split(line))
     }
     if "no-scatter-gather-tensors-in-pipeline" in given:
-        account.note("pipeline transfers in whole tensors: Megatron Bridge splits them over tensor ranks")
-    if shape.position == "learned" and (shape.max_position_embeddings or 0) > (job.question.workload.seq_len or 1):
+        account.note(
+            "pipeline transfers in whole tensors: Megatron Bridge splits them over tensor ranks"
+        )
+    if shape.position == "learned" and (shape.max_position_embeddings or 0) > (
+        job.question.workload.seq_len or 1
+    ):
         account.note("learned positions beyond the sequence: Megatron Bridge has as many as tokens")
     text = _recipe(job, shape, _fields(given, job, shape))
     return {RECIPE: text, SCRIPT: _launch(job, account)}
@@ -113,7 +117,9 @@ def _fields(
     if "pipeline-model-parallel-layout" in given and job.words.vpp > 1:
         model["virtual_pipeline_model_parallel_size"] = job.words.vpp
     if job.words.pp > 1:
-        model["pipeline_dtype"] = Written("torch.float32" if not _recipe_of(job) else "torch.bfloat16")
+        model["pipeline_dtype"] = Written(
+            "torch.float32" if not _recipe_of(job) else "torch.bfloat16"
+        )
     if "use-megatron-fsdp" in given:
         _put(sections, "dist.use_megatron_fsdp", True)
     _put(sections, "optimizer.use_distributed_optimizer", "use-distributed-optimizer" in given)
@@ -136,7 +142,9 @@ def _recipe_of(job: ExportJob) -> str:
 
 def _recipe(job: ExportJob, shape: TransformerShape, sections: dict[str, dict[str, Any]]) -> str:
     provider, module = (
-        ("MLAModelProvider", "mla_provider") if shape.is_latent else ("GPTModelProvider", "gpt_provider")
+        ("MLAModelProvider", "mla_provider")
+        if shape.is_latent
+        else ("GPTModelProvider", "gpt_provider")
     )
     head = _HEAD.format(title=job.title, provider=provider, module=module)
     precision, overlap = sections.pop("mixed_precision", {}), sections.pop("comm_overlap")
@@ -146,7 +154,11 @@ def _recipe(job: ExportJob, shape: TransformerShape, sections: dict[str, dict[st
         f"    cfg.model = {provider}(\n{keywords_text(sections.pop('model'), ' ' * 8)}    )\n",
         f"    cfg.comm_overlap = CommOverlapConfig(\n{keywords_text(overlap, ' ' * 8)}    )\n",
         f"    cfg.mixed_precision = {made!r}\n",
-        *(f"    cfg.mixed_precision.{key} = {value!r}\n" for key, value in precision.items() if name),
+        *(
+            f"    cfg.mixed_precision.{key} = {value!r}\n"
+            for key, value in precision.items()
+            if name
+        ),
         *(
             f"    cfg.{section}.{key} = {value!r}\n"
             for section, values in sections.items()

@@ -54,9 +54,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     name = job.question.workload.precision.name
     dtype, lower = PRECISIONS.get(name, PRECISIONS["bf16"])
     if name not in PRECISIONS:
-        account.note(
-            f"precision {name}: torchtitan supports {', '.join(PRECISIONS)}; bf16 is used"
-        )
+        account.note(f"precision {name}: torchtitan supports {', '.join(PRECISIONS)}; bf16 is used")
     document: dict[str, Any] = {
         "job": {"dump_folder": "outputs"},
         "model": {
@@ -167,7 +165,9 @@ def _shards(job: ExportJob, account: Account, replicas: int, stages: int) -> int
     if words.zero == 0 and is_plain:
         return 1
     if words.zero == 0 and replicas * words.cp > 1:
-        account.note("replicas without shards (zero0): torchtitan supports them only with nothing else")
+        account.note(
+            "replicas without shards (zero0): torchtitan supports them only with nothing else"
+        )
     if words.zero == 1 and stages == 1:
         account.cannot("zero", "torchtitan shards gradients with optimizer states; zero2 is used")
     if words.zero == 2 and stages > 1:

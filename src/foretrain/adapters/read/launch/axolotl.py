@@ -40,7 +40,9 @@ def read(files: Mapping[str, str]) -> Launch:
 def _plan(s: Settings) -> dict[str, Any]:
     cp, ep = s.count("context_parallel_size"), s.count("expert_parallel_size")
     plan: dict[str, Any] = {"tp": s.count("tensor_parallel_size"), "cp": cp, "ep": ep}
-    is_again = s.switch("gradient_checkpointing") or s.switch("fsdp_config.activation_checkpointing")
+    is_again = s.switch("gradient_checkpointing") or s.switch(
+        "fsdp_config.activation_checkpointing"
+    )
     plan["recompute"] = "full" if is_again else "none"
     offload = ["activations"] if s.switch("activation_offloading") else []
     if cp > 1:

@@ -18,7 +18,16 @@ from foretrain.adapters.write.megatron_bridge import RECIPE
 _BESIDE = (
     "activation_func", "vocab_size", "should_pad_vocab", "pipeline_dtype", "attention_backend",
 )  # fmt: skip
-_SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "checkpoint", "tokenizer", "comm_overlap")
+_SECTIONS = (
+    "model",
+    "train",
+    "ddp",
+    "dist",
+    "optimizer",
+    "checkpoint",
+    "tokenizer",
+    "comm_overlap",
+)
 
 
 def is_here(files: Mapping[str, str]) -> bool:
@@ -26,7 +35,9 @@ def is_here(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str]) -> Launch:
-    name = next((n for n, t in files.items() if n.endswith(".py") and "megatron.bridge" in t), RECIPE)
+    name = next(
+        (n for n, t in files.items() if n.endswith(".py") and "megatron.bridge" in t), RECIPE
+    )
     container = assigned(file_of(files, name), name).get("cfg")
     lines = list(_arguments(container if isinstance(container, dict) else {}))
     scripts = {file: text for file, text in files.items() if file.endswith(".sh")}
@@ -51,7 +62,7 @@ def _arguments(container: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _line(section: str, key: str, value: Any) -> Iterator[str]:
-    if key in (CALLED, *_BESIDE) and section == "model" or value is None:
+    if (key in (CALLED, *_BESIDE) and section == "model") or value is None:
         return
     argument = argument_of(f"{section}.{key}")
     path, is_on = field_of(argument)

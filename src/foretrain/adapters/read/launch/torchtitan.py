@@ -110,7 +110,9 @@ def _stages(s: Settings, pp: int, shape: Mapping[str, Any]) -> dict[str, Any]:
     is_looped = word not in ("1f1b", "gpipe")
     parts = s.value("parallelism.module_fqns_per_model_part")
     if isinstance(parts, list) and parts:
-        counts = [sum(str(m).startswith("layers.") for m in p) for p in parts if isinstance(p, list)]
+        counts = [
+            sum(str(m).startswith("layers.") for m in p) for p in parts if isinstance(p, list)
+        ]
         vpp = s.shares(len(counts), pp, "module_fqns_per_model_part")
         return {"schedule": _spoken(word), "vpp": vpp, "layers": tuple(counts)}
     each = s.optional("parallelism.pipeline_parallel_layers_per_stage")
@@ -152,7 +154,9 @@ def _recompute(s: Settings, plan: Mapping[str, Any], shape: Mapping[str, Any]) -
     if option == "op":
         return "selective"
     if not option.isdecimal() or len(option) > 6:
-        s.faults.append(f"activation_checkpoint.selective_ac_option: {option!r} is not op or a number.")
+        s.faults.append(
+            f"activation_checkpoint.selective_ac_option: {option!r} is not op or a number."
+        )
         return "none"
     layers, n = int(shape.get("num_hidden_layers", 0)), max(1, int(option))
     even = (layers // (plan["pp"] * plan.get("vpp", 1)),) * plan["pp"] * plan.get("vpp", 1)

@@ -12,6 +12,7 @@ from foretrain.cluster.schema import ClusterForm
 from foretrain.conformity import array_schema, nullable, object_schema
 from foretrain.errors import InputError, did_you_mean
 from foretrain.measurement.calibration import Calibration
+from foretrain.model.details import Details
 from foretrain.model.document import ModelDocument
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.schedules import SCHEDULES
@@ -44,9 +45,11 @@ def _of_dataclass(cls: type) -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    shape = _of_dataclass(TransformerShape)
+    shape, details = _of_dataclass(TransformerShape), _of_dataclass(Details)
+    shape["properties"] |= details["properties"]
     graph = _of_dataclass(ModelDocument)
-    definitions = {**shape.pop("$defs", {}), **graph.pop("$defs", {})}
+    kept = (shape, details, graph)
+    definitions = {name: one for part in kept for name, one in part.pop("$defs", {}).items()}
     zoo = {"type": "object", "properties": {"zoo": {"type": "string"}}, "required": ["zoo"]}
     return {"anyOf": [zoo, shape, graph], "$defs": definitions}
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from test_export_published import CASES, faults, question, table
+from support.published import faults, table
+from test_export_published import CASES, question
 
 import foretrain
 from foretrain.adapters.read.launch import read

@@ -26,6 +26,7 @@ class PlanDefaults:
     recompute: str = "none"
     schedule: str | None = None  # of pipelines whose stages are in one piece; None: 1f1b
     tables: str = "replicated"
+    exchange: str = "all-gather"  # of context parallelism
 
     def zero_of(self, words: Words) -> int:
         """State is split only where there are replicas to split it over."""
@@ -42,6 +43,9 @@ class PlanDefaults:
 
     def tables_of(self, words: Words) -> str:
         return self.tables if (words.dp or 1) > 1 else "replicated"
+
+    def exchange_of(self, words: Words) -> str:
+        return self.exchange if words.cp > 1 else PLAIN.exchange
 
 
 PLAIN = PlanDefaults()
@@ -69,4 +73,5 @@ def plan_defaults(stack: Runtime, model: Model | None = None) -> PlanDefaults:
         recompute=latent or rows.get("recompute", "none"),
         schedule=rows.get("schedule"),
         tables=rows.get("tables", "replicated"),
+        exchange=rows.get("exchange", "all-gather"),
     )

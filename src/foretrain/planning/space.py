@@ -17,7 +17,7 @@ import numpy as np
 from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
 from foretrain.compile.passes.scope import check_names
-from foretrain.errors import PlanError
+from foretrain.errors import PlanError, UnsupportedPlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.model.graph import Model
 from foretrain.plan.constraints import Constraint, kept, parse
@@ -235,10 +235,15 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         found = kept(name, values, wanted)
         if not found:
             told = ", ".join(c.text for c in wanted if c.name == name)
-            raise PlanError(
+            fault = (
                 f"{told} leaves no value of {name}; possible values without it: "
                 f"{', '.join(map(str, values)) or 'none'}."
-                + "".join(f" {task.runtime.name}: {because}." for _, because in able)
+            )
+            if not able:
+                raise PlanError(fault)
+            raise UnsupportedPlanError(
+                f"{fault} {task.runtime.name} cannot run others; --hypothetical searches them as well:",
+                faults=tuple(dict.fromkeys(f"{because}." for _, because in able)),
             )
         return found
 
@@ -356,7 +361,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         order=tuple(orders[text] for text in picked),
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
         buckets=tuple(None if size == "default" else size for size in buckets),
-        exchange=option("cp-exchange", ["all-gather"]),
+        exchange=option("cp-exchange", [task.defaults.exchange]),
         tables=option("tables", ["replicated", "rows"] if has_tables else ["replicated"]),
         layers=tuple(map(_counts, option("layers", ["even"]))),
         defaults=task.defaults,

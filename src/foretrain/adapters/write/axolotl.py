@@ -26,7 +26,9 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {"bf16": False, "tf32": False},
 }
 
-runtimes = finetuning.runtimes
+
+def runtimes(job: ExportJob) -> tuple[str, ...]:
+    return finetuning.runtimes(job, "axolotl")
 
 
 def write(job: ExportJob, account: Account) -> dict[str, str]:

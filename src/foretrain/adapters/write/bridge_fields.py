@@ -40,7 +40,9 @@ FIELDS: Mapping[str, str] = {
     "optimizer-cpu-offload": "optimizer.optimizer_cpu_offload",
     "optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
     "use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
-    "moe-enable-deepep": "model.moe_enable_deepep",
+    "norm-epsilon": "model.layernorm_epsilon",
+    "use-rope-scaling": "model.rope_scaling",
+    "rotary-seq-len-interpolation-factor": "model.seq_len_interpolation_factor",
 }
 # Switches whose fields are written whether they are given or not: what a recipe inherits has them on.
 ALWAYS = (
@@ -54,7 +56,7 @@ ALWAYS = (
 )
 # What a recipe says by other means: presence of a field, a class, or nothing.
 ELSEWHERE = (
-    "group-query-attention", "multi-latent-attention", "mock-data", "max-position-embeddings", "squared-relu",
+    "group-query-attention", "mock-data", "max-position-embeddings", "squared-relu",
     "bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe", "accumulate-allreduce-grads-in-fp32",
     "no-scatter-gather-tensors-in-pipeline",
 )  # fmt: skip

@@ -28,10 +28,12 @@ def back_end(job: ExportJob) -> str:
     return "fsdp" if job.words.zero else "ddp"
 
 
-def runtimes(job: ExportJob) -> tuple[str, ...]:
+def runtimes(job: ExportJob, *own: str) -> tuple[str, ...]:
+    """The presets of what shards the states; before them those of the target."""
     if back_end(job) == "deepspeed":
         return deepspeed.runtimes(job)
-    return accelerate.runtimes(job)
+    known = accelerate.runtimes(job)
+    return (*own, *known) if job.words.zero else known
 
 
 def expect_language_model(job: ExportJob, title: str) -> None:

@@ -52,8 +52,6 @@ def _arguments(container: Mapping[str, Any]) -> Iterator[str]:
                 yield from _line(section, key, value)
     model = container.get("model")
     model = model if isinstance(model, Mapping) else {}
-    if model.get(CALLED) == "MLAModelProvider":
-        yield "--multi-latent-attention\n"
     if model.get("num_query_groups"):
         yield "--group-query-attention\n"
     if str(model.get("activation_func")).endswith("squared_relu"):

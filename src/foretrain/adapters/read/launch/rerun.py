@@ -13,6 +13,7 @@ from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.model.transformer import transformer
 from foretrain.model.workload import Workload
+from foretrain.plan.facts import facts_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.plan.supported import refusals
@@ -45,7 +46,8 @@ def as_run(launch: Launch, asked: Scenario, stack: Runtime) -> Scenario:
 def refused(scenario: Scenario, launch: Launch) -> tuple[str, ...]:
     """Why the stack cannot run what the files say."""
     words = _words(launch, ExportJob.of(scenario))
-    return tuple(refusals(scenario.runtime, words.with_devices(scenario.cluster.device_count)))
+    whole = words.with_devices(scenario.cluster.device_count)
+    return tuple(refusals(scenario.runtime, whole, facts_of(scenario.workload)))
 
 
 def _words(launch: Launch, job: ExportJob) -> Words:
@@ -88,5 +90,6 @@ def _model(launch: Launch, asked: Scenario) -> Model:
     if shape is None or not launch.shape or model.seq_len is None:
         return model
     seq = launch.seq or model.seq_len
-    drawn = transformer(replace(shape, **launch.shape), seq, model.name, model.source)
+    changed = replace(shape, **launch.shape)
+    drawn = transformer(changed, seq, model.name, model.source, model.details)
     return model if (drawn.blocks, drawn.tied) == (model.blocks, model.tied) else drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -153,8 +154,10 @@ def test_torchtitan_is_told_the_model(name: str) -> None:
     assert made is not None
     arguments = _titan_model(made)
     kind = arguments.pop(CALLED)
-    if "moe_args" in arguments:
-        assert arguments["moe_args"].pop(CALLED) == "MoEArgs"
+    inner = {"moe_args": "MoEArgs", "rope_scaling_args": "RoPEScalingArgs"}
+    for key, name_of_class in inner.items():
+        if key in arguments:
+            assert arguments[key].pop(CALLED) == name_of_class
     assert list(faults(arguments, table("torchtitan")["models"][kind], kind)) == []
     compile(made.files["exported_model.py"], "exported_model.py", "exec")
 
@@ -255,6 +258,59 @@ def test_axolotl_meshes_hold_every_process(name: str) -> None:
         product *= keys.get(f"{size}_size", 1)
     assert product == scenario.cluster.device_count
     assert not keys["sample_packing"] or keys["micro_batch_size"] == 1
+
+
+@pytest.mark.parametrize(("model", "plan"), [("mixtral-8x7b", "ep8 zero3"), ("deepseek-v2-lite", "pp2 ep8 zero1")])  # fmt: skip
+def test_torchtitan_runs_mixtures_without_the_loss_that_balances_them(
+    model: str, plan: str
+) -> None:
+    made = foretrain.export(model, to="torchtitan", on="2 x dgx-h100", plan=plan, batch=64)
+    assert made.runs == ""
+    assert [line.split(" (")[0] for line in made.cannot] == ["loss that balances experts"]
+
+
+def test_details_are_carried() -> None:
+    """Rotary base and scaling, epsilon, router (DeepSeek-V3; Llama 3.1)."""
+    deepseek = asked("deepseek")
+    model = _titan_model(export(deepseek, "torchtitan"))
+    experts = model["moe_args"]
+    assert (experts["score_func"], experts["route_norm"], experts["route_scale"]) == (
+        "sigmoid",
+        True,
+        2.5,
+    )
+    assert (experts["num_expert_groups"], experts["num_limited_groups"]) == (8, 4)
+    assert (model["rope_factor"], model["norm_eps"]) == (40.0, 1e-6)
+    keys = document(export(deepseek, "maxtext"))
+    assert (keys["routed_score_func"], keys["routed_bias"], keys["rope_type"]) == (
+        "sigmoid",
+        True,
+        "yarn",
+    )
+    fields = document(export(deepseek, "megatron-bridge"))["model"]
+    assert (fields["moe_router_score_function"], fields["moe_router_group_topk"]) == ("sigmoid", 4)
+    llama = ask("llama3.1-8b", on="1 x dgx-h100", plan="zero3", batch=8)
+    model = _titan_model(export(llama, "torchtitan"))
+    assert (model["rope_theta"], model["rope_scaling_args"]["scaling_factor"]) == (500_000.0, 8.0)
+    keys = document(export(llama, "maxtext"))
+    assert (keys["rope_type"], keys["rope_max_timescale"]) == ("llama3.1", 500_000)
+    plain = ask("llama3-8b", on="1 x dgx-h100", plan="zero3", batch=8)
+    model = _titan_model(export(plain, "torchtitan"))
+    assert (
+        model["rope_scaling_args"]["scaling_factor"] == 1.0
+    )  # not stretched, where its default is
+
+
+def test_a_lost_pipeline_keeps_both_files_of_the_trainer_alike() -> None:
+    """DeepSpeed's batches are the Trainer's (transformers/integrations/deepspeed.py)."""
+    scenario = ask("llama3-8b", on="2 x dgx-h100", plan="pp4 zero1", batch=64, runtime="deepspeed")
+    for target in ("axolotl", "llama-factory"):
+        made = export(scenario, target)
+        own = json.loads(made.files["ds_config.json"])
+        keys = document(made)
+        steps = keys["gradient_accumulation_steps"]
+        assert own["gradient_accumulation_steps"] == steps
+        assert own["train_batch_size"] == own["train_micro_batch_size_per_gpu"] * steps * 16
 
 
 # --- adapters ------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_a_plan_that_the_target_has_words_for_leaves_nothing_unsaid(target: str)
         "nanotron": ("llama3-8b", "tp2 pp2 cp2 cp=ring sp zero1 recompute=full buckets=64MB micro=2", "nanotron"),
         "torchtitan": ("llama3-8b", "tp2 pp2 vpp2 cp2 cp=ring sp zero1 shard=4 recompute=selective micro=2", "torchtitan"),
         "megatron-bridge": ("llama3-8b", "tp2 pp4 vpp2 cp2 cp=ring sp zero1 recompute=full buckets=64MB micro=2", "megatron-bridge"),
-        "maxtext": ("llama3-8b", "tp2 pp2 cp2 cp=ring gpipe sp zero1 recompute=full offload=optimizer micro=2", "maxtext"),
+        "maxtext": ("llama3-8b", "tp2 pp2 cp2 cp=ring gpipe sp zero3 recompute=full offload=optimizer micro=2", "maxtext"),
         "axolotl": ("llama3-8b", "tp2 cp2 cp=ring zero3 recompute=full offload=activations micro=2", "fsdp2"),
         "llama-factory": ("llama3-8b", "zero2 recompute=full offload=optimizer buckets=64MB micro=2", "deepspeed"),
     }  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretrain.adapters.write import deepspeed, finetuning
+from foretrain.adapters.write import finetuning
 from foretrain.adapters.write.exported import yaml_text
 from foretrain.adapters.write.finetuning import DEEPSPEED, LEARNING_RATE, STEPS, back_end
 from foretrain.adapters.write.job import Account, ExportJob
@@ -34,6 +34,7 @@ def runtimes(job: ExportJob) -> tuple[str, ...]:
 def write(job: ExportJob, account: Account) -> dict[str, str]:
     finetuning.expect_language_model(job, TITLE)
     kind, model = back_end(job), job.question.workload.model
+    steps = finetuning.passes(job, account, TITLE)
     document: dict[str, Any] = {
         "base_model": model.name,
         "datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}],
@@ -42,7 +43,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
         "sample_packing": kind == "fsdp" and _gathers(job),
         "pad_to_sequence_len": True,
         "micro_batch_size": job.micro,
-        "gradient_accumulation_steps": finetuning.passes(job, account, TITLE),
+        "gradient_accumulation_steps": steps,
         "max_steps": STEPS,
         "num_epochs": 1,
         "learning_rate": LEARNING_RATE,
@@ -61,7 +62,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
     elif kind == "deepspeed":
         _no_contexts(account)
         document |= _deepspeed(job)
-        files[DEEPSPEED] = deepspeed.write(job, account)[DEEPSPEED]
+        files[DEEPSPEED] = finetuning.deepspeed_text(job, account, steps)
     else:
         document |= _replicated(job, account)
     return {CONFIG: yaml_text(document, job.title), **files, "launch.sh": _launch(job, account)}
@@ -112,7 +113,7 @@ def _activations(job: ExportJob, account: Account, kind: str) -> dict[str, Any]:
 
 def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
     words = job.words
-    account.says("zero", "tp", "cp", "ep", "etp")
+    account.says("zero", "tp", "cp")
     is_gathered = _gathers(job)
     if words.exchange == "ring" or is_gathered:
         account.says("exchange")
@@ -124,17 +125,19 @@ def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
     if "optimizer" in words.offload:
         account.note("offload=optimizer: FSDP also offloads weights and gradients")
     replicas = job.dp * words.pp  # ranks of lost stages train samples of their own
-    shards = replicas
+    experts = words.ep
+    if replicas % experts:
+        account.cannot("ep", "Axolotl's experts lie on data-parallel replicas alone; 1 is used")
+        experts = 1
+    shards = replicas // experts
     if words.shard:
-        shards = max(1, words.shard // (words.cp * words.ep))
-        if words.shard % (words.cp * words.ep) or replicas % (shards * words.ep) or shards == 1:
+        shards = max(1, words.shard // (words.cp * experts))
+        if words.shard % (words.cp * experts) or replicas % (shards * experts) or shards == 1:
             account.cannot(
                 "shard", "Axolotl's groups of shards hold several whole replicas; all shard"
             )
-            shards = replicas // words.ep
-    elif words.ep > 1:
-        shards = max(1, replicas // words.ep)
-    account.says("shard")
+            shards = replicas // experts
+    account.says("shard", "ep", "etp")
     keys: dict[str, Any] = {
         "fsdp_version": 2,
         "fsdp_config": {
@@ -147,15 +150,15 @@ def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
             "cpu_ram_efficient_loading": True,
         },
         "dp_shard_size": shards,
-        "dp_replicate_size": max(1, replicas // (shards * words.ep)),
+        "dp_replicate_size": max(1, replicas // (shards * experts)),
         "tensor_parallel_size": words.tp,
         "context_parallel_size": words.cp,
     }
     if words.cp > 1:
         keys["ring_attn_func"] = EXCHANGES["all-gather" if is_gathered else "ring"]
-    if words.ep > 1:
+    if experts > 1:
         keys["plugins"] = ["axolotl.integrations.expert_parallel.ExpertParallelPlugin"]
-        keys["expert_parallel_size"] = words.ep
+        keys["expert_parallel_size"] = experts
     return keys
 
 

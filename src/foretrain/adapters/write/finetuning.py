@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from foretrain.adapters.write import accelerate, deepspeed
 from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.errors import ModelError
@@ -59,6 +61,16 @@ def passes(job: ExportJob, account: Account, title: str) -> int:
             f"{steps} micro-batches"
         )
     return steps
+
+
+def deepspeed_text(job: ExportJob, account: Account, steps: int) -> str:
+    """DeepSpeed's file with the Trainer's batches, which must be the same (transformers/integrations/deepspeed.py): ranks of
+    lost stages are replicas."""
+    document = json.loads(deepspeed.write(job, account)[DEEPSPEED])
+    document["gradient_accumulation_steps"] = steps
+    if "train_batch_size" in document:
+        document["train_batch_size"] = job.micro * steps * job.devices
+    return json.dumps(document, indent=2) + "\n"
 
 
 def lost(job: ExportJob, account: Account, title: str) -> None:

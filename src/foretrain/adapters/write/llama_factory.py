@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretrain.adapters.write import accelerate, deepspeed, finetuning
+from foretrain.adapters.write import accelerate, finetuning
 from foretrain.adapters.write.exported import yaml_text
 from foretrain.adapters.write.finetuning import (
     DEEPSPEED,
@@ -38,6 +38,7 @@ runtimes = finetuning.runtimes
 def write(job: ExportJob, account: Account) -> dict[str, str]:
     finetuning.expect_language_model(job, TITLE)
     kind, model = back_end(job), job.question.workload.model
+    steps = finetuning.passes(job, account, TITLE)
     document: dict[str, Any] = {
         "model_name_or_path": model.name,
         "do_train": True,
@@ -48,7 +49,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
         "packing": True,
         "output_dir": "outputs",
         "per_device_train_batch_size": job.micro,
-        "gradient_accumulation_steps": finetuning.passes(job, account, TITLE),
+        "gradient_accumulation_steps": steps,
         "max_steps": STEPS,
         "learning_rate": LEARNING_RATE,
         "optim": finetuning.optimizer(job, account, TITLE),
@@ -64,7 +65,7 @@ def write(job: ExportJob, account: Account) -> dict[str, str]:
         files[ACCELERATE] = accelerate.write(job, account)[ACCELERATE]
     elif kind == "deepspeed":
         document["deepspeed"] = DEEPSPEED
-        files[DEEPSPEED] = deepspeed.write(job, account)[DEEPSPEED]
+        files[DEEPSPEED] = finetuning.deepspeed_text(job, account, steps)
     else:
         document |= _replicated(job, account)
     return {

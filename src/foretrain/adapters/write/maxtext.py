@@ -95,39 +95,47 @@ def _mesh(job: ExportJob, account: Account) -> dict[str, Any]:
 
 def _axes(job: ExportJob, account: Account) -> dict[str, int]:
     words = job.words
-    account.says("tp", "sp", "cp", "exchange", "pp", "ep")
+    experts = words.ep
+    if job.dp % experts:
+        account.cannot("ep", "MaxText's expert axis takes data-parallel replicas alone; 1 is used")
+        experts = 1
     if words.etp not in (None, words.tp):
         account.cannot("etp", "MaxText splits experts over the same tensor axis as the rest")
-    account.says("etp")
-    if words.ep > 1 and words.zero < 3:
+    account.says("tp", "sp", "cp", "exchange", "pp", "ep", "etp")
+    beside = [f"{name}{size}" for name, size in (("ep", experts), ("cp", words.cp)) if size > 1]
+    if beside and words.zero < 3:
         account.note(
-            f"ep{words.ep} without zero3: MaxText shards the weights outside experts over the expert axis"
+            f"{' '.join(beside)} without zero3: MaxText also shards weights over these axes"
         )
     if words.zero == 2:
         account.cannot(
             "zero", "MaxText shards weights (zero3) or optimizer states (zero1); zero1 is used"
         )
     account.says("zero")
-    replicas, shards = job.dp // words.ep if job.dp % words.ep == 0 else job.dp, 1
-    if words.zero == 3:
-        shards = replicas
-        if words.shard:
-            parts = max(1, words.shard // (words.cp * words.ep))
-            if words.shard % (words.cp * words.ep) or replicas % parts:
-                account.cannot("shard", "MaxText's groups of shards hold whole replicas; all shard")
-                parts = replicas
-            shards = parts
-    else:
-        account.cannot("shard", "MaxText shards optimizer states over all replicas")
-    account.says("shard")
+    replicas = job.dp // experts
+    shards = _shards(job, account, replicas, words.cp * experts)
     return {
         "tensor_sequence" if words.sp else "tensor": words.tp,
         "context": words.cp,
-        "expert": words.ep,
+        "expert": experts,
         "fsdp": shards,
         "data": replicas // shards,
         "pipeline": words.pp,
     }
+
+
+def _shards(job: ExportJob, account: Account, replicas: int, beside: int) -> int:
+    """The axis of shards; `beside`: ranks of other axes that hold shards too."""
+    words = job.words
+    if words.zero < 3:
+        account.cannot("shard", "MaxText shards optimizer states over all replicas")
+        return 1
+    parts = max(1, (words.shard or replicas * beside) // beside)
+    if parts * beside != (words.shard or parts * beside) or replicas % parts:
+        account.cannot("shard", "MaxText's groups of shards hold whole replicas; all shard")
+        parts = replicas
+    account.says("shard")
+    return parts
 
 
 def _pipeline(job: ExportJob, account: Account) -> dict[str, Any]:

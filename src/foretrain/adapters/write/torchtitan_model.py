@@ -7,6 +7,7 @@ from typing import Any
 
 from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.python import keywords_text
+from foretrain.model.details import Details
 from foretrain.model.shape import TransformerShape
 
 MODULE = "exported_model"
@@ -16,6 +17,10 @@ FAMILIES = {
     "llama3": "TransformerModelArgs",
     "qwen3": "Qwen3ModelArgs",
     "deepseek_v3": "DeepSeekV3ModelArgs",
+}
+MODULES = {
+    "RoPEScalingArgs": "torchtitan.models.llama3.model.args",
+    "MoEArgs": "torchtitan.models.moe",
 }
 
 
@@ -37,16 +42,23 @@ def has_pipelines(shape: TransformerShape) -> bool:
 
 def model_module(job: ExportJob, account: Account, shape: TransformerShape) -> str:
     name = family(shape)
-    for line in unlike(shape, name):
+    for line in (*unlike(shape, name), *_unlike_details(shape, job.details, name)):
         account.note(f"{line}: not supported by torchtitan's {name}; the closest option is used")
-    arguments = {"llama3": _llama, "qwen3": _qwen, "deepseek_v3": _deepseek}[name](shape)
+    arguments = {"llama3": _llama, "qwen3": _qwen, "deepseek_v3": _deepseek}[name](job, shape)
+    arguments |= {
+        "norm_eps": account.either(job.details.norm_eps, 1e-5, "epsilon of norms"),
+        "rope_theta": account.either(job.details.rope_theta, 10_000.0, "rotary base"),
+    }
+    if shape.num_experts:
+        arguments["moe_args"] = _experts(shape, job.details, account)
     kind = FAMILIES[name]
-    experts = "from torchtitan.models.moe import MoEArgs\n" if shape.num_experts else ""
+    inner = [value[""] for value in arguments.values() if isinstance(value, Mapping)]
     return (
         f"# {job.title}: the model\n"
         "from dataclasses import replace\n\n"
-        f"from torchtitan.models.{name} import {kind}, get_train_spec\n{experts}"
-        "from torchtitan.protocols.train_spec import register_train_spec\n\n"
+        f"from torchtitan.models.{name} import {kind}, get_train_spec\n"
+        + "".join(f"from {MODULES[one]} import {one}\n" for one in inner)
+        + "from torchtitan.protocols.train_spec import register_train_spec\n\n"
         f"ARGS = {kind}(\n{keywords_text(arguments)})\n"
         f'SPEC = replace(get_train_spec(), model_args={{"{MODULE}": ARGS}})\n'
         f'register_train_spec("{MODULE}", SPEC)\n'
@@ -62,16 +74,31 @@ def _common(shape: TransformerShape) -> dict[str, Any]:
     }
 
 
-def _llama(shape: TransformerShape) -> dict[str, Any]:
-    """The width of the feed-forward layer is rounded up to `multiple_of` (models/llama3/model/model.py): here to itself."""
+def _llama(job: ExportJob, shape: TransformerShape) -> dict[str, Any]:
+    """The width of the feed-forward layer is rounded up to `multiple_of`: here to itself. Positions are always stretched
+    as Llama 3.1's: by one where the model's are not (models/llama3/model/model.py)."""
+    scaling = job.details.rope_scaling
+    is_stretched = scaling is not None and scaling.rope_type == "llama3"
     return _common(shape) | {
         "n_kv_heads": shape.kv_heads,
         "multiple_of": shape.ffn,
         "ffn_dim_multiplier": shape.ffn / (4 * shape.hidden_size),
+        "rope_scaling_args": {
+            "": "RoPEScalingArgs",
+            "scaling_factor": scaling.factor if is_stretched and scaling else 1.0,
+            **(
+                {name: getattr(scaling, name) for name in _STRETCHED if getattr(scaling, name)}
+                if is_stretched
+                else {}
+            ),
+        },
     }
 
 
-def _qwen(shape: TransformerShape) -> dict[str, Any]:
+_STRETCHED = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def _qwen(job: ExportJob, shape: TransformerShape) -> dict[str, Any]:
     arguments = _common(shape) | {
         "n_kv_heads": shape.kv_heads,
         "head_dim": shape.head_width,
@@ -83,13 +110,14 @@ def _qwen(shape: TransformerShape) -> dict[str, Any]:
         arguments |= {
             "moe_enabled": True,
             "moe_inter_dim": shape.moe_intermediate_size or shape.ffn,
-            "moe_args": _experts(shape),
         }
     return arguments
 
 
-def _deepseek(shape: TransformerShape) -> dict[str, Any]:
-    return _common(shape) | {
+def _deepseek(job: ExportJob, shape: TransformerShape) -> dict[str, Any]:
+    """Positions are stretched where sequences are longer than in pre-training (models/deepseek_v3/model/model.py)."""
+    scaling = job.details.rope_scaling
+    arguments = _common(shape) | {
         "inter_dim": shape.ffn,
         "moe_inter_dim": shape.moe_intermediate_size or shape.ffn,
         "n_dense_layers": shape.dense_layers,
@@ -98,19 +126,57 @@ def _deepseek(shape: TransformerShape) -> dict[str, Any]:
         "qk_nope_head_dim": shape.qk_nope_head_dim,
         "qk_rope_head_dim": shape.qk_rope_head_dim,
         "v_head_dim": shape.v_head_dim,
-        **({"moe_args": _experts(shape)} if shape.num_experts else {}),
+    }
+    if scaling is None or scaling.rope_type != "yarn":
+        return arguments | {"rope_factor": 1.0}
+    known = {
+        "rope_factor": scaling.factor,
+        "original_seq_len": scaling.original_max_position_embeddings,
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+        "mscale": scaling.mscale,
+    }
+    whole = ("beta_fast", "beta_slow")
+    return arguments | {
+        name: round(value) if name in whole else value
+        for name, value in known.items()
+        if value is not None
     }
 
 
-def _experts(shape: TransformerShape) -> Mapping[str, Any]:
-    return {
+def _experts(shape: TransformerShape, details: Details, account: Account) -> Mapping[str, Any]:
+    is_normed = account.either(
+        details.norm_topk_prob, True, "weights of the chosen experts sum to one:"
+    )
+    arguments: dict[str, Any] = {
         "": "MoEArgs",
         "num_experts": shape.num_experts,
         "num_shared_experts": shape.num_shared_experts or 0,
         "top_k": shape.num_experts_per_tok or 1,
-        "score_func": "softmax",
+        "score_func": account.either(details.scoring_func, "softmax", "router's score function"),
+        "route_norm": is_normed,
+        "route_scale": float(details.routed_scaling_factor or 1.0),
         "score_before_experts": False,
+        "load_balance_coeff": details.bias_update_rate,
     }
+    if (details.n_group or 1) > 1:
+        arguments |= {
+            "num_expert_groups": details.n_group,
+            "num_limited_groups": details.topk_group or 1,
+        }
+    return arguments
+
+
+def _unlike_details(shape: TransformerShape, details: Details, name: str) -> list[str]:
+    scaling, part = details.rope_scaling, details.partial_rotary_factor
+    own = {"llama3": "llama3", "deepseek_v3": "yarn"}.get(name)
+    is_balanced = bool(shape.num_experts) and details.balance not in (None, "none")
+    rows = (
+        (scaling is not None and scaling.rope_type != own, scaling.title if scaling else ""),
+        (part not in (None, 1), f"rotary positions on {part or 0:.0%} of a head"),
+        (is_balanced, f"loss that balances experts ({details.balance})"),
+    )
+    return [line for holds, line in rows if holds]
 
 
 def unlike(shape: TransformerShape, name: str) -> list[str]:

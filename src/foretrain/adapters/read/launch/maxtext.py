@@ -71,7 +71,7 @@ def _plan(s: Settings, axes: Mapping[str, int], samples: int, passes: int) -> di
         "ep": ep,
         "pp": pp,
         "dp": replicas,
-        "zero": 3 if axes["fsdp"] > 1 else 1 if s.switch("shard_optimizer_over_data") else 0,
+        "zero": _zero(s, axes),
         "recompute": POLICIES[s.one_of("remat_policy", POLICIES, "full")],
     }
     if cp > 1:
@@ -87,6 +87,13 @@ def _plan(s: Settings, axes: Mapping[str, int], samples: int, passes: int) -> di
         parts = s.count("num_pipeline_microbatches", pp)
     plan["micro"] = s.shares(samples, parts * replicas, "the batch")
     return plan
+
+
+def _zero(s: Settings, axes: Mapping[str, int]) -> int:
+    """Ranks of contexts and experts hold shards of weights, too (logical_axis_rules)."""
+    if axes["fsdp"] > 1 or (axes["data"] == 1 and axes["context"] * axes["expert"] > 1):
+        return 3
+    return 1 if s.switch("shard_optimizer_over_data") else 0
 
 
 def _precision(s: Settings) -> str:

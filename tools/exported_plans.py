@@ -20,11 +20,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.launch_readers import judged
+from support.launch_readers import READERS, judged
 
 from foretrain.adapters.read.launch import read
 from foretrain.adapters.read.launch.rerun import as_run
-from foretrain.adapters.write import TARGETS, stacks_of
+from foretrain.adapters.write import stacks_of
 from foretrain.errors import InputError
 from foretrain.exports import SAME, export_scenario
 from foretrain.planning.space import space
@@ -73,7 +73,7 @@ def outcomes(preset: str, pair: tuple[str, str, int], plans: int, seed: int) -> 
 
 
 def targets_of(asked: Scenario) -> list[str]:
-    return [target for target in TARGETS if asked.runtime.name in stacks_of(asked, target)]
+    return [target for target in READERS if asked.runtime.name in stacks_of(asked, target)]
 
 
 def fate(asked: Scenario, target: str) -> tuple[str, tuple[str, ...]]:
@@ -143,7 +143,7 @@ def exported_presets() -> tuple[str, ...]:
     found = set()
     for plan in ("zero0", "zero1", "zero3"):
         asked = ask("llama3-8b", on="1 x dgx-h100", batch=8, plan=plan, micro_batch=1)
-        found |= {name for target in TARGETS for name in stacks_of(asked, target)}
+        found |= {name for target in READERS for name in stacks_of(asked, target)}
     return tuple(name for name in presets() if name in found)
 
 

@@ -28,7 +28,7 @@ class Look:
         self.schedule = meant(words.schedule, words.pp, words.vpp)[0].name if words.pp > 1 else None
         self.count = facts["batch"] // (self.dp * (words.micro or 1))
         self.recompute = recompute_kind(words.recompute or "none")
-        self.kv = facts.get("kv-heads", 1)
+        self.kv = facts.get("kv-heads", self.tp)  # a model without any has none to split
 
     @property
     def sp(self) -> bool:
@@ -56,7 +56,8 @@ def _when(is_wrong: object, what: str) -> Complaints:
 
 
 def _kind(p: Look, *able: str) -> Complaints:
-    yield from _when(p.facts["model"] not in able, "model")
+    """Models of an unknown kind may be of any."""
+    yield from _when(p.facts["model"] not in (*able, "other"), "model")
 
 
 def _formats(p: Look, *able: str) -> Complaints:
@@ -76,7 +77,7 @@ def ddp(p: Look) -> Complaints:
 
 
 def tables(p: Look) -> Complaints:
-    yield from _kind(p, "recommender")
+    yield from _when(p.facts["model"] != "recommender", "model")
     yield from _replicas_alone(p)
     yield from _when(p.zero or p.w.shard, "states")
 

@@ -193,6 +193,14 @@ def test_what_the_target_refuses_is_not_made(target: str, plan: str, why: str) -
     assert "Change the plan, or leave --plan out" in str(refusal.value)
 
 
+def test_what_the_target_refuses_of_the_work_is_not_made() -> None:
+    """Rules may ask for the model, its samples and the precision."""
+    question = {"on": H100S, "plan": "cp2 zero3", "batch": 64, "micro_batch": 1}
+    assert foretrain.export("llama3-8b", to="accelerate", **question).cannot == ()
+    with pytest.raises(UnsupportedPlanError, match="cannot run seq=8"):
+        foretrain.export("llama3-8b", to="accelerate", seq=8190, **question)
+
+
 # --- files of strangers -------------------------------------------------------------------------------------
 
 

@@ -13,13 +13,14 @@ from foretrain.plan.short_form import Words
 from foretrain.plan.supported import refusals
 from foretrain.runtime import Runtime, runtime
 
-DRAWN = 3000
+DRAWN = 4000
 FACTS: tuple[dict[str, Any], ...] = (
     {"model": "transformer", "heads": 24, "kv-heads": 6, "seq": 4096, "tied": "no"},
     {"model": "transformer", "heads": 32, "kv-heads": 8, "experts": 8, "seq": 4096, "tied": "no"},
     {"model": "transformer", "heads": 12, "kv-heads": 12, "seq": 1002, "tied": "yes"},
     {"model": "cnn", "tied": "no"},
     {"model": "recommender", "tied": "no"},
+    {"model": "other", "tied": "no"},
 )
 PRECISIONS = ("bf16", "bf16", "bf16", "fp16", "fp8", "mxfp8")
 
@@ -35,16 +36,18 @@ def drawn(lot: random.Random) -> tuple[Words, dict[str, Any]]:
         batch=lot.choice((24, 32, 48, 60)),
     )
     facts["precision"] = lot.choice(PRECISIONS)
-    tp, pp = odd(1, 2, 4, 8, share=0.35), odd(1, 2, 4, share=0.4)
+    tp, pp = odd(1, 2, 4, 8, share=0.35), odd(1, 2, 4, share=0.5)
     dp = lot.choice((1, 2, 4))
-    vpp = odd(1, 2, 3, share=0.3) if pp > 1 else 1
+    vpp = odd(1, 2, 3, share=0.4) if pp > 1 else 1
     cp = odd(1, 2, 4, share=0.25)
     ep = odd(1, 2, 4, 8, share=0.6) if "experts" in facts else 1
-    schedule = odd(None, "gpipe", "zb-h1", "zb-v", "v-half", "v-min", "dualpipev", share=0.3)
+    schedule = odd(
+        None, "gpipe", "gpipe", "zb-h1", "zb-v", "v-half", "v-min", "dualpipev", share=0.3
+    )
     schedule = schedule if pp > 1 and vpp == 1 else None
     parts = pp * vpp
-    layers = odd(None, (3, *[4] * (parts - 2), 5), (5, 3, *[4] * (parts - 2)), share=0.25)
-    zero = lot.choice((0, 1, 2, 3))
+    layers = odd(None, (3, *[4] * (parts - 2), 5), (5, 3, *[4] * (parts - 2)), share=0.35)
+    zero = lot.choice((0, 0, 1, 2, 3))
     words = Words(
         tp=tp, pp=pp, vpp=2 if schedule in ("zb-v", "v-half", "v-min", "dualpipev") else vpp, cp=cp, ep=ep, dp=dp,
         etp=odd(None, 1, tp, 2) if ep > 1 else None,

@@ -93,7 +93,7 @@ class Place:
     @cached_property
     def known_refusals(self) -> frozenset[str]:
         """What the stack cannot run of the plan itself: moves may keep it, and add nothing to it."""
-        return frozenset(refusals(self.scenario.runtime, self.words))
+        return frozenset(refusals(self.scenario.runtime, self.words, self.task.facts))
 
     @cached_property
     def ops(self) -> tuple[Any, ...]:
@@ -236,8 +236,11 @@ def _schedules(words: Words, at: Place) -> Neighbours:
         return
     named = {v for c, _ in always(rules_of(at.scenario.runtime), "schedule") for v in c.values}
     for name, kind in SCHEDULES.items():
-        if (kind.is_searched or name in named) and meant(name, words.pp, words.vpp)[0] is kind:
-            yield {"schedule": name, "vpp": meant(name, words.pp, words.vpp)[1]}
+        is_able = words.vpp in kind.chunks or kind.otherwise is not None
+        chunks = words.vpp if is_able else kind.chunks.start
+        if (kind.is_searched or name in named) and meant(name, words.pp, chunks)[0] is kind:
+            layers = words.layers if chunks == words.vpp else None
+            yield {"schedule": name, "vpp": chunks, "layers": layers}
 
 
 def _orders(words: Words, at: Place) -> Neighbours:
@@ -317,7 +320,7 @@ def _chunks_kept(words: Words, at: Place) -> dict[str, Any]:
 
 
 def _is_able(words: Words, at: Place) -> bool:
-    return at.known_refusals.issuperset(refusals(at.scenario.runtime, words))
+    return at.known_refusals.issuperset(refusals(at.scenario.runtime, words, at.task.facts))
 
 
 def _move(words: Words, at: Place) -> Move | None:

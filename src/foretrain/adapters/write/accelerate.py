@@ -71,7 +71,8 @@ def _fsdp(job: ExportJob, account: Account) -> dict[str, Any]:
     if whole:
         account.says("recompute")
     account.cannot(
-        "recompute", "FSDP activation checkpointing covers whole blocks or none; none is used"
+        "recompute",
+        "FSDP activation checkpointing covers whole blocks or none; anything else is set in the script",
     )
     if "activations" in words.offload and not whole:
         account.note("offload=activations: Accelerate offloads activations only at checkpoints")

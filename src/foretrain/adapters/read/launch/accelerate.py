@@ -1,4 +1,4 @@
-"""Accelerate's YAML configuration. The model and, without FSDP, what is run again are the training script's."""
+"""Accelerate's YAML configuration. The model is the training script's, and what is run again is, unless FSDP does it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def read(files: Mapping[str, str]) -> Launch:
     script = "\n".join(text for file, text in files.items() if file != name)
     micro = re.search(r"--per_device_train_batch_size[ =](\d{1,9})", script)
     steps = re.search(r"ACCELERATE_GRADIENT_ACCUMULATION_STEPS:-(\d{1,9})", script)
-    is_sharded = s.value("distributed_type") == "FSDP"
-    plan: dict[str, Any] = _fsdp(s) if is_sharded else {"zero": 0}
+    plan: dict[str, Any] = _fsdp(s) if s.value("distributed_type") == "FSDP" else {"zero": 0}
     samples = None
     if micro and steps:
         plan["micro"] = int(micro[1])
@@ -35,7 +34,7 @@ def read(files: Mapping[str, str]) -> Launch:
     fp = s.one_of("mixed_precision", ("no", "fp16", "bf16", "fp8"), "no")
     launch = Launch(
         plan=plan,
-        script=() if is_sharded else ("recompute",),
+        script=() if "recompute" in plan else ("recompute",),
         batch=samples,
         precision="fp32" if fp == "no" else fp,
         devices=devices,

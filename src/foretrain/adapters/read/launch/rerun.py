@@ -45,9 +45,10 @@ def as_run(launch: Launch, asked: Scenario, stack: Runtime) -> Scenario:
 
 def refused(scenario: Scenario, launch: Launch) -> tuple[str, ...]:
     """Why the stack cannot run what the files say."""
-    words = _words(launch, ExportJob.of(scenario))
-    whole = words.with_devices(scenario.cluster.device_count)
-    return tuple(refusals(scenario.runtime, whole, facts_of(scenario.workload)))
+    job = ExportJob.of(scenario)
+    words = _words(launch, job).with_devices(scenario.cluster.device_count)
+    sized = replace(words, micro=words.micro or job.micro)
+    return tuple(refusals(scenario.runtime, sized, facts_of(scenario.workload)))
 
 
 def _words(launch: Launch, job: ExportJob) -> Words:

@@ -30,7 +30,8 @@ def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Expor
 
     Args:
         model: as for `predict`.
-        to: `megatron`, `deepspeed`, `torchrun`, `accelerate` or `nanotron`.
+        to: `megatron`, `deepspeed`, `torchrun`, `accelerate`, `nanotron`, `torchtitan`, `megatron-bridge`, `maxtext`,
+            `axolotl` or `llama-factory`.
         **question: the keywords of `predict` but those of a job. Default of `runtime`: the target's.
 
     Returns:

@@ -30,11 +30,12 @@ ASKED = (
 )
 SHARDED = (*ASKED[:5], "pp2 zero3 zb-h1", *ASKED[6:])
 """For targets that shard replicas."""
+SHARDING = ("torchrun", "accelerate", "axolotl", "llama-factory")
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_json_is_one_document(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = SHARDED if target in ("torchrun", "accelerate") else ASKED
+    asked = SHARDED if target in SHARDING else ASKED
     assert run([*asked, "--to", target, "--json"]) == 0
     said = capsys.readouterr()
     document = json.loads(said.out)
@@ -98,7 +99,7 @@ def test_scripts_are_read_by_a_shell(target: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--to", "megtron"], "Did you mean 'megatron'?"),
+        (["--to", "megtron"], "Did you mean 'megatron' or 'megatron-bridge'?"),
         ([], "--to: missing"),
         (["--to", "torchrun"], "ddp cannot run zero=1"),
         (["--to", "megatron", "-o", "no/such/folder"], "does not exist"),

@@ -23,7 +23,7 @@ import yaml
 from foretrain.adapters.write.exported import Exported
 from foretrain.adapters.write.job import ExportJob
 from foretrain.scenario import Scenario
-from support import megatron_reader
+from support import megatron_reader, target_readers
 from support.published import faults as form_faults
 from support.published import table
 
@@ -303,4 +303,5 @@ READERS: dict[str, Callable[[Mapping[str, str], Scenario], Iterator[str]]] = {
     "torchrun": torchrun,
     "accelerate": accelerate,
     "nanotron": nanotron,
+    **target_readers.READERS,
 }

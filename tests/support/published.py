@@ -17,6 +17,9 @@ TYPES: dict[str, Any] = {
     "str": str,
     "list": list,
     "none": type(None),
+    "tuple": tuple,
+    "map": dict,
+    "any": object,
 }
 
 

@@ -46,11 +46,41 @@ WHOLE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("nanotron", "llama3-8b", "tp2 pp4 gpipe zero1", {}),
     ("nanotron", "mixtral-8x7b", "tp8 pp2 zero1", {}),
     ("nanotron", "qwen2.5-7b", "tp2 zero0", {"optimizer": "plain-sgd"}),
+    ("torchtitan", "llama3-8b", "tp2 pp2 cp2 cp=ring sp zero1 recompute=selective", {}),
+    ("torchtitan", "llama3-8b", "pp4 vpp2 sp zero3 recompute=full*0.5", {"precision": "fp8"}),
+    ("torchtitan", "llama3-8b", "pp2 layers=15,17 zero1 recompute=full", {}),
+    ("torchtitan", "llama3-8b", "pp2 zb-v zero1 recompute=none", {}),
+    ("torchtitan", "qwen3-8b", "zero2 shard=8", {"optimizer": "adamw"}),
+    ("torchtitan", "llama3-8b", "dp16 zero0 recompute=none", {"runtime_options": {"compile": True}}),
+    ("megatron-bridge", "llama3-8b", "tp2 pp2 vpp2 sp zero1 recompute=selective", {}),
+    ("megatron-bridge", "llama3-8b", "tp2 pp2 order=tp-pp-dp zero1", {"precision": "fp8", "runtime": "nemo"}),
+    ("megatron-bridge", "qwen2.5-7b", "pp2 dp8 layers=13,15 zero1 recompute=full", {}),
+    ("megatron-bridge", "qwen3-8b", "tp2 zero1 cp2 cp=all-gather", {"runtime": "megatron"}),
+    ("megatron-bridge", "mistral-7b", "tp2 sp zero1 offload=optimizer buckets=64MB", {"precision": "mxfp8"}),
+    ("megatron-bridge", "mixtral-8x7b", "tp2 ep8 etp1 sp zero1", {}),
+    ("megatron-bridge", "deepseek-v2-lite", "pp2 ep8 zero1", {}),
+    ("maxtext", "llama3-8b", "tp2 cp2 cp=ring zero3", {}),
+    ("maxtext", "llama3-8b", "tp2 sp zero3 shard=4 recompute=full", {"precision": "fp8"}),
+    ("maxtext", "llama3-8b", "pp2 zero1 recompute=norm,elementwise", {"optimizer": "adamw"}),
+    ("maxtext", "mixtral-8x7b", "ep8 zero3", {}),
+    ("maxtext", "deepseek-v2-lite", "ep8 zero3", {}),
+    ("maxtext", "qwen2.5-7b", "zero1 offload=optimizer", {"optimizer": "plain-sgd"}),
+    ("maxtext", "gpt3-1.3b", "zero0", {}),
+    ("axolotl", "llama3-8b", "zero3 recompute=full", {}),
+    ("axolotl", "llama3-8b", "zero2 shard=8", {"precision": "fp8"}),
+    ("axolotl", "llama3-8b", "zero1 recompute=full buckets=64MB", {"optimizer": "sgd"}),
+    ("axolotl", "gpt2", "dp16 zero0 buckets=64MB recompute=full", {"precision": "fp16"}),
+    ("llama-factory", "llama3-8b", "zero3 recompute=full", {}),
+    ("llama-factory", "llama3-8b", "zero2 shard=8", {"optimizer": "adamw"}),
+    ("llama-factory", "llama3-8b", "zero3 offload=optimizer", {"runtime": "deepspeed"}),
+    ("llama-factory", "gpt2", "dp16 zero0 recompute=full", {"precision": "fp16", "optimizer": "sgd"}),
 ]  # fmt: skip
 
 
 def _stack(target: str, plan: str) -> str:
-    if target in ("torchrun", "accelerate"):
+    if target in ("axolotl", "llama-factory") and "zero1" in plan:
+        return "deepspeed"
+    if target in ("torchrun", "accelerate", "axolotl", "llama-factory"):
         return "ddp" if "zero0" in plan else "fsdp2"
     return target
 
@@ -78,7 +108,9 @@ def test_files_that_say_the_whole_plan_run_it(
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_changed_file_is_another_question(target: str) -> None:
     """What is read is what the files say, not what they were made of."""
-    plan = "dp16 zero0" if target == "torchrun" else "zero2" if target == "accelerate" else "zero1"
+    plan = {"torchrun": "dp16 zero0", "accelerate": "zero2", "torchtitan": "zero2"}.get(
+        target, "zero1"
+    )
     asked = ask(
         "llama3.2-1b", on=H100S, plan=plan, batch=64, micro_batch=2, runtime=_stack(target, plan)
     )
@@ -89,6 +121,11 @@ def test_a_changed_file_is_another_question(target: str) -> None:
         "torchrun": ("--micro-batch 2", "--micro-batch 4"),
         "accelerate": ("--per_device_train_batch_size 2", "--per_device_train_batch_size 4"),
         "nanotron": ("micro_batch_size: 2", "micro_batch_size: 4"),
+        "torchtitan": ("local_batch_size = 2", "local_batch_size = 4"),
+        "megatron-bridge": ("train.micro_batch_size = 2", "train.micro_batch_size = 4"),
+        "maxtext": ("per_device_batch_size: 2.0", "per_device_batch_size: 4.0"),
+        "axolotl": ("micro_batch_size: 2", "micro_batch_size: 4"),
+        "llama-factory": ("per_device_train_batch_size: 2", "per_device_train_batch_size: 4"),
     }
     old, new = edits[target]
     assert any(old in text for text in made.files.values())

@@ -6,6 +6,7 @@ that follows (no gradients, states, reductions or kept inputs of frozen weights)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -65,6 +66,55 @@ def with_adapters(model: Model, adapters: Adapters) -> Model:
         for b in model.blocks
     )
     return replace(model, blocks=blocks, shape=None)
+
+
+def adapters_in(model: Model) -> Adapters | None:
+    """The adapters of a model, under PEFT's names where these stand beside a part; None if it has none."""
+    ops = {op.name: op for _, op in model.ops()}
+    found: dict[str, None] = {}
+    rank = 0
+    for name, op in ops.items():
+        match = _OUT.fullmatch(name)
+        if match is None:
+            continue
+        rank = op.size[WAIST]
+        outs = [t.name.removesuffix("_lora") for t in op.outputs]
+        whole = [t.name.removesuffix("_base") for t in ops[match[1]].outputs]
+        found |= dict.fromkeys(_named(match[1], outs, whole))
+    return Adapters(rank, tuple(found)) if found else None
+
+
+_OUT = re.compile(r"(.+)_lora\d*_b")
+
+
+def _named(op: str, outs: list[str], whole: list[str]) -> Iterator[str]:
+    """What PEFT calls the parts of a product that have an adapter; Megatron's name where one adapter is for all parts."""
+    if outs == whole and len(whole) > 1:
+        yield next(name for name, pairs in _PROJECTIONS.items() if pairs == ((op, ""),))
+        return
+    parts = {part for out in outs for part in out.split("_")}
+    for name in _SINGLE:
+        ((own, part),) = _PROJECTIONS[name]
+        if own == op and (part in parts or not part or (len(whole) == 1 and part == "up")):
+            yield name
+
+
+_SINGLE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def without_adapters(model: Model) -> Model:
+    """The model before adapters were put beside its projections and its weights frozen."""
+    blocks = tuple(
+        replace(b, ops=tuple(_trained(op) for op in b.ops if "_lora" not in op.name))
+        for b in model.blocks
+    )
+    return replace(model, blocks=blocks)
+
+
+def _trained(op: Op) -> Op:
+    outputs = tuple(replace(t, name=t.name.removesuffix("_base")) for t in op.outputs)
+    weights = tuple(replace(w, element="weight") if w.element == FROZEN else w for w in op.weights)
+    return replace(op, outputs=outputs, weights=weights)
 
 
 def _expect_beside(model: Model, name: str) -> None:

@@ -26,6 +26,11 @@ TARGETS: dict[str, str] = {
     "torchrun": "torchrun",
     "accelerate": "accelerate",
     "nanotron": "nanotron",
+    "torchtitan": "torchtitan",
+    "megatron-bridge": "megatron_bridge",
+    "maxtext": "maxtext",
+    "axolotl": "axolotl",
+    "llama-factory": "llama_factory",
 }
 
 
@@ -47,10 +52,10 @@ def export(question: Scenario, target: str) -> Exported:
     """The launch files of a question for one target, and what of its plan they cannot say."""
     module: Any = import_module(f"{__name__}.{TARGETS[expect_target(target)]}")
     model = question.workload.model
-    if model.trained_parameters < model.parameters:
+    if model.trained_parameters < model.parameters and not getattr(module, "HAS_ADAPTERS", False):
         raise ModelError(
-            f"{model.name} has frozen weights: launch files for adapters are not supported. "
-            "Export the run without peft, and add the adapters to the files."
+            f"{model.name} has frozen weights: launch files of {module.TITLE} do not set adapters. Export to "
+            "axolotl or llama-factory, or without peft, and add the adapters to the files."
         )
     compile_scenario(
         question

@@ -244,6 +244,8 @@ def _modules(job: ExportJob, account: Account, arguments: Arguments, names: list
         own = {op for op in members if op in present}
         if module == "moe_act" and not job.question.runtime.expert_parallel.groups_experts:
             continue  # Megatron-LM discards activations of grouped experts alone
+        if module == "mla_up_proj" and "kv_up" not in present:
+            continue  # a module of latent attention alone (transformer_config.py)
         if own and own <= named and not own <= covered:
             chosen.append(module)
             covered |= own

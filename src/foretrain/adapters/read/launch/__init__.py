@@ -23,6 +23,11 @@ READERS: dict[str, str] = {
     "torchrun": "torchrun",
     "accelerate": "accelerate",
     "nanotron": "nanotron",
+    "torchtitan": "torchtitan",
+    "megatron-bridge": "megatron_bridge",
+    "maxtext": "maxtext",
+    "axolotl": "axolotl",
+    "llama-factory": "llama_factory",
 }
 MOST_FILES = 100
 LARGEST = 1_000_000  # bytes of a launch file
@@ -41,7 +46,7 @@ def target_of(files: Mapping[str, str]) -> str:
     if not found:
         names = ", ".join(sorted(files)) or "no file"
         raise FileError(f"{names}: not launch files of {', '.join(READERS)}.")
-    return found[0]
+    return found[-1]  # files of earlier targets may be among those of later ones
 
 
 def files_at(path: Path) -> dict[str, str]:

@@ -287,6 +287,8 @@ def _recommended(folder: Path) -> tuple[Target, ...]:
                              "--max-devices", "4", "--instances", "{word}"), _texts("aws:p3.2*", "gcp:a2-highgpu-1g"), "text"),
         Target("data", (*call, "--epochs", "2", "--data", "{word}"), _texts(*data), "text"),
         Target("deadline", (*steps, "--deadline", "{word}"), _texts("14d", "2 weeks", "36h"), "text"),
+        Target("discount", (*steps, "--discount", "{word}"), _texts("30%", "0.3"), "text"),
+        Target("critical batch", (*steps, "--critical-batch", "{word}"), _texts("8192", "8k"), "text"),
         Target("length", (*call, "--steps", "{word}"), _texts("100", "1e6", "4k"), "text"),
     )  # fmt: skip
 

@@ -255,6 +255,14 @@ def test_spot_is_cheaper_and_loses_more() -> None:
     assert shares[16] < 0.8 < shares[2], "every node is a risk for all of them"
 
 
+def test_large_tables_are_split_by_rows() -> None:
+    """Tables that every device held whole would need 292 GiB of it."""
+    found = recommend(
+        "dlrm-mlperf", samples=1e9, batch=65536, instances=("aws:p5.48xlarge",), quota=("1",)
+    )
+    assert found.offers[0].plan == "dp8 tables=rows micro=8192", "a device's share at once"
+
+
 def test_user_constraints_are_kept() -> None:
     found = recommend(
         "llama3-8b",

@@ -53,6 +53,7 @@ _TOKENS = 32768
 _LONG = 32768
 """Tokens from which a sequence may be worth splitting."""
 _MOST_MICRO = 256
+"""Of samples, besides a device's whole share, its half and its quarter: recommenders take thousands at once."""
 _MANY = 3e10
 """Parameters from which pipelines may be longer than eight stages."""
 
@@ -160,7 +161,9 @@ class _Sharing(Estimator):
         self._planner = planner
 
     def states(self, choices: Choices) -> tuple[Ints, Layers]:
-        names = ("tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "order", "pp")
+        names = (
+            "tp", "cp", "ep", "etp", "sp", "micro", "recompute", "exchange", "tables", "order", "pp",
+        )  # fmt: skip
         _, first, inverse = np.unique(
             row_keys(choices, names), return_index=True, return_inverse=True
         )
@@ -177,6 +180,7 @@ def _usual(task: Task) -> list[str]:
     if task.workload.seq_len is None:
         each = max(1, batch // task.devices)
         micros = [n for n in range(1, min(each, _MOST_MICRO) + 1) if each % n == 0][-4:]
+        micros += [each // n for n in (4, 2, 1) if each % n == 0 and each // n > micros[-1]]
         return [*_SAMPLES, "micro=" + "|".join(map(str, micros))]
     words = [_dividing(word, task) for word in _SEQUENCES]
     most = max(4, _TOKENS // task.workload.seq_len)

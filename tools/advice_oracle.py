@@ -191,7 +191,8 @@ def _changes(at: Scenario, now: Words, micro: int) -> Iterator[dict[str, Any]]:
     yield from ({"zero": stage} for stage in range(4))
     yield from ({"zero": now.zero, "shard": size} for size in (None, 2, 4, 8))
     yield from ({"recompute": kind} for kind in ("none", "selective", "full"))
-    yield from ({"recompute": f"full*{part / 8:g}"} for part in range(1, 8))
+    if at.runtime.supported_plans.per_layer != "none":
+        yield from ({"recompute": f"full*{part / 8:g}"} for part in range(1, 8))
     yield from ({"vpp": chunks, "schedule": None, "layers": None} for chunks in range(1, 33))
     yield from ({"schedule": name, "vpp": 1} for name in SCHEDULES)
     yield from _uneven(at, now)

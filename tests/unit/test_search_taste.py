@@ -39,7 +39,7 @@ from foretrain.simulate import simulate_scenario
         ("pp2 dp4 vpp2", "pp2 dp4 vpp4"),
         ("pp2 dp4", "pp2 dp4 layers=17,15"),
         ("pp4 dp2", "pp3 dp2"),
-        ("dp8", "dp8 zero1"),
+        ("dp8", "dp8 zero2"),
         ("dp8 zero1", "dp8 zero2"),
         ("dp8 zero3", "dp8 zero3 shard=4"),
         ("tp2 dp4", "tp2 dp4 sp"),
@@ -51,6 +51,10 @@ from foretrain.simulate import simulate_scenario
 def test_what_is_simpler(simpler: str, odder: str) -> None:
     one, other = (complexity(parse(text), PLAIN) for text in (simpler, odder))
     assert one < other
+
+
+def test_split_optimizer_states_are_as_plain_as_whole_ones() -> None:
+    assert complexity(parse("dp8"), PLAIN) == complexity(parse("dp8 zero1"), PLAIN)
 
 
 def test_what_the_stack_does_by_itself_is_simple() -> None:

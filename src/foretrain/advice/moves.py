@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -220,9 +220,8 @@ def _buckets(words: Words, at: Place) -> Neighbours:
 
 
 def _offload(words: Words, at: Place) -> Neighbours:
-    for what in OFFLOADS:
-        left = tuple(one for one in words.offload if one != what)
-        yield {"offload": left if what in words.offload else (*words.offload, what)}
+    for count in range(len(OFFLOADS) + 1):
+        yield from ({"offload": some} for some in combinations(OFFLOADS, count))
 
 
 def _schedules(words: Words, at: Place) -> Neighbours:

@@ -60,13 +60,20 @@ def complexity(words: Words, defaults: PlanDefaults) -> Complexity:
         float(words.layers is not None),
         sum(degree > 1 for degree in degrees[:4]),
         (words.pp > 1) * ((words.vpp > 1) + (not is_own)),
-        abs(words.zero - defaults.zero_of(words)) + bool(words.shard),
+        _sharded(words, defaults) + bool(words.shard),
         sum(bool(option) for option in options),
         sum(degree & (degree - 1) > 0 for degree in degrees),
         log2(words.tp * words.pp * words.cp * words.ep),
         words.vpp,
         -(words.micro or 1),
     )
+
+
+def _sharded(words: Words, defaults: PlanDefaults) -> int:
+    """ZeRO stages away from the stack's own. Optimizer states that are split (stage 1) are as plain: less memory for the
+    same communication (Rajbhandari et al. 2020, section 7.2.1)."""
+    own = defaults.zero_of(words)
+    return 0 if words.zero == 1 else abs(words.zero - own)
 
 
 def _again(recompute: str) -> int:

@@ -34,14 +34,15 @@ class Effort:
     """How much is done for different strategies per layer, in work that is the same on every machine."""
 
     rows: int  # uniform plans that are started from
+    problems: int
     solved: int
     simulated: int
     least_gain: float  # share of the best uniform plan's time that a plan has to save to be shown
 
 
-UNASKED = Effort(rows=4, solved=4, simulated=2, least_gain=0.01)
+UNASKED = Effort(rows=4, problems=4, solved=2, simulated=2, least_gain=0.01)
 """… where nobody asked for them: a few per cent of a search. What saves less is not worth a tree."""
-ASKED = Effort(rows=24, solved=24, simulated=24, least_gain=-inf)
+ASKED = Effort(rows=24, problems=24, solved=24, simulated=8, least_gain=-0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,8 @@ def _walkers(
     if not texts and found.nearest is not None:
         texts = [found.nearest.plan]
     able = (_allowed(task, problem, pinned) for problem in problems(task, texts, _freedom(task)))
-    walkers = [
-        made for problem in dict.fromkeys(able) if problem for made in _opened(task, problem)
-    ]
-    return walkers
+    posed = [problem for problem in dict.fromkeys(able) if problem is not None]
+    return [made for problem in posed[: effort.problems] for made in _opened(task, problem)]
 
 
 def _promising(walkers: Sequence[Walker], limit: float) -> list[Walker]:

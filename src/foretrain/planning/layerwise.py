@@ -9,12 +9,15 @@ from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.plan.constraints import Constraint, value_in
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
+from foretrain.plan.strategy import StrategyNode
 from foretrain.plan.supported import always
 from foretrain.planning.layer_trees import LayerwiseProblem, MixedTrees
 from foretrain.planning.markov import LayerwisePlan, Walker
-from foretrain.planning.per_layer import described, problems
+from foretrain.planning.per_layer import problems
 from foretrain.planning.planner import Ranked, RankedPlans
 from foretrain.planning.task import Task
 from foretrain.simulate import simulate_scenario
@@ -87,8 +90,8 @@ def with_walks(
     walkers = _walkers(task, found, pinned, effort)
     uniform = min((row.score.step_seconds for row in found.best), default=inf)
     limit = uniform * (1.0 - effort.least_gain) if objective == "time" else inf
-    ranked = {described(row.plan): row for row in found.best}
-    gaps: dict[str, float] = {}
+    ranked = {_tree(row.plan): row for row in found.best}
+    gaps: dict[Tree, float] = {}
     solved = simulated = 0
     for walker in _promising(walkers, limit)[: effort.solved]:
         if simulated == effort.simulated:
@@ -97,15 +100,15 @@ def with_walks(
         solved += 1
         if progress is not None:
             progress(solved, len(walkers))
-        if walk is None or walk.step_seconds >= limit or described(walk.plan) in ranked:
+        if walk is None or walk.step_seconds >= limit or _tree(walk.plan) in ranked:
             continue
         row = Ranked(walk.plan, simulate_scenario(task.scenario(walk.plan)), walk.step_seconds)
         simulated += 1
         if row.score.fits and row.score.step_seconds < limit:
-            ranked[described(walk.plan)] = row
-            gaps[described(walk.plan)] = walk.gap
+            ranked[_tree(walk.plan)] = row
+            gaps[_tree(walk.plan)] = walk.gap
     rows = sorted(ranked.values(), key=lambda row: row.score.rank(objective))
-    best = min(gaps, key=lambda text: ranked[text].score.step_seconds, default=None)
+    best = min(gaps, key=lambda tree: ranked[tree].score.step_seconds, default=None)
     gain = None
     if best is not None and uniform < inf:
         gain = 1.0 - ranked[best].score.step_seconds / uniform
@@ -113,6 +116,14 @@ def with_walks(
         len(walkers), solved, simulated, len(gaps), gain, None if best is None else gaps[best]
     )
     return tuple(rows[:top]), outcome
+
+
+Tree = tuple[Mesh, StrategyNode]
+
+
+def _tree(plan: Plan) -> Tree:
+    """What a plan is, whatever it is called."""
+    return plan.mesh, plan.root
 
 
 def _walkers(

@@ -57,17 +57,17 @@ class LayerwiseOutcome:
     simulated: int
     fitting: int
     gain: float | None  # share of the best uniform plan's time that the best of them saves
-    gap: (
-        float | None
-    )  # share by which the slowest stage of that one may be slower than it could be, by its table
+    gap: float | None  # share by which that one's slowest stage may be slower than possible
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def can_help(task: Task, found: RankedPlans) -> bool:
-    """Whether layers may differ, and memory is short: near the top something is recomputed or memory all but full."""
-    if _freedom(task) == "none" or task.workload.model.layers < 2:
+    """Whether layers may differ, time is what counts, and memory is short: near the top something is recomputed or memory
+    all but full."""
+    is_about_time = found.objective != "memory"
+    if _freedom(task) == "none" or task.workload.model.layers < 2 or not is_about_time:
         return False
     near = found.best[: UNASKED.rows]
     return not near or any(
@@ -89,20 +89,23 @@ def with_walks(
     """The best of uniform plans and per-layer plans of the same stages, all simulated; and what the latter came to."""
     walkers = _walkers(task, found, pinned, effort)
     uniform = min((row.score.step_seconds for row in found.best), default=inf)
-    limit = uniform * (1.0 - effort.least_gain) if objective == "time" else inf
+    limit = inf if objective == "memory" else uniform * (1.0 - effort.least_gain)
     ranked = {_tree(row.plan): row for row in found.best}
     gaps: dict[Tree, float] = {}
     solved = simulated = 0
     for walker in _promising(walkers, limit)[: effort.solved]:
         if simulated == effort.simulated:
             break
-        walk = _walk(task, walker, pinned)
         solved += 1
         if progress is not None:
             progress(solved, len(walkers))
-        if walk is None or walk.step_seconds >= limit or _tree(walk.plan) in ranked:
+        try:
+            walk = _walk(task, walker, pinned)
+            if walk is None or walk.step_seconds >= limit or _tree(walk.plan) in ranked:
+                continue
+            row = Ranked(walk.plan, simulate_scenario(task.scenario(walk.plan)), walk.step_seconds)
+        except InputError:  # refused for what only the whole of a plan shows
             continue
-        row = Ranked(walk.plan, simulate_scenario(task.scenario(walk.plan)), walk.step_seconds)
         simulated += 1
         if row.score.fits and row.score.step_seconds < limit:
             ranked[_tree(walk.plan)] = row
@@ -149,11 +152,9 @@ def _promising(walkers: Sequence[Walker], limit: float) -> list[Walker]:
 def _opened(task: Task, problem: LayerwiseProblem) -> Iterator[Walker]:
     """A problem that the model can pose."""
     try:
-        walker = Walker(task, problem)
-        walker.table  # noqa: B018
+        yield Walker(task, problem)
     except InputError:
         return
-    yield walker
 
 
 def _freedom(task: Task) -> str:

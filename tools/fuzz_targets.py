@@ -15,6 +15,16 @@ TINY: dict[str, Any] = {
     "transformer": {**LAYERS, "num_key_value_heads": 2, "intermediate_size": 128},
     "seq": 64,
 }
+DETAILS: dict[str, Any] = {
+    "rope_theta": 1e4,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "beta_fast": 32.0},
+    "norm_eps": 1e-6,
+    "scoring_func": "sigmoid",
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+    "bias_update_rate": 0.001,
+}
 MOE = {**TINY, "transformer": {**TINY["transformer"], "num_experts": 4, "num_experts_per_tok": 2}}
 ON = ["--on", "1 x dgx-a100-80gb"]
 STEP = ["--batch", "16", "--micro-batch", "1", "--seq", "64"]
@@ -84,6 +94,8 @@ def _models() -> tuple[Target, ...]:
                 "num_experts": 8,
                 "num_experts_per_tok": 2,
                 "first_dense_layers": 1,
+                "position": "rope",
+                **DETAILS,
             }
         },
         model_to_dict(load_model(TINY)),
@@ -94,7 +106,7 @@ def _models() -> tuple[Target, ...]:
     routed = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     configs = (
         {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "n_positions": 64},
-        {"model_type": "llama", **wide, "num_key_value_heads": 2, "tie_word_embeddings": False, "rope_scaling": None},
+        {"model_type": "llama", **wide, "num_key_value_heads": 2, "tie_word_embeddings": False, "rope_theta": 1e4, "rope_scaling": DETAILS["rope_scaling"]},
         {"model_type": "mixtral", **wide, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32},
         {"model_type": "deepseek_v3", **wide, **latent, **routed, "n_shared_experts": 1, "first_k_dense_replace": 1},
         {"model_type": "bert", **wide, "type_vocab_size": 2, "max_position_embeddings": 64},
@@ -104,8 +116,10 @@ def _models() -> tuple[Target, ...]:
         {"model_type": "vit", **wide, "patch_size": 16, "image_size": 224, "id2label": {"0": "a"}},
     )  # fmt: skip
     call = ("predict", "{file}", "--on", "1 x a100", "--batch", "2", "--json")
+    out = ("export", "{file}", "--to", "megatron", *ON, *STEP, "--plan", "ep2 zero1", "--json")
     return (
         Target("model file", call, _trees(*own)),
+        Target("exported model", out, _trees(own[3])),
         Target(
             "model YAML text", call, _texts(_as_yaml(own[0]), _as_yaml(own[4])), "text", "m.yaml"
         ),

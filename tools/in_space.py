@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,13 @@ from foretrain.planning.choices import Choices
 from foretrain.planning.space import Space, space
 from foretrain.planning.task import Task
 
+REFINED = (
+    ("recompute", "recompute", "full"),
+    ("order", "order", None),
+    ("cp-exchange", "exchange", "all-gather"),
+    ("shard", "shard", None),
+    ("buckets", "buckets", None),
+)
 NUMBERS = ("pp", "vpp", "dp", "micro", "zero", "shard", "sp")
 NAMES = ("recompute", "schedule", "order", "offload", "buckets", "exchange", "tables")
 
@@ -26,13 +34,34 @@ def not_searched(task: Task, words: Words) -> list[str]:
 
 
 def holds(plans: Space, words: Words) -> bool:
-    if words.layers is not None:
-        return False
+    """Also of choices that are refinements of a plan in the grid: where it could still win, they are tried."""
+    words = _coarse(plans, words)
     wanted = (words.tp, words.cp, words.ep)
     for part in plans.parts():
         if (part.tp, part.cp, part.ep) == wanted:
             return bool(_same(plans.choices(part)[0], words).any())
     return False
+
+
+def _coarse(plans: Space, words: Words) -> Words:
+    """The plan of the grid that it is a refinement of."""
+    more = plans.more
+    if words.layers is not None and plans.splits_layers:
+        words = replace(words, layers=None)
+    for name, field, usual in REFINED:
+        value = getattr(words, field)
+        shown = "-".join(value) if name == "order" and value else value
+        if shown in more.get(name, ()):
+            words = replace(words, **{field: usual})
+    if (words.pp, words.vpp) in plans.refused_parts or words.vpp not in plans.vpp:
+        if words.vpp in more.get("vpp", ()) and plans.splits_layers:
+            words = replace(words, vpp=1, schedule=None)
+    if words.micro in more.get("micro", ()):
+        smaller = [
+            n for n in plans.micro if n < words.micro and plans.batch % ((words.dp or 1) * n) == 0
+        ]
+        words = replace(words, micro=max(smaller))
+    return words
 
 
 def _same(found: Choices, words: Words) -> Bools:
@@ -64,9 +93,12 @@ def _options(plans: Space, words: Words) -> tuple[str, ...]:
 
 def _has(plans: Space, words: Words, name: str) -> bool:
     if name == "layers":
-        return words.layers is None
+        return words.layers is None or plans.splits_layers
     where = plans.palette if name in NAMES else plans
-    return _value(words, name) in getattr(where, name)
+    named = {"exchange": "cp-exchange"}.get(name, name)
+    value = _value(words, name)
+    shown = "-".join(value) if name == "order" and value else value
+    return value in getattr(where, name) or shown in plans.more.get(named, ())
 
 
 def _shown(words: Words, name: str) -> Any:

@@ -65,7 +65,7 @@ def measured_sets(
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for case in cases:
         if is_timed(case):
-            rows.setdefault(_workload(case, same_batch), []).append(case)
+            rows.setdefault(workload_of(case, same_batch), []).append(case)
     large = [found for found in rows.values() if len(found) >= LEAST_SET]
     sets = [_ranked(found, is_estimated, same_batch) for found in large]
     return [one for one in sets if len(one.plans) >= LEAST_SET]
@@ -76,7 +76,7 @@ def share_near(sets: Sequence[PlanSet], by: str = "simulated") -> float:
     return sum(one.behind(by) <= NEAR for one in sets) / len(sets)
 
 
-def _workload(case: Mapping[str, Any], same_batch: bool) -> str:
+def workload_of(case: Mapping[str, Any], same_batch: bool) -> str:
     """What plans must share to be alternatives: all but the plan itself and its micro-batch."""
     names = ("group", "model", "cluster", "devices", "seq_len", "precision", "runtime")
     same = [case.get(name) for name in names]

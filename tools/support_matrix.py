@@ -20,6 +20,7 @@ from foretrain.errors import InputError
 from foretrain.model import zoo
 from foretrain.model.precision import precisions
 from foretrain.plan.defaults import plan_defaults
+from foretrain.plan.facts import facts_of
 from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.short_form import parse
 from foretrain.plan.supported import rules_of
@@ -41,6 +42,7 @@ FEATURES: Mapping[str, str] = {
     "sequence": "tp2 sp dp4",
     "context": "cp2 dp4",
     "expert": "ep4 dp8",
+    "expert tensor": "tp2 sp ep4 etp1 dp4",
     **PIPELINES,
     "ZeRO-1": "dp8 zero1",
     "ZeRO-2": "dp8 zero2",
@@ -52,7 +54,11 @@ FEATURES: Mapping[str, str] = {
     "split tables": "dp8 tables=rows",
 }
 """Plan features by the words that ask for them, on eight devices."""
-SUITED = {"expert": {"model": "mixtral-8x7b"}, "split tables": {"model": "dlrm-mlperf"}}
+SUITED = {
+    "expert": {"model": "mixtral-8x7b"},
+    "expert tensor": {"model": "mixtral-8x7b"},
+    "split tables": {"model": "dlrm-mlperf"},
+}
 """Features that ask for a model of their own."""
 MODELS = (
     "gpt3-1.3b", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "bert-large", "t5-large", "vit-l", "resnet50",
@@ -91,7 +97,7 @@ class Question:
             return False, _reason(str(error), self)
         whole = parse(self.plan, plan_defaults(asked.runtime, asked.workload.model), 8)
         for rule in rules_of(asked.runtime):
-            if not rule.allows(whole):
+            if not rule.allows(replace(whole, micro=1), facts_of(asked.workload)):
                 return False, f"{CANNOT_RUN}{rule.because}."
         return True, " ".join(_reason(warning, self) for warning in (*asked.warnings, *lacks))
 

@@ -49,7 +49,8 @@ def export(model: ModelLike, *, to: str, **question: Unpack[AskedStep]) -> Expor
     exported = export_scenario(asked, to, stack)
     warnings = (*asked.warnings, *exported.warnings)
     plan = _plan_of(asked)
-    return replace(exported, plan=plan, assumptions=asked.assumptions, warnings=warnings)
+    assumptions = (*asked.assumptions, *exported.assumptions)
+    return replace(exported, plan=plan, assumptions=assumptions, warnings=warnings)
 
 
 def export_scenario(asked: Scenario, to: str, stack: Runtime | None = None) -> Exported:

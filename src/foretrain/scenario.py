@@ -161,7 +161,7 @@ def _hashed(value: Any) -> str:
 
 
 _LABELS = {
-    "Model": ("name", "source", "shape"),
+    "Model": ("name", "source", "shape", "details"),
     "Cluster": ("name",),
     "Node": ("name", "title", "source", "measured_as"),
     "Device": ("name", "title", "source", "measured_as"),

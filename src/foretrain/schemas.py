@@ -12,6 +12,7 @@ from foretrain.cluster.schema import ClusterForm
 from foretrain.conformity import array_schema, nullable, object_schema
 from foretrain.errors import InputError, did_you_mean
 from foretrain.measurement.calibration import Calibration
+from foretrain.model.details import Details
 from foretrain.model.document import ModelDocument
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.schedules import SCHEDULES
@@ -44,9 +45,11 @@ def _of_dataclass(cls: type) -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    shape = _of_dataclass(TransformerShape)
+    shape, details = _of_dataclass(TransformerShape), _of_dataclass(Details)
+    shape["properties"] |= details["properties"]
     graph = _of_dataclass(ModelDocument)
-    definitions = {**shape.pop("$defs", {}), **graph.pop("$defs", {})}
+    kept = (shape, details, graph)
+    definitions = {name: one for part in kept for name, one in part.pop("$defs", {}).items()}
     zoo = {"type": "object", "properties": {"zoo": {"type": "string"}}, "required": ["zoo"]}
     return {"anyOf": [zoo, shape, graph], "$defs": definitions}
 
@@ -128,6 +131,12 @@ def _explanation() -> dict[str, Any]:
     return object_schema(properties, tuple(properties))
 
 
+def _robustness() -> dict[str, Any]:
+    numbers = ("slower_network_seconds", "straggler_seconds", "fits_probability")
+    properties = {**dict.fromkeys(numbers, _NUMBER), "fits_with_more_memory": {"type": "boolean"}}
+    return object_schema(properties, tuple(properties))
+
+
 def _per_layer() -> dict[str, Any]:
     counts = dict.fromkeys(("problems", "solved", "simulated", "fitting"), _WHOLE)
     figures = {**counts, **dict.fromkeys(("gain", "gap"), nullable("number"))}
@@ -140,15 +149,21 @@ def _search() -> dict[str, Any]:
         "tree": {"$ref": "#/$defs/plan"},
         "prediction": {"$ref": "#/$defs/prediction"},
         "estimated_seconds": _NUMBER,
+        "as_good": {"type": "boolean"},
+        "robustness": {"anyOf": [_robustness(), {"type": "null"}]},
     }
+    fastest = {"plan": _TEXT, "step_seconds": _NUMBER}
     always = {
         "objective": {"enum": ["time", "cost", "memory", "pareto"]},
         "question": {"type": "object"},
         "plans_valid": _WHOLE,
         "plans_fitting": _WHOLE,
         "plans_pruned": {"type": "object", "additionalProperties": _WHOLE},
+        "plans_varied": {"type": "object", "additionalProperties": _WHOLE},
         "seconds": _NUMBER,
         "best": array_schema(object_schema(ranked, tuple(ranked))),
+        "fastest": {"anyOf": [object_schema(fastest, tuple(fastest)), {"type": "null"}]},
+        "as_good": _WHOLE,
         "command": nullable("string"),
         "pareto": array_schema(_estimated_plan()),
         "explanations": array_schema(_explanation()),

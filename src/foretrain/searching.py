@@ -20,18 +20,24 @@ from foretrain.limits import shown
 from foretrain.plan import constraints, schedules
 from foretrain.plan.supported import rules_of
 from foretrain.planning import explain, planner
-from foretrain.planning.document import document, flat_rows
+from foretrain.planning.document import Standing, document, flat_rows
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.explain import Explanation
 from foretrain.planning.layerwise import ASKED, UNASKED, Effort, can_help, with_walks
 from foretrain.planning.more_nodes import Larger, larger
 from foretrain.planning.partial_result import OBJECTIVES
 from foretrain.planning.planner import Ranked, RankedPlans, SearchStatus
+from foretrain.planning.robustness import Robustness, robustness
 from foretrain.planning.task import Task
+from foretrain.planning.taste import Fastest, as_good, fastest, tasteful
 from foretrain.resolving import Request, resolve
 
 T = TypeVar("T")
 GOALS = (*OBJECTIVES, "pareto")
+LEAST_RANKED = 8
+"""Plans of which the pick is one, however few are shown."""
+ROBUST = 3
+"""Plans of which the robustness is worked out, the first."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +46,7 @@ class SearchResult(TableAnswer, RankedPlans):
 
     where: tuple[str, ...] = ()
     said: Mapping[str, Any] = field(default_factory=dict)  # keywords that the search was asked with
+    fastest: Fastest | None = None  # of the plans that were simulated; shown or not
 
     def words(self, rank: int = 1) -> dict[str, Any]:
         """Keywords with which `predict` gives the same answer as for the plan of this rank, bit for bit."""
@@ -69,9 +76,21 @@ class SearchResult(TableAnswer, RankedPlans):
         """For every value of a choice that the best plan does not have: what it costs."""
         return explain.explanations(self)
 
+    @cached_property
+    def as_good(self) -> tuple[bool, ...]:
+        """Of every best plan whether it may be as fast as the fastest: the 80 % interval of their difference includes none."""
+        return as_good(self.task, self.best)
+
+    @cached_property
+    def robustness(self) -> tuple[Robustness, ...]:
+        """What the first plans do where the cluster or the memory is worse than was thought."""
+        return tuple(robustness(row.simulation) for row in self.best[:ROBUST])
+
     def why(self, text: str) -> Explanation:
-        """Why not `"tp=4"`, `"no zero"`, `"tp=4, pp=2"`."""
-        return explain.why(self, text, self.where)
+        """Why not `"tp=4"`, `"no zero"`, `"tp=4, pp=2"`, or a plan, `"tp8 pp2 zero1"`."""
+        from foretrain.advice.why import why
+
+        return why(self, text, self.where)
 
     @cached_property
     def with_more_nodes(self) -> Larger | None:
@@ -81,11 +100,12 @@ class SearchResult(TableAnswer, RankedPlans):
         return larger(self.task, self.nearest, self.where)
 
     def to_dict(self) -> dict[str, Any]:
-        return document(self, self.explanations, self.with_more_nodes, self.command)
+        standing = Standing(self.as_good, self.fastest, self.robustness)
+        return document(self, self.explanations, self.with_more_nodes, self.command, standing)
 
     def rows(self) -> list[dict[str, Any]]:
         """The best plans, simulated, then the front of time against memory, estimated."""
-        return flat_rows(self)
+        return flat_rows(self, self.as_good)
 
 
 @keywords(StackOptions, of_jobs=OF_JOBS)
@@ -162,8 +182,11 @@ def search(
         result = wanted.walked(result, ASKED if per_layer else UNASKED)
     if objective == "pareto":
         result = replace(result, objective=objective, best=wanted.front(result))
+    quickest = fastest(result.best)
+    if objective != "pareto":
+        result = replace(result, best=tasteful(task, result.best, objective)[:top])
     own = {field.name: getattr(result, field.name) for field in fields(RankedPlans)}
-    return SearchResult(**own, where=pinned, said=said)
+    return SearchResult(**own, where=pinned, said=said, fastest=quickest)
 
 
 @dataclass(frozen=True)
@@ -179,11 +202,16 @@ class _Wanted:
         """Plans of a front are looked for from its fast end."""
         return "time" if self.objective == "pareto" else self.objective
 
+    @property
+    def ranked(self) -> int:
+        """Plans that are kept until one is picked."""
+        return max(self.top, LEAST_RANKED)
+
     def searched(self, executor: Executor, state: str | Path | None, restart: bool) -> RankedPlans:
         asked: dict[str, Any] = {
             "where": self.where,
             "objective": self.ranked_by,
-            "top": self.top,
+            "top": self.ranked,
         }
         more: dict[str, Any] = {"executor": executor, "progress": self.progress}
         if state is None:
@@ -198,7 +226,7 @@ class _Wanted:
         """The same with plans whose layers differ."""
         pinned, tell = constraints.parse(self.where), partial(self._tell, result)
         best, outcome = with_walks(
-            self.task, result, pinned, self.ranked_by, self.top, effort, tell
+            self.task, result, pinned, self.ranked_by, self.ranked, effort, tell
         )
         return replace(result, best=best, per_layer=outcome)
 

@@ -269,3 +269,17 @@ def _seconds(topology, src, dst):
     start = time.perf_counter()
     topology.routes(src, dst)
     return time.perf_counter() - start
+
+
+def test_peers_that_meet_at_the_root_share_the_slot_of_their_socket():
+    """P2: what leaves a device goes up one slot of 15.75 GB/s that eight share, even to its neighbour."""
+    topology = Cluster.of("aws:p2.16xlarge").topology
+    near = topology.routes(np.array([0]), np.array([1])).links
+    far = topology.routes(np.array([0]), np.array([8])).links
+    assert [topology.name(link).split(".", 1)[1] for link in near] == [
+        "device0->up16", "up16->bridge0", "bridge0->down16", "down16->device1",
+    ]  # fmt: skip
+    assert len(far) == 5
+    other = topology.routes(np.array([7]), np.array([6])).links
+    assert near[1] == other[1], "all eight go up the same slot"
+    assert topology.capacity[near[1]] == 15.75e9

@@ -5,29 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.megatron_reader import laid_out, parser
+from support.published import faults, table
 
 from foretrain.adapters.write import TARGETS, Exported, export
 from foretrain.errors import ModelError
 from foretrain.resolving import ask
 from foretrain.runtime import presets
 from foretrain.scenario import Scenario
-
-TABLES = Path(__file__).with_name("published")
-TYPES: dict[str, Any] = {
-    "int": int,
-    "float": (int, float),
-    "bool": bool,
-    "str": str,
-    "list": list,
-    "none": type(None),
-}
 
 # model, cluster, plan, batch, more of the question
 CASES: dict[str, tuple[str, str, str, int, dict[str, Any]]] = {
@@ -61,43 +51,6 @@ def question(name: str) -> Scenario:
 @cache
 def made_of(name: str, target: str) -> Exported:
     return export(question(name), target)
-
-
-@cache
-def table(target: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((TABLES / f"{target}.yaml").read_text("utf-8"))
-    assert loaded["source"]
-    return loaded
-
-
-def faults(value: Any, form: Any, where: str) -> Iterator[str]:
-    """Where a document leaves its published form: unknown keys, missing ones, wrong types and values."""
-    if isinstance(form, list):
-        if value not in form or isinstance(value, bool):
-            yield f"{where}: {value!r} is not one of {form}"
-    elif isinstance(form, str):
-        kinds = form.split("|")
-        is_number = isinstance(value, bool) and "bool" not in kinds
-        if is_number or not any(isinstance(value, TYPES[kind]) for kind in kinds):
-            yield f"{where}: {value!r} is not {form}"
-    elif "each" in form:
-        for index, entry in enumerate(value):
-            yield from faults(entry, form["each"], f"{where}[{index}]")
-    else:
-        yield from _mapping(value, form, where)
-
-
-def _mapping(value: Any, form: Mapping[str, Any], where: str) -> Iterator[str]:
-    if not isinstance(value, Mapping):
-        yield f"{where}: {value!r} is no mapping"
-        return
-    known = {key.removesuffix("!"): inner for key, inner in form.items()}
-    yield from (f"{where}.{key}: unknown" for key in value if key not in known)
-    needed = [key[:-1] for key in form if key.endswith("!")]
-    yield from (f"{where}.{key}: missing" for key in needed if key not in value)
-    for key, inner in known.items():
-        if key in value:
-            yield from faults(value[key], inner, f"{where}.{key}")
 
 
 def document(exported: Exported) -> Any:
@@ -158,14 +111,14 @@ def test_deepspeed_keys_are_those_its_stage_reads() -> None:
     _configure_zero_optimizer)."""
     keys = {
         0: set(),
-        1: {"reduce_bucket_size", "reduce_scatter", "allgather_bucket_size"},
-        2: {"reduce_bucket_size", "reduce_scatter", "allgather_bucket_size"},
-        3: {"reduce_bucket_size", "reduce_scatter"},
+        1: {"overlap_comm", "reduce_bucket_size", "reduce_scatter", "allgather_bucket_size"},
+        2: {"overlap_comm", "reduce_bucket_size", "reduce_scatter", "allgather_bucket_size"},
+        3: {"overlap_comm", "reduce_bucket_size", "reduce_scatter"},
     }
     for stage, read in keys.items():
         asked = ask("gpt2", on="1 x dgx-h100", plan=f"zero{stage}", batch=64, runtime="deepspeed")
         made = document(export(asked, "deepspeed"))["zero_optimization"]
-        assert set(made) - {"stage", "overlap_comm"} == read
+        assert set(made) - {"stage"} == read
 
 
 def test_accelerate_meshes_hold_every_process() -> None:
@@ -201,29 +154,9 @@ def test_nanotron_fills_the_cluster() -> None:
 # --- Megatron-LM's arguments ---------------------------------------------------------------------------
 
 
-class Refusing(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise ValueError(message)
-
-
-def megatron_parser() -> Refusing:
-    parser = Refusing(allow_abbrev=False)
-    for name, form in table("megatron")["arguments"].items():
-        flag = f"--{name}"
-        if form == "flag":
-            parser.add_argument(flag, action="store_true")
-        elif isinstance(form, str):
-            parser.add_argument(flag, type={"int": int, "float": float, "str": str}[form])
-        elif form[0] == "+":
-            parser.add_argument(flag, nargs="+", choices=form[1:])
-        else:
-            parser.add_argument(flag, choices=form)
-    return parser
-
-
 def parsed(name: str) -> argparse.Namespace:
     text = made_of(name, "megatron").files["megatron_args.txt"]
-    return megatron_parser().parse_args(shlex.split(text))
+    return parser().parse_args(shlex.split(text))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -269,7 +202,7 @@ def test_megatron_parser_can_say_no() -> None:
         "--recompute-modules nothing",
     ):
         with pytest.raises(ValueError):
-            megatron_parser().parse_args(shlex.split(wrong))
+            parser().parse_args(shlex.split(wrong))
 
 
 def test_megatron_is_told_the_model_and_the_plan() -> None:
@@ -291,21 +224,6 @@ def test_megatron_is_told_the_model_and_the_plan() -> None:
     assert args.data_parallel_sharding_strategy == "optim_grads"
     assert args.ddp_bucket_size == 50_000_000  # elements of 2 bytes
     assert parsed("own-order").use_tp_pp_dp_mapping
-
-
-def laid_out(layout: str) -> list[str]:
-    """A layout as Megatron Core unrolls it: x*n is n times x, parts end at |."""
-    parts = []
-    for part in layout.split("|"):
-        text = part
-        while "*" in text:
-            at = text.index("*")
-            end = at + 1
-            while end < len(text) and text[end].isdigit():
-                end += 1
-            text = text[: at - 1] + text[at - 1] * int(text[at + 1 : end]) + text[end:]
-        parts.append(text)
-    return parts
 
 
 def test_megatron_finds_the_script_of_bert() -> None:

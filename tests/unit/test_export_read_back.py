@@ -38,7 +38,7 @@ WHOLE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("deepspeed", "llama3-8b", "zero2", {"optimizer": "sgd", "precision": "fp16"}),
     ("torchrun", "llama3-8b", "zero3 recompute=full", {}),
     ("torchrun", "llama3-8b", "zero3 shard=8 recompute=full*0.5 micro=2", {}),
-    ("torchrun", "llama3.2-1b", "dp16 zero0 buckets=64MB recompute=full", {"optimizer": "sgd"}),
+    ("torchrun", "llama2-7b", "dp16 zero0 buckets=64MB recompute=full", {"optimizer": "sgd"}),
     ("accelerate", "llama3-8b", "zero3 recompute=full", {}),
     ("accelerate", "llama3-8b", "zero2 shard=8", {}),
     ("accelerate", "gpt2", "dp16 zero0", {"precision": "fp16"}),

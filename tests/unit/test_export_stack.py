@@ -18,7 +18,7 @@ from foretrain.resolving.defaults import defaults
         ("torchrun", "gpt2", {"on": "2 x dgx-h100"}, "fsdp2"),
         ("torchrun", "gpt2", {"on": "2 x dgx-h100", "plan": "dp16 zero0"}, "ddp"),
         ("torchrun", "resnet50", {"on": "1 x dgx-h100"}, "ddp"),
-        ("accelerate", "gpt2", {"on": "2 x dgx-h100", "plan": "zero1"}, "fsdp2"),
+        ("accelerate", "gpt2", {"on": "2 x dgx-h100", "plan": "zero1"}, "accelerate-fsdp"),
         ("accelerate", "gpt2", {"on": "1 H100"}, "ddp"),
         ("accelerate", "dlrm-mlperf", {"on": "1 x dgx-h100"}, "ddp"),
     ],
@@ -29,7 +29,7 @@ def test_the_target_names_the_stack(
     batch = 65536 if model.startswith("dlrm") else 64
     made = foretrain.export(model, to=target, batch=batch, **words)
     assert f"runtime {stack}: --to {target} (--runtime)" in made.assumptions
-    beyond = ["fsdp2 cannot run dp=16 with zero=1", "these files run dp16 zero2 micro=4"]
+    beyond = ["accelerate-fsdp cannot run dp=16 with zero=1", "these files run dp16 zero2 micro=4"]
     named = [line.split(":")[0].split(",")[0] for line in made.warnings]
     assert named == (beyond if words.get("plan") == "zero1" else [])
 

@@ -10,6 +10,7 @@ from scipy.optimize import minimize_scalar
 
 from foretrain.analysis.goodput import (
     Interruptions,
+    Preemptions,
     Risk,
     best_interval,
     checkpoint_bytes,
@@ -103,26 +104,55 @@ def test_more_machines_more_interruptions() -> None:
     assert many.mtbf == pytest.approx(one.mtbf / 64)
     assert many.checkpoint == pytest.approx(one.checkpoint / 64)
     spot = Risk().interruptions(1e11, [(node, 64)], is_spot=True)
-    assert spot.mtbf < many.mtbf
-    assert one.restart <= spot.restart <= figure("spot", "restart_seconds")
+    assert spot.any_mtbf < many.mtbf
+    assert spot.mtbf == pytest.approx(many.mtbf), "two minutes are enough to save: no work is lost"
+    assert spot.preemptions is not None
+    assert spot.preemptions.restart == figure("spot", "restart_seconds")
+    short = Risk().interruptions(1e14, [(node, 64)], is_spot=True)
+    assert short.checkpoint > figure("spot-aws", "notice_seconds")
+    assert short.preemptions is None
+    assert short.mtbf == pytest.approx(spot.any_mtbf)
+    assert one.restart <= short.restart <= figure("spot", "restart_seconds")
+
+
+def test_preemptions_with_notice_against_a_simulation() -> None:
+    """Time as it passes: work that lasts, a checkpoint at the notice, restarts that may be preempted again."""
+    rng = np.random.default_rng(7)
+    room = Interruptions(inf, 20.0, 600.0, Preemptions(3000.0, 900.0))
+    useful, totals = 50_000.0, []
+    for _ in range(400):
+        passed = done = 0.0
+        while True:
+            left = float(rng.exponential(3000.0))
+            if left >= useful - done:
+                passed += useful - done
+                break
+            done, passed = done + left, passed + left + 20.0
+            while (again := float(rng.exponential(3000.0))) < 900.0:
+                passed += again
+            passed += 900.0
+        totals.append(passed)
+    least = room.checkpoint  # the one at the end, which the simulation leaves out
+    assert room.expected(useful) == pytest.approx(float(np.mean(totals)) + least, rel=0.02)
 
 
 def test_what_the_user_knows_goes_first() -> None:
     node = find_node("aws:p5.48xlarge")
     risk = Risk(machine_mtbf_hours=100.0, spot_rate=0.1, checkpoint_rate=1e9, restart_seconds=7.0)
     found = risk.interruptions(4e9, [(node, 2)], is_spot=True)
-    assert found.mtbf == pytest.approx(HOUR / (2 * 0.11))
+    assert found.any_mtbf == pytest.approx(HOUR / (2 * 0.11))
     assert found.checkpoint == pytest.approx(2.0)
     assert found.restart == 7.0
 
 
 def test_the_rates_say_what_their_sources_say() -> None:
-    """16,384 GPUs in machines of eight: an interruption every three hours; a fifth taken back in a month."""
+    """16,384 GPUs in machines of eight: an interruption every three hours; Google's spot machines: a tenth a day."""
     assert 2048 * failures_per_hour(find_node("dgx-h100")) == pytest.approx(
         419 / (54 * 24), rel=0.01
     )
     assert failures_per_hour(find_node("aws:p5.4xlarge")) < failures_per_hour(find_node("dgx-h100"))
-    assert 1 - np.exp(-spot_per_hour() * 730) == pytest.approx(0.2)
+    a_day = 1 - np.exp(-24 * spot_per_hour(find_node("gcp:a3-highgpu-8g")))
+    assert a_day == pytest.approx(0.1, abs=0.001)
     for name, group in figure.groups.items():
         if name not in ("batch", "datasets"):
             assert group["source"], name

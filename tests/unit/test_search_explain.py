@@ -14,12 +14,12 @@ from foretrain.planning.explain import (
     ALL_REPLICAS,
     WORTH_TELLING,
     _because,
-    _bytes,
     _missing,
-    _seconds,
     against,
+    bytes_told,
     estimated,
     explanations,
+    seconds_told,
     why,
     winning,
 )
@@ -82,7 +82,7 @@ def test_under_the_objective_of_memory_memory_comes_first() -> None:
      (0.00912, "9.12 ms"), (1234.0, "1,234 s"), (3e-6, "3.00 us")],
 )  # fmt: skip
 def test_seconds_are_told_with_three_digits(seconds: float, said: str) -> None:
-    assert _seconds(seconds).replace("µ", "u") == said
+    assert seconds_told(seconds).replace("µ", "u") == said
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_seconds_are_told_with_three_digits(seconds: float, said: str) -> None:
     [(0.0, "same memory"), (9e5, "same memory"), (-9e5, "same memory"), (2**30, "1 GiB more memory"), (-(2**30), "1 GiB less memory")],
 )  # fmt: skip
 def test_bytes_are_told_where_they_differ(more: float, said: str) -> None:
-    assert _bytes(float(more)).replace(".0", "") == said
+    assert bytes_told(float(more)).replace(".0", "") == said
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_few_of_many_are_spread_with_both_ends(count: int, kept: list[int]) ->
 TIGHT = {
     "model": "llama3-8b", "on": "1 x dgx-a100-40gb", "batch": 16, "top": 8, "hypothetical": True,
 }  # fmt: skip
-ONE_STAGE = "vpp=1, cp=1, no offload, pp=1, micro=1, tp<=2"
+ONE_STAGE = "vpp=1, cp=1, no offload, pp=1, micro=1, tp<=2, recompute=none|selective|full"
 
 
 def test_different_layers_win_where_memory_is_tight() -> None:

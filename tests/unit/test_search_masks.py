@@ -78,9 +78,21 @@ def verdict(s: Space, row: dict[str, int]) -> str | None:
         return SCHEDULE.format(name, SCHEDULES[name].needs)
     if row["shard"] and replicas % row["shard"]:
         return SHARD
-    if replicas % row["ep"] and (replicas * row["tp"]) % row["ep"]:
+    if replicas * row["tp"] // row["etp"] % row["ep"]:
         return EXPERT
     return s.refused_parts.get((row["pp"], row["vpp"]))
+
+
+def inside_experts(part: SpacePart, dp: int) -> list[int]:
+    """As elsewhere or none, where the ranks left to hold experts divide; the latter where neither does."""
+    if part.ep == 1:
+        return [part.tp]
+    able = [
+        etp for etp in dict.fromkeys((part.tp, 1))
+        if dp * part.cp * part.tp // etp % part.ep == 0 and part.ep % (part.tp // etp) == 0
+    ]  # fmt: skip
+    meant = part.tp if dp * part.cp % part.ep == 0 else 1
+    return [meant, *(etp for etp in able if etp != meant)]
 
 
 def all_rows(s: Space, part: SpacePart):
@@ -95,6 +107,7 @@ def all_rows(s: Space, part: SpacePart):
             "sp": [int(sp) for sp in s.sp] if part.tp > 1 else [0], "recompute": [0],
             "schedule": able if pp > 1 else [0], "order": range(len(s.palette.order)), "offload": [0],
             "buckets": range(len(s.palette.buckets)), "exchange": [0], "tables": range(len(s.palette.tables)),
+            "etp": inside_experts(part, s.devices // (part.tp * part.cp * pp)), "layers": [0],
         }  # fmt: skip
         for values in product(*(options[name] for name in COLUMNS)):
             yield dict(zip(COLUMNS, values, strict=True))

@@ -12,7 +12,7 @@ from support.plans import tiny_model
 from foretrain.cluster.cluster import Cluster
 from foretrain.errors import PlanError
 from foretrain.plan.constraints import kept, parse
-from foretrain.planning.estimator import Estimates
+from foretrain.planning.estimator import Estimates, Estimator
 from foretrain.planning.more_nodes import larger, times
 from foretrain.planning.partial_result import (
     REFUSED,
@@ -34,7 +34,7 @@ def task(model: str = "llama", batch: int = 8, on: str = "1 x dgx-a100-80gb") ->
 
 
 def rows(plans: Space) -> set[tuple[int, ...]]:
-    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro", "zero", "shard", "sp")
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro", "zero", "shard", "sp", "etp")
     tables = [plans.choices(part)[0] for part in plans.parts()]
     listed = [tuple(int(getattr(t, n)[i]) for n in names) for t in tables for i in range(len(t))]
     assert len(set(listed)) == len(listed)  # no plan twice
@@ -51,7 +51,7 @@ def test_all_plans_of_eight_devices_and_no_others():
             continue
         if (zero and dp == 1) or (sp and tp == 1):
             continue
-        expected.add((tp, pp, 1, dp, 1, 1, micro, zero, 0, sp))
+        expected.add((tp, pp, 1, dp, 1, 1, micro, zero, 0, sp, tp))
     assert found == expected
 
 
@@ -69,7 +69,7 @@ def test_interleaved_plans_have_whole_rounds_of_micro_batches_and_even_chunks():
 
 def test_hybrid_shards_are_of_a_node_and_smaller_than_all_replicas():
     found = rows(space(task(batch=16, on="2 x dgx-a100-80gb"), (*PLAIN, "no vpp", "no cp", "pp=1")))
-    for tp, _, _, dp, _, _, _, zero, shard, _ in found:
+    for tp, _, _, dp, _, _, _, zero, shard, *_ in found:
         assert shard in (0, 8)
         if shard:
             assert zero > 0
@@ -190,7 +190,7 @@ def test_constraints_that_no_plan_could_keep_are_refused(model, where, said):
 # --- surveys --------------------------------------------------------------------------------------------
 
 
-class Fixed:
+class Fixed(Estimator):
     """Estimates that are given: seconds and memory of every plan by lot, of which most fit 50 bytes."""
 
     def estimate(self, choices) -> Estimates:
@@ -210,8 +210,8 @@ def test_a_survey_is_what_looking_at_every_plan_gives(objective):
     here = task()
     plans = space(here, (*PLAIN, "no vpp", "no cp", "layers=even"))
     choices, _ = plans.choices(SpacePart(2, 1, 1))
-    told = Fixed().estimate(choices)
-    found = survey(here, plans, SpacePart(2, 1, 1), objective, 4, Fixed())
+    told = Fixed(here).estimate(choices)
+    found = survey(here, plans, SpacePart(2, 1, 1), objective, 4, Fixed(here))
     every = range(3, len(choices))
     fit = [r for r in every if told.memory[r] <= told.usable[r]]
     value = told.memory if objective == "memory" else told.seconds

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import inf
 
-from foretrain.advice.judging import MARGIN, NEARLY, Judged, estimated, remedy, simulated
+from foretrain.advice.judging import MARGIN, NEARLY, Judged, estimated, fitting, remedy, simulated
 from foretrain.advice.machines import machine_moves
 from foretrain.advice.moves import Move, Place, plan_moves
 from foretrain.advice.switches import precision_moves, switch_moves
@@ -20,6 +20,8 @@ FEW = 3
 """Plans that are simulated for a page, the fastest by estimate; every option and machine is."""
 SHOWN = 5
 """Moves that a page lists."""
+_VALUE = re.compile(r"=\S+|[\d.]+")
+"""What is left of a change without its values is the choice that it makes."""
 DEEPEST = 3
 """Moves in a row that are tried where no single one makes a plan fit."""
 
@@ -47,7 +49,7 @@ def _faster(at: Place, found: Simulation) -> list[Remedy]:
     exact: dict[str, Move] = {}
     for one in ranked:  # of moves of one choice the best
         if one.is_exact and one.seconds < step:
-            exact.setdefault(re.sub(r"[\d.]+", "", one.move.change), one.move)
+            exact.setdefault(_VALUE.sub("", one.move.change), one.move)
     kin = [one.move for one in ranked if not one.is_exact and one.seconds < step * (1.0 + MARGIN)]
     tried = chain([*exact.values()][:FEW], kin[:FEW], switch_moves(at), precision_moves(at))
     return _worth(_judged(tried, step), is_misfit=False)
@@ -78,7 +80,8 @@ def fixes(found: Simulation, most: int | None = None) -> list[Remedy]:
     fastest so far than estimates err. `most`: so many plans at the most.
     """
     at, step = Place(found.scenario), found.step_seconds
-    rows = _worth(_judged(chain(switch_moves(at), precision_moves(at)), step), is_misfit=True)
+    options = fitting(chain(switch_moves(at), precision_moves(at)))
+    rows = _worth(_judged(options, step), is_misfit=True)
     for _ in range(DEEPEST):
         moves = estimated(at, list(plan_moves(at)), step)
         rows += _fitting(moves, step, most)

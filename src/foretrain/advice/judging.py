@@ -15,7 +15,7 @@ from foretrain.errors import InputError
 from foretrain.plan.short_form import Words
 from foretrain.planning.choices import COLUMNS, Choices, Palette, lone
 from foretrain.planning.estimator import Estimator
-from foretrain.simulate import Simulation, simulate_scenario
+from foretrain.simulate import Simulation, peak_memory, simulate_scenario
 
 MARGIN = 0.1
 """Of a step: as far as an estimate may lie above the best simulated one and still be looked at. The largest error of an
@@ -84,6 +84,16 @@ def simulated(moves: Iterable[Move]) -> Iterator[tuple[Move, Simulation]]:
     for move in moves:
         try:
             yield move, simulate_scenario(move.scenario)
+        except InputError:
+            continue
+
+
+def fitting(moves: Iterable[Move]) -> Iterator[Move]:
+    """Those that fit, which a compiled plan says without a simulation."""
+    for move in moves:
+        try:
+            if peak_memory(move.scenario).fits:
+                yield move
         except InputError:
             continue
 

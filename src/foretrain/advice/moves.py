@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,11 @@ from foretrain.planning.task import Task
 from foretrain.resolving.defaults import stack_for
 from foretrain.scenario import Scenario
 
-MOST_MICROS = 6
+MOST_MICROS = 12
 MOST_CHUNKS = 16
-LARGEST_SHIFT = 8
-"""Times that a degree grows or shrinks in one move, what replicas lose or win."""
 SHORTEST_SLICE = 512
 """Tokens of a sequence that a move to context parallelism leaves a rank at least."""
-SHARES = ("full*0.25", "full*0.5", "full*0.75")
+SHARES = tuple(f"full*{part / 8:g}" for part in range(1, 8))
 BUCKET_STEP = 4.0
 BY_NODES = ("tp", "cp", "pp", "dp")
 """The order of ranks, innermost first, that puts stages inside of replicas."""
@@ -93,7 +92,7 @@ class Place:
     @cached_property
     def known_refusals(self) -> frozenset[str]:
         """What the stack cannot run of the plan itself: moves may keep it, and add nothing to it."""
-        return frozenset(refusals(self.scenario.runtime, self.words))
+        return frozenset(refusals(self.scenario.runtime, self.words, self.task.facts))
 
     @cached_property
     def ops(self) -> tuple[Any, ...]:
@@ -163,11 +162,9 @@ def _recomputation(words: Words, at: Place) -> Neighbours:
 def _chunks(words: Words, at: Place) -> Neighbours:
     if words.pp == 1:
         return
-    for chunks in range(1, min(MOST_CHUNKS, at.layers // words.pp) + 1):
-        # embedding and head may count as a layer each (`compile.passes.place`)
-        counted = at.layers if at.layers % words.pp == 0 else at.layers + 2
-        if chunks == 1 or counted % (words.pp * chunks) == 0:
-            yield {"vpp": chunks, "schedule": None, "layers": None}
+    # embedding and head may count as a layer each (`compile.passes.place`)
+    most = min(MOST_CHUNKS, (at.layers + 2) // words.pp)
+    yield from ({"vpp": n, "schedule": None, "layers": None} for n in range(1, most + 1))
 
 
 def _layers(words: Words, at: Place) -> Neighbours:
@@ -190,26 +187,23 @@ def _degrees(words: Words, at: Place) -> Neighbours:
     dp = words.dp or 1
     for name in ("tp", "pp", "cp"):
         now, most = getattr(words, name), _most(name, at)
-        grows = (f for f in divisors(dp)[1:] if f <= LARGEST_SHIFT and now * f <= most)
+        grows = (f for f in divisors(dp)[1:] if now * f <= most)
         yield from ({name: now * f, "dp": dp // f} for f in grows)
-        shrinks = (f for f in divisors(now)[1:] if f <= LARGEST_SHIFT)
-        yield from ({name: now // f, "dp": dp * f} for f in shrinks)
+        yield from ({name: now // f, "dp": dp * f} for f in divisors(now)[1:])
 
 
 def _exchanges_of_degrees(words: Words, at: Place) -> Neighbours:
-    """Tensor parallelism for stages or slices of the sequence, and the other way round; replicas stay."""
-    for one, other in (("tp", "pp"), ("pp", "tp"), ("tp", "cp"), ("cp", "tp")):
+    """One degree for another, stages and slices of the sequence among them; replicas stay."""
+    for one, other in permutations(("tp", "pp", "cp"), 2):
         less, more = getattr(words, one), getattr(words, other)
-        if less % 2 == 0 and more * 2 <= _most(other, at):
-            yield {one: less // 2, other: more * 2}
+        shifts = (f for f in divisors(less)[1:] if more * f <= _most(other, at))
+        yield from ({one: less // f, other: more * f} for f in shifts)
 
 
 def _experts(words: Words, at: Place) -> Neighbours:
     experts = max((op.size.get("expert", 1) for op in at.ops), default=1)
     ranks = (words.dp or 1) * words.cp * words.tp
-    for degree in divisors(experts):
-        if ranks % degree == 0 and max(degree, words.ep) <= LARGEST_SHIFT * min(degree, words.ep):
-            yield {"ep": degree}
+    yield from ({"ep": degree} for degree in divisors(experts) if ranks % degree == 0)
 
 
 def _buckets(words: Words, at: Place) -> Neighbours:
@@ -236,8 +230,12 @@ def _schedules(words: Words, at: Place) -> Neighbours:
         return
     named = {v for c, _ in always(rules_of(at.scenario.runtime), "schedule") for v in c.values}
     for name, kind in SCHEDULES.items():
-        if (kind.is_searched or name in named) and meant(name, words.pp, words.vpp)[0] is kind:
-            yield {"schedule": name, "vpp": meant(name, words.pp, words.vpp)[1]}
+        if not (kind.is_searched or name in named):
+            continue
+        found, chunks = meant(name, words.pp, words.vpp if words.vpp in kind.chunks else 1)
+        if found is kind and chunks in kind.chunks:
+            layers = words.layers if chunks == words.vpp else None
+            yield {"schedule": name, "vpp": chunks, "layers": layers}
 
 
 def _orders(words: Words, at: Place) -> Neighbours:
@@ -317,7 +315,7 @@ def _chunks_kept(words: Words, at: Place) -> dict[str, Any]:
 
 
 def _is_able(words: Words, at: Place) -> bool:
-    return at.known_refusals.issuperset(refusals(at.scenario.runtime, words))
+    return at.known_refusals.issuperset(refusals(at.scenario.runtime, words, at.task.facts))
 
 
 def _move(words: Words, at: Place) -> Move | None:

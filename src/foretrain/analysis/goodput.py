@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, expm1, inf, isinf, log, log1p, sqrt
+from math import exp, expm1, inf, isinf, log1p, sqrt
 from pathlib import Path
 
 from foretrain.cluster.node import Node
@@ -19,7 +19,6 @@ from foretrain.model.workload import Workload
 from foretrain.units import show_bandwidth
 
 HOUR = 3600.0
-_MONTH_HOURS = 730.0
 _MOST_EXPONENT = 300.0
 _MOST_RATIO = 36.0
 
@@ -29,12 +28,30 @@ figure = Figures(Path(__file__).with_name("goodput.yaml"))
 
 
 @dataclass(frozen=True, slots=True)
+class Preemptions:
+    """Machines taken back with a notice that is long enough for a checkpoint: no work is lost, only time.
+
+    A preemption costs a checkpoint and a restart, and a restart may be preempted itself: under a rate of 1/M it takes
+    M (exp(R/M) - 1) on average until one of R seconds is through.
+    """
+
+    mtbf: float  # of the whole cluster
+    restart: float
+
+    def stretch(self, checkpoint: float) -> float:
+        """Time over that of the same job without preemptions."""
+        power = self.restart / self.mtbf
+        return inf if power > _MOST_EXPONENT else checkpoint / self.mtbf + exp(power)
+
+
+@dataclass(frozen=True, slots=True)
 class Interruptions:
-    """`mtbf`: mean seconds between interruptions of the whole cluster; infinite where there are none."""
+    """`mtbf`: mean seconds between interruptions of the whole cluster that lose work; infinite where there are none."""
 
     mtbf: float
     checkpoint: float  # seconds to write one, while training waits
     restart: float  # seconds until training goes on
+    preemptions: Preemptions | None = None
 
     def __post_init__(self) -> None:
         faults = [
@@ -48,11 +65,20 @@ class Interruptions:
         ]
         refuse("invalid interruptions:", faults)
 
-    def expected(self, useful: float, interval: float | None = None) -> float:
-        """Seconds from start to end of a job with `useful` seconds of work, a checkpoint after each `interval`.
+    @property
+    def any_mtbf(self) -> float:
+        """Mean seconds between interruptions of either kind."""
+        if self.preemptions is None:
+            return self.mtbf
+        return 1.0 / (1.0 / self.mtbf + 1.0 / self.preemptions.mtbf)
 
-        Daly's complete model: M exp(R/M) (exp((t + d)/M) - 1) per interval, as many intervals as the work has.
-        """
+    def expected(self, useful: float, interval: float | None = None) -> float:
+        """Seconds from start to end of a job with `useful` seconds of work, a checkpoint after each `interval`."""
+        stretch = 1.0 if self.preemptions is None else self.preemptions.stretch(self.checkpoint)
+        return self._unannounced(useful, interval) * stretch
+
+    def _unannounced(self, useful: float, interval: float | None) -> float:
+        """Daly's complete model: M exp(R/M) (exp((t + d)/M) - 1) per interval, as many intervals as the work has."""
         every = self.interval(useful) if interval is None else interval
         if useful <= 0.0:
             return 0.0
@@ -133,9 +159,20 @@ def failures_per_hour(node: Node) -> float:
     return (1.0 - share + share * size) / (figure("failures", "machine_days") * 24.0)
 
 
-def spot_per_hour() -> float:
-    """Rate at which a spot machine is taken back, from the share that is within a month."""
-    return -log(1.0 - figure("spot", "monthly_share")) / _MONTH_HOURS
+def cloud_of(node: Node) -> str:
+    """Whose spot market a machine is in, as figures are known."""
+    name = (node.cloud or "").partition(":")[0]
+    return name if f"spot-{name}" in figure.groups else "other"
+
+
+def spot_per_hour(node: Node) -> float:
+    """Rate at which a spot machine is taken back."""
+    return figure(f"spot-{cloud_of(node)}", "per_hour")
+
+
+def _mean(rate: float) -> float:
+    """Between events that come at a rate."""
+    return 1.0 / rate if rate > 0 else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +188,29 @@ class Risk:
         self, state_bytes: float, machines: Sequence[tuple[Node, int]], *, is_spot: bool = False
     ) -> Interruptions:
         """Of so many machines of each kind that train together and write so many bytes at a checkpoint."""
-        failing = sum(count * self.failures_per_hour(node) for node, count in machines)
-        taken = 0.0
-        if is_spot:
-            each = spot_per_hour() if self.spot_rate is None else self.spot_rate
-            taken = each * sum(count for _, count in machines)
-        rate = (failing + taken) / HOUR
-        wait = figure("restart", "seconds")
-        if is_spot and rate > 0:  # on average over both kinds
-            again = figure("spot", "restart_seconds")
-            wait = (failing * wait + taken * again) / (failing + taken)
+        failing = sum(count * self.failures_per_hour(node) for node, count in machines) / HOUR
         written = sum(count * self.bytes_per_second(node) for node, count in machines)
+        checkpoint = state_bytes / written
+        wait = self.restart_seconds
+        normal = figure("restart", "seconds") if wait is None else wait
+        if not is_spot:
+            return Interruptions(_mean(failing), checkpoint, normal)
+        again = figure("spot", "restart_seconds") if wait is None else wait
+        taken = {True: 0.0, False: 0.0}  # by whether the notice is long enough for a checkpoint
+        for node, count in machines:
+            notice = figure(f"spot-{cloud_of(node)}", "notice_seconds")
+            each = spot_per_hour(node) if self.spot_rate is None else self.spot_rate
+            taken[checkpoint <= notice] += each * count / HOUR
+        lost = failing + taken[False]
         return Interruptions(
-            mtbf=1.0 / rate if rate > 0 else inf,
-            checkpoint=state_bytes / written,
-            restart=wait if self.restart_seconds is None else self.restart_seconds,
+            mtbf=_mean(lost),
+            checkpoint=checkpoint,
+            restart=(failing * normal + taken[False] * again) / lost if lost > 0 else normal,
+            preemptions=Preemptions(_mean(taken[True]), again) if taken[True] > 0 else None,
         )
 
-    def assumptions(self, *, is_spot: bool) -> tuple[str, ...]:
-        """The figures that are taken, each with the word that changes it."""
+    def assumptions(self, *, is_spot: bool, clouds: Sequence[str] = ()) -> tuple[str, ...]:
+        """The figures that are taken, each with the word that changes it. `clouds`: those whose spot machines count."""
         known, lines = figure.groups, []
         if self.machine_mtbf_hours is None:
             days, size = figure("failures", "machine_days"), figure("failures", "devices")
@@ -178,10 +219,12 @@ class Risk:
                 f"{known['failures']['source']} (--mtbf)"
             )
         if is_spot and self.spot_rate is None:
-            share = 100 * figure("spot", "monthly_share")
-            lines.append(
-                f"{share:g} % of spot nodes preempted per month: {known['spot']['source']} (--spot-rate)"
-            )
+            for cloud in clouds:
+                spot = known[f"spot-{cloud}"]
+                lines.append(
+                    f"{cloud}: {100 * spot['per_hour']:.3g} % of spot nodes preempted per hour, "
+                    f"{spot['notice_seconds']:g} s notice: {spot['source']} (--spot-rate)"
+                )
         if self.restart_seconds is None:
             wait = f"{figure('restart', 'seconds'):g} s"
             if is_spot:

@@ -10,7 +10,7 @@ from foretrain.cli.options import NO_MODEL, Output, batch_of, counts, given
 from foretrain.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.recommendation.facade import Recommendation
+    from foretrain.recommendation.answer import Recommendation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,7 @@ class TrainingOptions:
     runtime: str | None = None
     data: str | None = None
     storage: str | None = None
+    critical_batch: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Market:
     spot_rate: float | None = None
     checkpoint_rate: str | None = None
     restart: str | None = None
+    startup: str | None = None
+    discount: str | None = None
 
 
 def recommend(job: TrainingOptions, market: Market, output: Output) -> Recommendation:
@@ -89,8 +92,10 @@ def _market(market: Market) -> dict[str, Any]:
 
     if market.spot and market.reserved:
         raise InputError("--spot and --reserved are mutually exclusive.")
-    if market.reserved and market.prices is None:
-        raise InputError("--reserved: the catalog has no reserved prices; specify --prices FILE.")
+    if market.reserved and market.prices is None and market.discount is None:
+        raise InputError(
+            "--reserved: the catalog has no reserved prices; specify --prices FILE or --discount 30%."
+        )
     if market.spot_rate is not None and not 0 <= market.spot_rate < 1:
         raise InputError(f"--spot-rate {market.spot_rate}: must be a fraction, such as 0.05.")
     mtbf, rate, again = market.mtbf, market.checkpoint_rate, market.restart
@@ -109,6 +114,8 @@ def _market(market: Market) -> dict[str, Any]:
         "hypothetical": market.hypothetical,
         "risk": risk,
         "headroom": market.headroom,
+        "startup": market.startup,
+        "discount": market.discount,
         **counts(vars(market), "max_devices"),
     }
 

@@ -61,11 +61,11 @@ def search(
 
     asked = _asked(question, wanted, workforce)
     _expect_target(launch.export, launch.to)
-    from foretrain.plan.constraints import parse
+    from foretrain.advice.why import is_plan
     from foretrain.report.search import search_document
     from foretrain.searching import search as find
 
-    parse([why or ""])  # a fault in it is told before the search, not after
+    is_plan(why or "")  # a fault in it is told before the search, not after
     shown = SearchProgress(quiet=output.quiet)
     try:
         with shown:

@@ -55,6 +55,9 @@ class Interconnect:
     """pcie_tree: devices behind one PCIe switch; 1 means devices sit on the host bridge directly."""
     socket_devices: Count = 4
     """pcie_tree: devices on one CPU socket."""
+    through_root: bool = False
+    """pcie_tree: devices of a socket share one slot to the CPU, and what they send each other goes up through it: virtual
+    machines whose IOMMU redirects peer traffic to the root complex."""
     cpu_link_bandwidth: Bandwidth | None = None
     """pcie_tree: one direction between two CPU sockets."""
     bridge_bandwidth: Bandwidth | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from foretrain.errors import ModelError, did_you_mean, hint, refuse
 from foretrain.model import zoo
+from foretrain.model.details import NAMES, Details
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
@@ -36,7 +37,7 @@ _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_s
 _OF_EXPERTS = (
     "num_experts_per_tok", "moe_intermediate_size", "num_shared_experts", "first_dense_layers",
 )  # fmt: skip
-_FIELDS = tuple(field.name for field in fields(TransformerShape))
+_FIELDS = (*(field.name for field in fields(TransformerShape)), *NAMES)
 
 
 def model_from_case(
@@ -55,7 +56,8 @@ def model_from_case(
     if seq is None:
         raise ModelError("a transformer needs seq_len, the tokens per sample.")
     name = name or f"{data['family']}-{shape.num_hidden_layers}x{shape.hidden_size}"
-    return transformer(shape, seq, name, "described by its shape"), assumptions
+    details = Details.of(data, "model")
+    return transformer(shape, seq, name, "described by its shape", details), assumptions
 
 
 def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | None) -> Model:
@@ -66,9 +68,13 @@ def _override(name: str, model: Model, overrides: Mapping[str, Any], seq: int | 
             f"got {', '.join(overrides)}."
         )
     _refuse_unknown(overrides, where=name)
-    return transformer(
-        replace(known, **overrides), seq or model.seq_len or 1, name, f"{model.source}, changed"
+    changes = {key: value for key, value in overrides.items() if key not in NAMES}
+    own = Details.of(overrides, name)
+    details = replace(
+        model.details, **{key: getattr(own, key) for key in NAMES if key in overrides}
     )
+    length, source = seq or model.seq_len or 1, f"{model.source}, changed"
+    return transformer(replace(known, **changes), length, name, source, details)
 
 
 def shape_from_case(data: Mapping[str, Any]) -> tuple[TransformerShape, tuple[str, ...]]:
@@ -76,8 +82,9 @@ def shape_from_case(data: Mapping[str, Any]) -> tuple[TransformerShape, tuple[st
     family = data.get("family")
     if family not in FAMILY_DEFAULTS:
         raise ModelError(f"family: {family!r} is not known.{hint(str(family), FAMILY_DEFAULTS)}")
-    given = {key: value for key, value in data.items() if key != "family" and value is not None}
-    _refuse_unknown(given, where="model")
+    named = {key: value for key, value in data.items() if key != "family" and value is not None}
+    _refuse_unknown(named, where="model")
+    given = {key: value for key, value in named.items() if key not in NAMES}
     missing = [f"{key}: missing." for key in _REQUIRED if key not in given]
     refuse("this shape is incomplete:", missing, ModelError)
     merged, notes = {**FAMILY_DEFAULTS[family], **given}, _notes(data, family)

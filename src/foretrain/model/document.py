@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from foretrain.errors import ModelError, refuse
+from foretrain.errors import ModelError, did_you_mean, refuse
 from foretrain.loading import Strict, validated
+from foretrain.model.details import NAMES, Details
 from foretrain.model.graph import Block, Model, Op, Tensor
 from foretrain.model.verify import model_faults
 
@@ -48,6 +49,7 @@ class ModelDocument(Strict):
     seq: int | None = None
     tied: list[tuple[str, str]] = field(default_factory=list)
     source: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 def model_to_dict(model: Model) -> dict[str, Any]:
@@ -59,8 +61,18 @@ def model_to_dict(model: Model) -> dict[str, Any]:
         data["source"] = model.source
     if model.tied:
         data["tied"] = [list(pair) for pair in model.tied]
+    if details := _without_none(asdict(model.details)):
+        data["details"] = details
     data["blocks"] = [_block_to_dict(block) for block in model.blocks]
     return data
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _block_to_dict(block: Block) -> dict[str, Any]:
@@ -95,10 +107,18 @@ def model_from_document(data: Mapping[str, Any], where: str = "the model") -> Mo
     document = validated(ModelDocument, data, where, ModelError)
     blocks = tuple(_block(block) for block in document.blocks)
     tied = tuple((first, second) for first, second in document.tied)
-    model = Model(document.name, blocks, document.seq, tied, document.source)
+    details = Details.of(_known(document.details, where), where)
+    model = Model(document.name, blocks, document.seq, tied, document.source, details=details)
     faults = model_faults(model)
     refuse(f"{where} is not a valid graph:", faults, ModelError)
     return model
+
+
+def _known(details: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    unknown = [name for name in details if name not in NAMES]
+    faults = [f"details.{name}: unknown key.{did_you_mean(name, NAMES)}" for name in unknown]
+    refuse(f"{where} is invalid:", faults, ModelError)
+    return details
 
 
 def _block(document: BlockDocument) -> Block:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrain.errors import ModelError
+from foretrain.model.details import NO_DETAILS, Details
 from foretrain.model.shape import TransformerShape
 from foretrain.named import named
 from foretrain.units import counted, show_count
@@ -140,6 +141,7 @@ class Model:
     shape: TransformerShape | None = field(
         default=None, compare=False
     )  # of a transformer that its shape describes completely
+    details: Details = field(default=NO_DETAILS, compare=False, repr=False)  # no answer has them
 
     @classmethod
     def of(cls, spec: str | Path | Mapping[str, Any] | Model, seq: int | None = None) -> Model:

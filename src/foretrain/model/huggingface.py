@@ -10,6 +10,7 @@ from typing import Any
 
 from foretrain.errors import ModelError, did_you_mean, hint
 from foretrain.model.graph import Model
+from foretrain.model.huggingface_details import details_from_config
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
 from foretrain.model.zoo.t5 import t5, t5_shape
@@ -37,7 +38,8 @@ def model_from_config(config: Config, seq: int | None = None, name: str = "") ->
     shape = _SHAPES[kind](_Reader(config, kind))
     limit = shape.max_position_embeddings or config.get("max_position_embeddings") or 2048
     source = f"Hugging Face configuration ({kind})"
-    return transformer(shape, seq or min(2048, int(limit)), label, source)
+    details = details_from_config(config, kind)
+    return transformer(shape, seq or min(2048, int(limit)), label, source, details)
 
 
 class _Reader:

@@ -18,6 +18,7 @@ from foretrain.errors import FileError, ModelError, did_you_mean, refuse
 from foretrain.limits import SEQUENCE
 from foretrain.loading import is_file, load_json, load_yaml
 from foretrain.model import zoo
+from foretrain.model.details import NAMES, Details
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.model.transformer import transformer
@@ -125,7 +126,8 @@ def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, wh
 
     if kind == "zoo" and not set(data) & {"overrides", "seq", "name", "source"}:
         return model_from_case(data, seq)[0]  # a case's model key
-    unknown = [f"{k}: unknown key.{did_you_mean(k, _KEYS)}" for k in data if k not in _KEYS]
+    known = (*_KEYS, "details") if kind == "blocks" else _KEYS
+    unknown = [f"{k}: unknown key.{did_you_mean(k, known)}" for k in data if k not in known]
     refuse(f"{where} is invalid:", unknown, ModelError)
     length = seq or _length(data, where)
     label = str(data.get("name") or name or data.get("zoo") or "model")
@@ -136,19 +138,20 @@ def _from_own(data: Mapping[str, Any], kind: str, seq: int | None, name: str, wh
     if kind == "zoo":
         overrides = _mapping(data.get("overrides") or {}, f"{where}: overrides")
         return model_from_case({"zoo": data["zoo"], **overrides}, length, label)[0]
-    shape = _shape(_mapping(data["transformer"], f"{where}: transformer"), where)
-    return transformer(shape, length or 2048, label, str(data.get("source", "")))
+    given = _mapping(data["transformer"], f"{where}: transformer")
+    shape, details = _shape(given, where), Details.of(given, where)
+    return transformer(shape, length or 2048, label, str(data.get("source", "")), details)
 
 
 def _shape(data: Mapping[str, Any], where: str) -> TransformerShape:
-    known = [field.name for field in fields(TransformerShape)]
+    known = [*(field.name for field in fields(TransformerShape)), *NAMES]
     required = known[:4]
     faults = [
         f"transformer.{k}: unknown key.{did_you_mean(k, known)}" for k in data if k not in known
     ]
     faults += [f"transformer.{k}: missing." for k in required if data.get(k) is None]
     refuse(f"{where} is invalid:", faults, ModelError)
-    return TransformerShape(**data)
+    return TransformerShape(**{key: data[key] for key in data if key not in NAMES})
 
 
 def _length(data: Mapping[str, Any], where: str) -> int | None:

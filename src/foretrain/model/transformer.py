@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import groupby
 from math import ceil
 
+from foretrain.model.details import NO_DETAILS, Details
 from foretrain.model.graph import Block, Model, Tensor
 from foretrain.model.shape import TransformerShape
 from foretrain.model.sketch import Sketch, view, weight
@@ -21,7 +22,9 @@ TOKENS = ("batch", "seq", "hidden")
 SPAN_ENDS = 2  # where an answer starts and ends
 
 
-def transformer(shape: TransformerShape, seq: int, name: str, source: str = "") -> Model:
+def transformer(
+    shape: TransformerShape, seq: int, name: str, source: str = "", details: Details = NO_DETAILS
+) -> Model:
     """The whole model for one sample of `seq` tokens."""
     layers = [
         Block(label, block.ops, block.inputs, block.outputs, repeat, block.sizes)
@@ -29,7 +32,7 @@ def transformer(shape: TransformerShape, seq: int, name: str, source: str = "") 
     ]
     modules = [block for depth in _depths(shape) for block in _next_token(shape, seq, depth)]
     blocks = (_embedding(shape, seq), *layers, *modules, _head(shape, seq))
-    return Model(name, blocks, seq, _tied(shape), source, shape)
+    return Model(name, blocks, seq, _tied(shape), source, shape, details)
 
 
 def _tied(shape: TransformerShape) -> tuple[tuple[str, str], ...]:

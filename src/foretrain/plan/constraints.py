@@ -10,7 +10,7 @@ from typing import Any
 
 from foretrain.errors import PlanError, hint
 from foretrain.plan.parallelism import expert_tensor_degree
-from foretrain.plan.schedules import SCHEDULES, meant
+from foretrain.plan.schedules import SCHEDULES, meant, remedy
 from foretrain.plan.short_form import Words, value_of
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro", "zero", "shard")
@@ -103,7 +103,7 @@ def _value(word: str, name: str, text: str) -> Any:
             raise PlanError(f"{word}: {name} takes true or false.")
         return text in ("true", "1", "yes", "on")
     if name == "schedule" and text not in SCHEDULES:
-        raise PlanError(f"{word}: unknown schedule.{hint(text, SCHEDULES)}")
+        raise PlanError(f"{word}: unknown schedule.{remedy(text)}")
     if text in _LEFT_OPEN.get(name, ()) or name not in _READ_AS:
         return text
     value = value_of(word, _READ_AS[name], text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretrain.model.graph import Model
+from foretrain.plan.parallelism import LARGE
 from foretrain.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class PlanDefaults:
     recompute: str = "none"
     schedule: str | None = None  # of pipelines whose stages are in one piece; None: 1f1b
     tables: str = "replicated"
+    exchange: str = "all-gather"  # of context parallelism
 
     def zero_of(self, words: Words) -> int:
         """State is split only where there are replicas to split it over."""
@@ -43,6 +45,9 @@ class PlanDefaults:
     def tables_of(self, words: Words) -> str:
         return self.tables if (words.dp or 1) > 1 else "replicated"
 
+    def exchange_of(self, words: Words) -> str:
+        return self.exchange if words.cp > 1 else PLAIN.exchange
+
 
 PLAIN = PlanDefaults()
 """A stack that does nothing by itself."""
@@ -53,20 +58,20 @@ def plan_defaults(stack: Runtime, model: Model | None = None) -> PlanDefaults:
 
     Stacks that keep weights gathered in pipelines split them no more there: gradients and optimizer states stay
     where one rank keeps them (ZeRO-1). Others refuse to split as much there as elsewhere. Latent attention has a
-    recomputation of its own in some recipes.
+    recomputation of its own in some recipes. A model without large tables has none to split.
     """
     rows = dict(stack.plan.defaults)
     zero, in_pipelines = int(rows.get("zero", "0")), rows.get("zero_in_pipelines")
     if zero == 3 and stack.sharding.keeps_gathered_in_pipelines:
         in_pipelines = "1"
-    latent = rows.get("recompute_latent")
-    if model is None or not any(op.name == "kv_up" for _, op in model.ops()):
-        latent = None
+    ops = {op.name for _, op in model.ops()} if model is not None else {LARGE}
+    latent = rows.get("recompute_latent") if "kv_up" in ops else None
     return PlanDefaults(
         zero=zero,
         zero_in_pipelines=None if in_pipelines is None else int(in_pipelines),
         sp=rows.get("sequence_parallel") == "true",
         recompute=latent or rows.get("recompute", "none"),
         schedule=rows.get("schedule"),
-        tables=rows.get("tables", "replicated"),
+        tables=rows.get("tables", "replicated") if LARGE in ops else "replicated",
+        exchange=rows.get("exchange", "all-gather"),
     )

@@ -1,4 +1,5 @@
-"""What rules of stacks may ask of the work, beside the plan: the kind of model, its dims, the precision."""
+"""What rules of stacks may ask of the work, beside the plan: the kind of model, its dims, whether weights are tied, the
+precision."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ OTHER = "other"
 DIMS = {"heads": "heads", "kv-heads": "kv_heads", "experts": "expert"}
 """Numbers by the dims they are counted along: what divides them divides them in every op."""
 NUMBERS = (*DIMS, "seq", "batch")
-NAMES = ("model", "precision")
+NAMES = ("model", "precision", "tied")
 Facts = Mapping[str, Any]
 NO_FACTS: Facts = MappingProxyType({})
 
@@ -38,6 +39,7 @@ def facts_of(work: Workload) -> Facts:
         **found,
         "batch": work.global_batch,
         "model": family_of(work.model),
+        "tied": "yes" if work.model.tied else "no",
         "precision": work.precision.name,
     }
 

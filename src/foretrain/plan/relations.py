@@ -1,7 +1,8 @@
 """Arithmetic between choices in rules of stacks: `micro-batches % pp = 0`, `micro-batches >= 2*pp`, `etp = tp`.
 
-Numbers, names, `*`, `//`, `%` and brackets on either side of a comparison. What a name stands for is looked up by who
-asks: a number of one plan, or a column of many.
+Numbers, names, `*`, `//`, `%` and brackets on either side of a comparison. What is divided by is at least 1, so that
+`micro-batches % (micro-batches // pp) = 0` holds where there are fewer micro-batches than stages. What a name stands for
+is looked up by who asks: a number of one plan, or a column of many.
 """
 
 from __future__ import annotations
@@ -12,14 +13,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from foretrain.errors import PlanError, hint
 
 Look = Callable[[str], Any]
 """What a name stands for; None where a plan has no such choice."""
 _TOKEN = re.compile(r"\s*(?:(?P<number>\d{1,18})|(?P<name>[a-z][a-z-]*)|(?P<sign>//|[*%()]))")
 _APART = re.compile(r"(.+?)(<=|>=|!=|=|<|>)(.+)")
+
+
+def _at_least_one(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda left, right: divide(left, np.maximum(right, 1))
+
+
 _DO: Mapping[str, Callable[[Any, Any], Any]] = {
-    "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "*": operator.mul, "//": _at_least_one(operator.floordiv), "%": _at_least_one(operator.mod),
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
     "=": operator.eq, "!=": operator.ne,
 }  # fmt: skip

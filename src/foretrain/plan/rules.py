@@ -51,8 +51,8 @@ class Rule:
 
     def of(self, facts: Facts) -> Rule | None:
         """What is left to ask of plans where the work is known; nothing where it decides the rule."""
-        when = [_settled(one, facts) for one in self.when]
-        needs = [_settled(one, facts) for one in self.needs]
+        when = [_settled(one, facts, unsaid=False) for one in self.when]
+        needs = [_settled(one, facts, unsaid=True) for one in self.needs]
         if False in when or all(one is True for one in needs):
             return None
         return Rule(
@@ -66,14 +66,17 @@ class Rule:
         )
 
 
-def _settled(one: Condition, facts: Facts) -> Condition | bool:
-    """A condition on the work alone is true or false; in others numbers of the work stand for their names."""
+def _settled(one: Condition, facts: Facts, *, unsaid: bool) -> Condition | bool:
+    """A condition on the work alone is true or false; in others numbers of the work stand for their names. `unsaid`: what
+    is said of a number that a model does not have."""
     if isinstance(one, Relation):
         put = one.put(facts)
+        if any(name in of_work.NUMBERS for name in put.names):
+            return unsaid
         return put if put.names else bool(put.at(facts.get))
     if one.name in (*of_work.NAMES, *of_work.NUMBERS):
         value = facts.get(one.name)
-        return value is not None and one.allows(value)
+        return unsaid if value is None else one.allows(value)
     return one
 
 
@@ -102,9 +105,23 @@ def look_at(words: Words, facts: Facts) -> Look:
     return look
 
 
+LAYOUTS = ("even", "ends", "uneven")
+"""How layers are shared out: alike, all but the first and the last part alike, or otherwise."""
+
+
 def as_ruled(name: str, value: Any) -> Any:
-    """A value as rules name it: of recomputations their kind."""
-    return recompute_kind(value) if name == "recompute" else value
+    """A value as rules name it: of recomputations and layouts of layers their kind."""
+    if name == "recompute":
+        return recompute_kind(value)
+    if name == "layers" and value != "even":
+        return _layout(str(value).split(","))
+    return value
+
+
+def _layout(parts: list[str]) -> str:
+    if len({*parts}) == 1:
+        return "even"
+    return "ends" if len({*parts[1:-1]}) <= 1 else "uneven"
 
 
 @lru_cache(maxsize=128)
@@ -132,7 +149,7 @@ def _condition(word: str) -> Condition:
     if is_relation(word, COUNTED):
         return relation(word, COUNTED)
     match = _FACT.fullmatch(word)
-    if match is None or match["name"] not in (*of_work.NAMES, *of_work.NUMBERS, MICRO_BATCHES):
+    if match is None or match["name"] not in (*_RULED, *of_work.NUMBERS, MICRO_BATCHES):
         return parse([word])[0]
     if match["name"] == MICRO_BATCHES:
         return relation(word, COUNTED)
@@ -142,7 +159,13 @@ def _condition(word: str) -> Condition:
     )
 
 
-_KNOWN: Mapping[str, Collection[str]] = {"model": (*of_work.KINDS_OF_MODELS, of_work.OTHER)}
+_RULED = (*of_work.NAMES, "layers")
+"""What rules name by words of their own."""
+_KNOWN: Mapping[str, Collection[str]] = {
+    "model": (*of_work.KINDS_OF_MODELS, of_work.OTHER),
+    "layers": LAYOUTS,
+    "tied": ("yes", "no"),
+}
 
 
 def _values(word: str, name: str, texts: Collection[str]) -> Iterator[int | str]:

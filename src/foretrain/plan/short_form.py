@@ -16,7 +16,7 @@ from foretrain.limits import BUCKET, DEVICES, LAYERS, MICRO_BATCH, Limit, shown
 from foretrain.plan.defaults import PLAIN, PlanDefaults
 from foretrain.plan.mesh import Mesh
 from foretrain.plan.parallelism import FACTORINGS, PARALLELISMS
-from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant
+from foretrain.plan.schedules import DEFAULT, SCHEDULES, meant, remedy
 from foretrain.plan.strategy import EXCHANGES, OFFLOADS, Schedule, StrategyNode
 from foretrain.plan.words import DEGREES, FLAGS, NUMBERED, OPTIONS, numbered
 from foretrain.runtime import Runtime
@@ -95,7 +95,7 @@ class Words:
             words.append(f"recompute={recompute}")
         if self.offload:
             words.append(f"offload={'+'.join(self.offload)}")
-        if self.exchange != "all-gather":
+        if self.exchange != PLAIN.exchange or defaults.exchange_of(self) != PLAIN.exchange:
             words.append(f"cp={self.exchange}")
         if self.tables != "replicated" or defaults.tables_of(self) != "replicated":
             words.append(f"tables={self.tables}")
@@ -128,6 +128,7 @@ def filled(
         "recompute": defaults.recompute,
         "schedule": defaults.schedule_of(words),
         "tables": defaults.tables_of(words),
+        "exchange": defaults.exchange_of(words),
     }
     words = replace(words, **{name: value for name, value in opened.items() if name not in said})  # type: ignore[arg-type]
     return replace(words, vpp=meant(words.schedule, words.pp, words.vpp)[1])
@@ -187,7 +188,7 @@ def _read(word: str) -> tuple[str, object]:
         raise PlanError(f"needs a number, such as {word}{1 if lowered == 'zero' else 8}.")
     options = (f"{option}=" for option in OPTIONS)
     known = [*DEGREES, *FLAGS, *SCHEDULES, "zero1", "zero2", "zero3", *options]
-    raise PlanError(f"unknown keyword.{hint(lowered, known)}")
+    raise PlanError(f"unknown keyword.{remedy(lowered, known)}")
 
 
 def _option(name: str, text: str) -> tuple[str, object]:
@@ -249,7 +250,8 @@ def _text(value: Any) -> str:
 def _one_of(known: Collection[str]) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if not isinstance(value, str) or value not in known:
-            near = did_you_mean(value, known)
+            is_schedule = known is SCHEDULES and isinstance(value, str)
+            near = remedy(value) if is_schedule else did_you_mean(value, known)
             raise PlanError(f"{shown(value)} is not one of {', '.join(known)}.{near}")
         return str(value)
 

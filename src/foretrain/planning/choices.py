@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from foretrain.arrays import Ints32
 from foretrain.plan.defaults import PLAIN, PlanDefaults
+from foretrain.plan.parallelism import expert_tensor_degree
 from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning.layers import State
@@ -64,6 +65,7 @@ class Choices:
     dp: Ints32
     cp: Ints32
     ep: Ints32
+    etp: Ints32  # tensor parallel degree inside experts
     micro: Ints32
     zero: Ints32
     shard: Ints32
@@ -99,14 +101,9 @@ class Choices:
         columns = [values if n == name else getattr(self, n) for n in COLUMNS]
         return Choices.of(self.palette, np.stack(columns))
 
-    @property
-    def etp(self) -> Ints32:
-        """The tensor-parallel degree inside experts that a short form without one means."""
-        return np.where(self.dp * self.cp % self.ep == 0, self.tp, 1).astype(np.int32)
-
     def words(self, row: int) -> Words:
         p = self.palette
-        return Words(
+        words = Words(
             tp=int(self.tp[row]),
             pp=int(self.pp[row]),
             vpp=int(self.vpp[row]),
@@ -126,6 +123,9 @@ class Choices:
             tables=p.tables[self.tables[row]],
             layers=p.layers[self.layers[row]],
         )
+        etp = int(self.etp[row])
+        is_meant = words.ep == 1 or expert_tensor_degree(words) == etp
+        return words if is_meant else replace(words, etp=etp)
 
     def text(self, row: int) -> str:
         return self.words(row).text(self.palette.defaults)
@@ -186,6 +186,7 @@ def lone(words: Words) -> Choices:
     )
     names = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero")
     numbers = {name: getattr(words, name) for name in names}
+    numbers |= {"etp": expert_tensor_degree(words) if words.ep > 1 else words.tp}
     numbers |= {"micro": words.micro or 1, "shard": words.shard or 0, "sp": int(words.sp)}
     columns = (np.array([numbers.get(name, 0)], dtype=np.int32) for name in COLUMNS)
     return Choices(palette, *columns)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
 from foretrain.planning.explain import Explanation
@@ -10,6 +12,17 @@ from foretrain.planning.more_nodes import Larger
 from foretrain.planning.partial_result import EstimatedPlan
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked, RankedPlans
+from foretrain.planning.robustness import Robustness
+from foretrain.planning.taste import Fastest
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the best plans compare beyond their figures."""
+
+    as_good: tuple[bool, ...] = ()  # of each whether it may be as fast as the fastest
+    fastest: Fastest | None = None
+    robustness: tuple[Robustness, ...] = ()  # of the first plans
 
 
 def document(
@@ -17,6 +30,7 @@ def document(
     told: Sequence[Explanation],
     with_more: Larger | None,
     command: str | None,
+    standing: Standing,
 ) -> dict[str, Any]:
     """What `foretrain search --json` gives."""
     return {
@@ -25,8 +39,11 @@ def document(
         "plans_valid": result.plans_valid,
         "plans_fitting": result.plans_fitting,
         "plans_pruned": pruned(result.plans_pruned),
+        "plans_varied": dict(result.plans_varied),
         "seconds": result.seconds,
-        "best": ranked_rows(result.best),
+        "best": ranked_rows(result.best, standing),
+        "fastest": None if standing.fastest is None else asdict(standing.fastest),
+        "as_good": sum(standing.as_good),
         "command": command,
         "pareto": [seen_row(row) for row in result.pareto],
         "explanations": [one.to_dict() for one in told],
@@ -45,7 +62,7 @@ def document(
     }
 
 
-def flat_rows(result: RankedPlans) -> list[dict[str, Any]]:
+def flat_rows(result: RankedPlans, as_good: Sequence[bool]) -> list[dict[str, Any]]:
     """One row per plan: the best, then the front, whose figures are estimates."""
     best = [
         {
@@ -57,8 +74,9 @@ def flat_rows(result: RankedPlans) -> list[dict[str, Any]]:
             "usable_bytes": row.prediction.memory.usable_bytes,
             "mfu": row.prediction.mfu,
             "usd_per_step": row.prediction.cost.usd_per_step,
+            "as_good": is_as_good,
         }
-        for number, row in enumerate(result.best, 1)
+        for number, (row, is_as_good) in enumerate(zip(result.best, as_good, strict=True), 1)
     ]
     front = [
         {
@@ -70,6 +88,7 @@ def flat_rows(result: RankedPlans) -> list[dict[str, Any]]:
             "usable_bytes": seen.usable,
             "mfu": None,
             "usd_per_step": None,
+            "as_good": None,
         }
         for number, seen in enumerate(result.pareto, 1)
     ]
@@ -105,15 +124,18 @@ def pruned(reasons: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def ranked_rows(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
+def ranked_rows(rows: Iterable[Ranked], standing: Standing) -> list[dict[str, Any]]:
+    known = zip_longest(rows, standing.as_good, standing.robustness)
     return [
         {
             "plan": described(row.plan),
             "tree": row.plan.to_dict(),
             "prediction": row.prediction.to_dict(),
             "estimated_seconds": row.estimated_seconds,
+            "as_good": is_as_good,
+            "robustness": None if robust is None else robust.to_dict(),
         }
-        for row in rows
+        for row, is_as_good, robust in known
     ]
 
 

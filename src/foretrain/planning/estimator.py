@@ -59,6 +59,12 @@ class Estimator:
         self.shares = Shares(task)
         self._last: Layers | None = None
 
+    def another(self) -> Estimator:
+        """For plans whose blocks are in other states, so that what was compiled for these is kept."""
+        other = Estimator(self.task, only_fitting=self.only_fitting)
+        other.exchanges, other.shares = self.exchanges, self.shares
+        return other
+
     def estimate(self, choices: Choices) -> Estimates:
         """Memory first: plans that do not fit are not worth a look at their time."""
         count = len(choices)

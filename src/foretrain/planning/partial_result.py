@@ -5,16 +5,18 @@ What a survey keeps is small and plain, so that it can be stored, sent and merge
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
-from foretrain.planning.refinements import refined
+from foretrain.planning.refinements import MARGIN, Pool, refinements
 from foretrain.planning.space import Space, SpacePart
 from foretrain.planning.task import Task
 from foretrain.units import counted, rounded_seconds, show_bytes
@@ -75,6 +77,9 @@ class PartialResult:
     pareto: tuple[EstimatedPlan, ...] = ()  # step time against memory
     told: tuple[BestPerChoice, ...] = ()
     nearest: EstimatedPlan | None = None  # of the plans that do not fit, the one that lacks least
+    varied: Mapping[str, int] = field(
+        default_factory=dict
+    )  # plans of which other values were tried
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,6 +97,7 @@ class PartialResult:
             pareto=tuple(EstimatedPlan(**row) for row in data["pareto"]),
             told=tuple(BestPerChoice(**{**row, "best": seen(row["best"])}) for row in data["told"]),
             nearest=seen(data["nearest"]),
+            varied=dict(data["varied"]),
         )
 
 
@@ -103,10 +109,48 @@ def survey(
     keep: int,
     estimator: Estimator | None = None,
 ) -> PartialResult:
-    """Estimate every plan of a part; keep the best few."""
+    """Estimate every plan of a part's grid; keep the best few."""
     choices, pruned = space.choices(part)
     estimator = estimator or Estimator(task)
-    choices, found = refined(space, choices, estimator.estimate(choices), estimator)
+    found = estimator.estimate(choices)
+    if objective != "memory":
+        _remember(space, part, Pool.of(choices, found, estimator))
+    return _summary(choices, found, pruned, objective, keep)
+
+
+def survey_refined(
+    task: Task, space: Space, objective: str, keep: int, asked: tuple[SpacePart, float]
+) -> PartialResult:
+    """The plans that those of a part become with choices that are not in the grid, as far as they could be faster than
+    so many seconds."""
+    part, limit = asked
+    pool = _remembered(task, space, part).within(space, limit)
+    pools, varied = refinements(space, pool, limit)
+    parts = [_summary(one.choices, one.found, {}, objective, keep) for one in pools]
+    return replace(merged(parts, objective, keep), varied=dict(varied))
+
+
+_POOLS: WeakKeyDictionary[Space, dict[SpacePart, Pool]] = WeakKeyDictionary()
+"""What was estimated of parts, for as long as their space is there: processes that did not estimate it do so anew."""
+
+
+def _remember(space: Space, part: SpacePart, pool: Pool) -> None:
+    """… as far as it could be of use: not what is behind the best of the same part."""
+    _POOLS.setdefault(space, {})[part] = pool.within(space, MARGIN * pool.best)
+
+
+def _remembered(task: Task, space: Space, part: SpacePart) -> Pool:
+    known = _POOLS.get(space, {}).get(part)
+    if known is not None:
+        return known
+    choices, _ = space.choices(part)
+    estimator = Estimator(task)
+    return Pool.of(choices, estimator.estimate(choices), estimator)
+
+
+def _summary(
+    choices: Choices, found: Estimates, pruned: dict[str, int], objective: str, keep: int
+) -> PartialResult:
     for number, reason in enumerate(found.refusal):
         lost = int((found.refused == number).sum())
         pruned[REFUSED + reason] = pruned.get(REFUSED + reason, 0) + lost
@@ -210,6 +254,7 @@ def _joined(a: PartialResult, b: PartialResult, objective: str, keep: int) -> Pa
         pareto=_joined_front((*a.pareto, *b.pareto)),
         told=_joined_told((*a.told, *b.told), objective),
         nearest=_least_lacking(a.nearest, b.nearest),
+        varied=dict(Counter(a.varied) + Counter(b.varied)),
     )
 
 

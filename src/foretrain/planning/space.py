@@ -6,10 +6,10 @@ parallelism) are not plans of their own. Plans that cannot run are counted by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import gcd
+from itertools import permutations, product
+from math import gcd, isqrt
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,16 @@ import numpy as np
 from foretrain.arrays import Bools, Ints32
 from foretrain.compile.passes.place import place
 from foretrain.compile.passes.scope import check_names
-from foretrain.errors import PlanError
+from foretrain.errors import PlanError, UnsupportedPlanError
 from foretrain.limits import DEVICES, LAYERS, MICRO_BATCH
 from foretrain.model.graph import Model
 from foretrain.plan.constraints import Constraint, kept, parse
-from foretrain.plan.parallelism import LARGE
+from foretrain.plan.parallelism import LARGE, expert_tensor_degree
 from foretrain.plan.relations import Relation
 from foretrain.plan.rules import Condition
 from foretrain.plan.schedules import SCHEDULES, meant
-from foretrain.plan.strategy import Schedule, StrategyNode
+from foretrain.plan.short_form import Words
+from foretrain.plan.strategy import EXCHANGES, Schedule, StrategyNode
 from foretrain.plan.supported import Rule, always, as_ruled, expect_able, rules_of
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.task import Task
@@ -33,9 +34,15 @@ from foretrain.planning.task import Task
 SHORTEST_SLICE = 512
 """Tokens of a sequence that context parallelism leaves a rank at least."""
 MOST_MICRO = 64
+"""Of the grid; larger ones are refinements of those that fit."""
 MOST_CHUNKS = 16
 """Of a stage: Megatron's recipes have up to 12 (GPT-3 175B, virtual pipeline of single layers)."""
 FEWEST_POWERS = 4
+SHARES = tuple(f"full*{eighths / 8:g}" for eighths in range(1, 8))
+"""Of the layers that are run again, where running all again fits and none does not."""
+BUCKETS = (5e6, 25e6, 100e6, 1e9)
+"""Bytes: many small messages, the 25 MB of PyTorch's DDP, few, and all at once but for the largest models."""
+AXES = ("tp", "cp", "pp", "dp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class SpacePart:
     ep: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Space:
     """Options of every choice. `dp` is what the others leave."""
 
@@ -68,6 +75,8 @@ class Space:
     refused_parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     splits_layers: bool = False  # also otherwise than they are placed without a word
+    more: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values of choices beside those of the grid, which `refinements` looks at."""
 
     def parts(self) -> tuple[SpacePart, ...]:
         """Every way to split blocks that the number of devices allows."""
@@ -90,14 +99,19 @@ class Space:
             table = table[ok]
         return Choices.of(self.palette, np.ascontiguousarray(table.T)), pruned
 
-    def able(self, choices: Choices) -> Choices:
-        """Those that constraints and rules allow."""
+    def allowed(self, choices: Choices) -> Bools:
+        """[plans] which of them constraints and rules allow."""
+        here = np.arange(len(choices))
         for _, ok in self._checks(choices):
-            choices = choices.take(ok)
-        return choices
+            here = here[ok]
+        found = np.zeros(len(choices), dtype=np.bool_)
+        found[here] = True
+        return found
 
     def _pipelines(self, part: SpacePart) -> Iterator[tuple[int, int]]:
         for pp, vpp in product(self.pp, self.vpp):
+            if self.splits_layers and self.refused_parts.get((pp, vpp)) == _UNEVEN:
+                continue  # a refinement
             if self.devices % (part.tp * part.cp * pp) == 0 and (vpp == 1 or pp > 1):
                 yield pp, vpp
 
@@ -107,6 +121,7 @@ class Space:
         p = self.palette
         options: dict[str, Sequence[int]] = {
             "tp": (part.tp,), "pp": (pp,), "vpp": (vpp,), "dp": (dp,), "cp": (part.cp,), "ep": (part.ep,),
+            "etp": self._inside_experts(part, dp),
             "micro": self.micro, "zero": self.zero, "shard": self.shard,
             "sp": tuple(map(int, self.sp)) if part.tp > 1 else (0,),
             "recompute": range(len(p.recompute)),
@@ -118,6 +133,15 @@ class Space:
         }  # fmt: skip
         grids = np.meshgrid(*(np.array(options[name], np.int32) for name in COLUMNS), indexing="ij")
         return np.stack([grid.ravel() for grid in grids], axis=1)
+
+    def _inside_experts(self, part: SpacePart, dp: int) -> list[int]:
+        """Tensor-parallel degrees inside experts: what a plan without a word means, none, and what is asked for."""
+        meant = expert_tensor_degree(Words(part.tp, cp=part.cp, ep=part.ep, dp=dp))
+        if part.ep == 1 or part.tp == 1:
+            return [part.tp if part.ep == 1 else meant]
+        asked = _asked_for("etp", self.constraints)
+        degrees = dict.fromkeys((meant, 1, part.tp, *sorted(asked)))
+        return [n for n in degrees if n == meant or _holds_experts(part, dp, n)]
 
     def _schedules(self, pp: int, vpp: int) -> list[int]:
         names = self.palette.schedule
@@ -157,13 +181,21 @@ class Space:
             "replicas not divisible by the hybrid shard size",
             state.mask((c.shard == 0) | (replicas % np.maximum(c.shard, 1) == 0)),
         )
-        holders = replicas * np.where(replicas % c.ep == 0, 1, c.tp)
+        holders = replicas * (c.tp // c.etp)
         yield "ranks not divisible by the expert-parallel size", state.mask(holders % c.ep == 0)
         for reason in dict.fromkeys(self.refused_parts.values()):
             bad = np.zeros(len(c), dtype=np.bool_)
             for pp, vpp in (p for p, why in self.refused_parts.items() if why == reason):
                 bad |= (c.pp == pp) & (c.vpp == vpp)
             yield reason, state.mask(~bad)
+
+
+def _holds_experts(part: SpacePart, dp: int, etp: int) -> bool:
+    """Whether ranks that hold experts divide by these (`plan.parallelism.expert_axes`)."""
+    if part.tp % etp:
+        return False
+    apart = part.tp // etp
+    return dp * part.cp * apart % part.ep == 0 and part.ep % apart == 0
 
 
 def _all(plans: Choices, constraints: Sequence[Condition]) -> Bools:
@@ -235,10 +267,15 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         found = kept(name, values, wanted)
         if not found:
             told = ", ".join(c.text for c in wanted if c.name == name)
-            raise PlanError(
+            fault = (
                 f"{told} leaves no value of {name}; possible values without it: "
                 f"{', '.join(map(str, values)) or 'none'}."
-                + "".join(f" {task.runtime.name}: {because}." for _, because in able)
+            )
+            if not able:
+                raise PlanError(fault)
+            raise UnsupportedPlanError(
+                f"{fault} {task.runtime.name} cannot run others; --hypothetical searches them as well:",
+                faults=tuple(dict.fromkeys(f"{because}." for _, because in able)),
             )
         return found
 
@@ -248,6 +285,16 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
     kinds = [SCHEDULES[name] for name in option("schedule", _searched(task))]
     chunks = {kind.chunks.start for kind in kinds if len(kind.chunks) == 1}
     vpps = option("vpp", sorted(chunks.union(_chunks(layers, pps))))
+    micros = option("micro", _micros(task.workload.global_batch))
+
+    def beside(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Values that are not in the grid, as far as rules and constraints on that choice allow them."""
+        asked, able = [c for c in wanted if c.name == name], always(rules, name)
+        return tuple(
+            v for v in values
+            if all(c.allows(v) for c in asked) and all(c.allows(as_ruled(name, v)) for c, _ in able)
+        )  # fmt: skip
+
     return Space(
         devices=devices,
         batch=task.workload.global_batch,
@@ -257,7 +304,7 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         vpp=vpps,
         cp=option("cp", _context(task, devices)),
         ep=option("ep", list(_divisors(gcd(experts, devices))) if experts > 1 else [1]),
-        micro=option("micro", _micros(task.workload.global_batch)),
+        micro=micros,
         zero=option("zero", [0, 1, 2, 3]),
         shard=option("shard", [0, domain] if devices > domain > 1 else [0]),
         sp=option("sp", [False, True] if "seq" in dims else [False]),
@@ -266,7 +313,33 @@ def space(task: Task, where: Sequence[str] = ()) -> Space:
         refused_parts=_refused(task, pps, vpps, chunks | _asked_for("vpp", wanted)),
         rules=tuple(rule for rule in rules if rule.when or _is_left_open(rule)),
         splits_layers=_splits_layers(rules, wanted),
+        more={
+            name: found
+            for name, values in _beside(task, devices, domain, layers, micros).items()
+            if (found := beside(name, values))
+        },
     )
+
+
+def _beside(
+    task: Task, devices: int, domain: int, layers: int, micros: Sequence[int]
+) -> dict[str, Iterable[Any]]:
+    """What choices may be beside what the grid has of them."""
+    batch, dims = (
+        task.workload.global_batch,
+        {d for _, op in task.workload.model.ops() for d in op.size},
+    )
+    differs = task.runtime.supported_plans.per_layer != "none" or task.is_hypothetical
+    orders = ["-".join(order) for order in permutations(AXES)] if devices > domain else []
+    return {
+        "micro": [n for n in _divisors_of(batch) if n not in micros and MICRO_BATCH.allows(n)],
+        "recompute": SHARES if differs and layers > 1 else (),
+        "vpp": range(2, min(MOST_CHUNKS, layers // 2) + 1),
+        "shard": [n for n in _divisors(devices)[1:-1] if n != domain],
+        "order": [order for order in orders if order != _STAGES_INSIDE],
+        "cp-exchange": [one for one in EXCHANGES if one != "all-gather"] if "seq" in dims else (),
+        "buckets": BUCKETS,
+    }
 
 
 def _is_left_open(rule: Rule) -> bool:
@@ -337,12 +410,15 @@ def _unknown(recompute: str, model: Model) -> tuple[str, ...]:
     return ()
 
 
+_STAGES_INSIDE = "tp-cp-pp-dp"
+
+
 def _palette(option: Any, task: Task, domain: int) -> Palette:
     has_tables = any(op.name == LARGE for _, op in task.workload.model.ops())
     has_sequence = any("seq" in op.size for _, op in task.workload.model.ops())
     orders: dict[str, tuple[str, ...] | None] = {"default": None}
     if task.devices > domain:
-        orders["tp-cp-pp-dp"] = ("tp", "cp", "pp", "dp")
+        orders[_STAGES_INSIDE] = ("tp", "cp", "pp", "dp")
     picked = option("order", list(orders))
     for text in picked:
         orders.setdefault(text, tuple(text.split("-")))
@@ -356,7 +432,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         order=tuple(orders[text] for text in picked),
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
         buckets=tuple(None if size == "default" else size for size in buckets),
-        exchange=option("cp-exchange", ["all-gather"]),
+        exchange=option("cp-exchange", [task.defaults.exchange]),
         tables=option("tables", ["replicated", "rows"] if has_tables else ["replicated"]),
         layers=tuple(map(_counts, option("layers", ["even"]))),
         defaults=task.defaults,
@@ -380,6 +456,12 @@ def _domain(task: Task) -> int:
 
 def _divisors(count: int) -> list[int]:
     return [n for n in range(1, count + 1) if count % n == 0]
+
+
+def _divisors_of(count: int) -> list[int]:
+    """… of large numbers, too."""
+    small = [n for n in range(1, isqrt(count) + 1) if count % n == 0]
+    return sorted({*small, *(count // n for n in small)})
 
 
 def _chunks(layers: int, stages: Sequence[int]) -> list[int]:

@@ -111,6 +111,7 @@ class Job:
     budget_usd: float | None
     asked: str  # "1e12 tokens"
     state_bytes: float = 0.0  # of a checkpoint
+    critical_batch: float | None = None  # samples
     assumptions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -119,8 +120,16 @@ class Job:
     def batch_on(self, devices: int) -> int:
         return self.batch if self.batch is not None else (self.batch_per_device or 1) * devices
 
+    def batch_factor(self, devices: int) -> float:
+        """Samples at this batch over those that far smaller ones need for the same loss: 1 + B/B_crit.
+
+        McCandlish et al. 2018 (arXiv 1812.06162), equation 2.11; 1 where no critical batch was specified.
+        """
+        return 1.0 + self.batch_on(devices) / self.critical_batch if self.critical_batch else 1.0
+
     def steps_on(self, devices: int) -> int:
-        return max(1, ceil(self.samples / self.batch_on(devices)))
+        samples = self.samples * self.batch_factor(devices)
+        return max(1, ceil(samples / self.batch_on(devices)))
 
     def steps_per_epoch(self, devices: int) -> float | None:
         if self.data is None or self.data.samples is None:
@@ -134,6 +143,7 @@ class Job:
             "samples": self.samples,
             "batch": self.batch,
             "batch_per_device": self.batch_per_device,
+            "critical_batch": self.critical_batch,
             "seq_len": self.model.seq_len,
             "deadline_hours": None if self.deadline is None else self.deadline / 3600.0,
             "budget_usd": self.budget_usd,
@@ -155,6 +165,7 @@ def job(
     data: str | Mapping[str, Any] | Dataset | None = None,
     deadline: float | str | None = None,
     budget_usd: float | None = None,
+    critical_batch: int | str | None = None,
 ) -> Job:
     """Resolve what is asked; everything that is wrong with it is told at once."""
     notes = Notes()
@@ -167,12 +178,17 @@ def job(
     faults: list[str] = []
     if batch is not None and batch_per_device is not None:
         faults.append("batch: specify the global batch or the batch per device, not both.")
-    whole = None if batch is None else _whole_batch(batch, built, notes, faults)
+    whole = None if batch is None else _samples(batch, "", built, notes, faults)
     for name, value in (("batch", whole), ("batch_per_device", batch_per_device)):
         if value is not None and not Limit(MOST_BATCH, "samples").allows(value):
             faults.append(f"{name}: {shown(value)} is not a whole number from 1 to {MOST_BATCH:,}.")
     if batch is None and batch_per_device is None:
         whole = _usual_batch(built, notes)
+    critical = (
+        None
+        if critical_batch is None
+        else _samples(critical_batch, "critical_batch", built, notes, faults)
+    )
     amounts = {"tokens": tokens, "samples": samples, "steps": steps, "epochs": epochs}
     known = None if described is None else described.samples
     remedy = "specify a dataset, such as imagenet-1k"
@@ -184,16 +200,18 @@ def job(
         raise InputError("invalid job:", faults=faults)
     return Job(
         built, length.samples, whole, batch_per_device, precision, optimizer, described, until, money, length.asked,
-        checkpoint_bytes(one), (*notes.assumptions, *notes.warnings),
+        checkpoint_bytes(one), critical, (*notes.assumptions, *notes.warnings),
     )  # fmt: skip
 
 
-def _whole_batch(asked: int | str, model: Model, notes: Notes, faults: list[str]) -> int | None:
-    """Samples of the global batch, or None and a fault."""
+def _samples(
+    asked: int | str, name: str, model: Model, notes: Notes, faults: list[str]
+) -> int | None:
+    """Samples of a batch, or None and a fault."""
     try:
         return samples_of(asked, model, notes)
     except InputError as error:
-        faults.append(str(error))
+        faults.append(f"{name}: {error}" if name else str(error))
         return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from foretrain.model.ops import training_flops
 from foretrain.model.precision import precision as precision_of
 from foretrain.recommendation.data import DataLoading, Epochs, epochs, feeding, with_loading
 from foretrain.recommendation.job import Job
+from foretrain.recommendation.market import billed_hours, startup_seconds
 from foretrain.recommendation.prices import Quota, Tariff, matches
 from foretrain.resolving.defaults import precision_for
 from foretrain.units import rounded_seconds
@@ -58,12 +59,21 @@ class Terms:
     most_machines: int = 64  # where no quota says otherwise
     storage: float | None = None
     risk: Risk = field(default_factory=Risk)
+    startup: float | None = None  # seconds from the order to the first step; None: as published
+    discount: float = 0.0  # off the catalog's prices
+
+    @property
+    def startup_hours(self) -> float:
+        return startup_seconds(self.startup) / HOUR
 
     def most(self, instance: str, tariff: Tariff) -> int | None:
         """Machines the user may have; None where nothing is said of it."""
         limits = [q.most for q in self.quotas if matches(instance, q.pattern)]
         limits += [] if tariff.quota is None else [tariff.quota]
         return min(limits) if limits else None
+
+    def has_quota(self, instance: str) -> bool:
+        return any(matches(instance, quota.pattern) for quota in self.quotas)
 
     def counts(self, instance: str, node: Node, tariff: Tariff) -> Iterator[int]:
         """1, 2, 4 … as far as quota and network go; a quota that is none of them is the last."""
@@ -82,7 +92,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Offer:
-    """What the job takes on a candidate. `stalls`: seconds of a step on average over the job."""
+    """What the job takes on a candidate, start-up included. `stalls`: seconds of a step on average over the job."""
 
     candidate: Candidate
     plan: str
@@ -90,6 +100,8 @@ class Offer:
     step_seconds: float
     hours: float
     interval_hours: tuple[float, float]
+    startup_hours: float
+    billed_hours: float
     usd: float
     stalls: Mapping[str, float]
     peak_bytes: float
@@ -101,6 +113,9 @@ class Offer:
     feed: DataLoading
     why: str = ""
     is_best: bool = False  # nothing is both faster and cheaper
+    alike: str = ""  # the offer that it is folded into: as many of the same devices in the same cloud, no better
+    batch_factor: float = 1.0
+    """Samples over those that far smaller batches need, where a critical batch was specified."""
 
     def __repr__(self) -> str:
         takes = f"{rounded_seconds(HOUR * self.hours)}, ${self.usd:,.2f}"
@@ -109,6 +124,15 @@ class Offer:
     @property
     def name(self) -> str:
         return f"{self.candidate.count} x {self.candidate.instance}"
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Of devices that draw their TDP all the time; None where a data sheet does not tell."""
+        watts = [device.tdp_watts for device in self.candidate.node.devices]
+        known = [each for each in watts if each is not None]
+        if len(known) < len(watts):
+            return None
+        return sum(known) * self.candidate.count * self.hours / 1000.0
 
     def to_dict(self) -> dict[str, Any]:
         useful = self.passed.seconds
@@ -120,6 +144,8 @@ class Offer:
             "plan": self.plan,
             "hours": self.hours,
             "interval_hours": list(self.interval_hours),
+            "startup_hours": self.startup_hours,
+            "billed_hours": self.billed_hours,
             "usd": self.usd,
             "usd_per_hour": self.candidate.usd_per_hour,
             "price_date": self.candidate.price_date,
@@ -129,6 +155,9 @@ class Offer:
             "why": self.why,
             "pareto": self.is_best,
             "simulated": self.is_simulated,
+            "alike": self.alike or None,
+            "batch_factor": self.batch_factor,
+            "energy_kwh": self.energy_kwh,
             "memory": {"peak_bytes": self.peak_bytes, "usable_bytes": self.usable_bytes},
             "data": {
                 "cold_steps": self.passed.cold_steps,
@@ -138,7 +167,7 @@ class Offer:
             },
             "goodput": {
                 "share": self.goodput,
-                "mtbf_hours": self.interruptions.mtbf / HOUR,
+                "mtbf_hours": self.interruptions.any_mtbf / HOUR,
                 "checkpoint_seconds": self.interruptions.checkpoint,
                 "checkpoint_every_seconds": self.interruptions.interval(useful),
                 "restart_seconds": self.interruptions.restart,
@@ -160,7 +189,7 @@ class TimedOffer:
 
 
 def offer(job: Job, candidate: Candidate, timed: TimedOffer, terms: Terms) -> Offer:
-    """Steps, epochs, interruptions and rent of a plan."""
+    """Start-up, steps, epochs, interruptions and rent of a plan."""
     devices, node, count = candidate.devices, candidate.node, candidate.count
     steps = job.steps_on(devices)
     feed = feeding(job.data, node, count, job.batch_on(devices), terms.storage)
@@ -169,10 +198,12 @@ def offer(job: Job, candidate: Candidate, timed: TimedOffer, terms: Terms) -> Of
 
     def hours(step: float) -> float:
         moved = feed.scaled(step / timed.step_seconds)
-        return risk.expected(epochs(moved, step, steps, per_epoch).seconds) / HOUR
+        run = risk.expected(epochs(moved, step, steps, per_epoch).seconds) / HOUR
+        return terms.startup_hours + run
 
     passed = epochs(feed, timed.step_seconds, steps, per_epoch)
     taken = hours(timed.step_seconds)
+    billed = billed_hours(node, taken)
     low, high = timed.interval
     return Offer(
         candidate=candidate,
@@ -181,7 +212,9 @@ def offer(job: Job, candidate: Candidate, timed: TimedOffer, terms: Terms) -> Of
         step_seconds=passed.step_seconds,
         hours=taken,
         interval_hours=(hours(low), hours(high)),
-        usd=taken * candidate.usd_per_hour,
+        startup_hours=terms.startup_hours,
+        billed_hours=billed,
+        usd=billed * candidate.usd_per_hour,
         stalls=with_loading(timed.stalls, feed, passed, timed.step_seconds),
         peak_bytes=timed.peak_bytes,
         usable_bytes=timed.usable_bytes,
@@ -190,6 +223,7 @@ def offer(job: Job, candidate: Candidate, timed: TimedOffer, terms: Terms) -> Of
         interruptions=risk,
         passed=passed,
         feed=feed,
+        batch_factor=job.batch_factor(devices),
     )
 
 
@@ -202,18 +236,10 @@ def least_hours(job: Job, candidate: Candidate) -> float:
     ]
     if not all(rates):
         return 0.0
-    return flops(job) / (sum(rates) * candidate.count) / HOUR
+    work = flops(job) * job.batch_factor(candidate.devices)
+    return work / (sum(rates) * candidate.count) / HOUR
 
 
 def flops(job: Job) -> float:
     """Of the whole job, forward and backward."""
     return training_flops(job.model) * job.samples
-
-
-def front(offers: Iterable[Offer]) -> list[Offer]:
-    """Those that no other beats in both hours and money, cheapest first."""
-    best: list[Offer] = []
-    for one in sorted(offers, key=lambda o: (o.usd, o.hours, o.name)):
-        if not best or one.hours < best[-1].hours:
-            best.append(one)
-    return best

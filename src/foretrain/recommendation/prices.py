@@ -13,9 +13,26 @@ from typing import Annotated, Any
 from foretrain.cluster.catalog import nodes
 from foretrain.cluster.node import Node
 from foretrain.errors import FileError, InputError, did_you_mean, refuse
+from foretrain.limits import shown
 from foretrain.loading import Quantity, Strict, load_yaml, read_text, validated
 
 BUYING = ("on-demand", "spot", "reserved")
+
+
+def discount_share(given: float | str | None) -> float:
+    """`0.3` or `"30%"` off a price; 0 where nothing is said."""
+    if given is None:
+        return 0.0
+    try:
+        text = str(given).strip()
+        value = float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
+    except ValueError:
+        value = -1.0
+    if isinstance(given, bool) or not 0 <= value < 1:
+        raise InputError(f"discount: {shown(given)} is not a share of the price, such as 30%.")
+    return value
+
+
 Usd = Annotated[float, Quantity(float, zero_allowed=True)]
 
 
@@ -30,8 +47,16 @@ class Tariff:
     source: str
     quota: int | None = None  # machines at most
 
-    def usd(self, buying: str) -> float | None:
-        return {"on-demand": self.on_demand, "spot": self.spot, "reserved": self.reserved}[buying]
+    is_own: bool = False  # specified by the user: no discount is taken off again
+
+    def usd(self, buying: str, discount: float = 0.0) -> float | None:
+        """What a machine is had for; `discount` is what a contract takes off the catalog's price."""
+        price = {"on-demand": self.on_demand, "spot": self.spot, "reserved": self.reserved}[buying]
+        if buying == "reserved" and price is None and discount:
+            price = self.on_demand
+        if price is None or buying == "spot" or self.is_own:
+            return price
+        return price * (1.0 - discount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +167,8 @@ def tariffs(own: Iterable[OwnPrice] = ()) -> dict[str, Tariff]:
         )
         prices = (row.usd_per_hour, row.spot_usd_per_hour, row.reserved_usd_per_hour)
         if any(price is not None for price in prices):
-            new = replace(new, date=row.date, source=row.source or "specified by the user")
+            source = row.source or "specified by the user"
+            new = replace(new, date=row.date, source=source, is_own=True)
         by_instance[row.instance] = new
     return by_instance
 

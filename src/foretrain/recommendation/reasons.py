@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretrain.recommendation.choosing import is_knee_wanted, ranked
 from foretrain.recommendation.evaluate import Miss
 from foretrain.recommendation.job import Job
 from foretrain.recommendation.offers import Offer, Terms
@@ -48,6 +49,9 @@ def why(one: Offer, offers: Sequence[Offer], job: Job) -> str:
             + (f" ({show_bytes(held)})" if held else "")
             + ": every epoch reads storage"
         )
+    started = one.startup_hours / one.hours
+    if started >= _LARGE:
+        parts.append(f"start-up is {100 * started:.0f} % of the time")
     if one.goodput < 0.95:
         lost = f"{100 * (1 - one.goodput):.0f} %"
         kind = "preemptions" if one.candidate.is_spot else "failures"
@@ -60,6 +64,8 @@ def why(one: Offer, offers: Sequence[Offer], job: Job) -> str:
 def _place(one: Offer, offers: Sequence[Offer], job: Job) -> str:
     within = " within the deadline" if job.deadline is not None else ""
     within += " within the budget" if job.budget_usd is not None else ""
+    if is_knee_wanted(job) and one is ranked(offers, job)[0]:
+        return f"the knee{within}" + _neighbors(one, offers)
     if one is min(offers, key=lambda o: (o.usd, o.hours, o.name)):
         return f"cheapest{within}"
     if one is min(offers, key=lambda o: (o.hours, o.usd, o.name)):
@@ -70,6 +76,29 @@ def _place(one: Offer, offers: Sequence[Offer], job: Job) -> str:
     if better is None:
         return ""
     return f"{better.name} {_compared(one, better)}"
+
+
+def _neighbors(one: Offer, offers: Sequence[Offer]) -> str:
+    """What the next faster and the next cheaper offer of the front would change."""
+    best = sorted((o for o in offers if o.is_best), key=lambda o: o.hours)
+    faster = [o for o in best if o.hours < one.hours]
+    cheaper = [o for o in best if o.hours > one.hours]
+    text = ""
+    if faster:
+        o = faster[-1]
+        text += f"; {o.name} takes {_less(o.hours, one.hours)} less time for {_more(o.usd, one.usd)} more money"
+    if cheaper:
+        o = cheaper[0]
+        text += f"; {o.name} costs {_less(o.usd, one.usd)} less for {_more(o.hours, one.hours)} more time"
+    return text
+
+
+def _less(value: float, base: float) -> str:
+    return f"{100 * (1 - value / base):.0f} %"
+
+
+def _more(value: float, base: float) -> str:
+    return f"{100 * (value / base - 1):.0f} %"
 
 
 def _better(one: Offer, offers: Sequence[Offer]) -> Offer | None:

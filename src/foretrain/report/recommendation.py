@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from foretrain.recommendation.choosing import choice
+from foretrain.recommendation.market import not_covered
 from foretrain.report import words
 from foretrain.report.document import (
     Axis,
@@ -23,7 +25,7 @@ from foretrain.report.prediction import stall_table
 from foretrain.units import alike, counted, show_bytes
 
 if TYPE_CHECKING:
-    from foretrain.recommendation.facade import Recommendation
+    from foretrain.recommendation.answer import Recommendation
     from foretrain.recommendation.offers import Offer
 
 MOST_ROWS = 12
@@ -45,17 +47,28 @@ def recommendation_document(recommendation: Recommendation) -> Document:
 
 def _sections(recommendation: Recommendation) -> Iterator[Section]:
     """Best offers first; with -v all of them, and every instance that is none."""
-    offers, rest = recommendation.offers[:MOST_ROWS], recommendation.offers[MOST_ROWS:]
+    offers, rest = recommendation.distinct[:MOST_ROWS], recommendation.distinct[MOST_ROWS:]
+    alike = [one for one in recommendation.offers if one.alike]
     yield chart(recommendation.offers)
     yield Table("Offers", HEAD, _rows(offers), notes=_more(recommendation))
     yield Lines("Plans and reasons", [f"{one.name}: {one.plan}; {one.why}" for one in offers])
     title = "Pareto-optimal offers: none is both cheaper and faster"
     yield Table(title, HEAD, _rows(recommendation.pareto))
+    yield Table("Best offer of every cloud", HEAD, _rows(tuple(recommendation.by_cloud.values())))
+    yield Table("Best offer of every device", HEAD, _rows(tuple(recommendation.by_device.values())))
     yield _best_offer(recommendation)
     yield Table("Other offers", HEAD, _rows(rest), detail=1)
+    yield Table(
+        "No better than another of as many devices",
+        ("offer", "no better than"),
+        tuple((one.name, one.alike) for one in alike),
+        left=2,
+        detail=1,
+    )
     refused = tuple((row.instance, row.why) for row in recommendation.infeasible)
     detail = 1 if recommendation.offers else 0
     yield Table("Infeasible", ("instance", "why"), refused, left=2, detail=detail)
+    yield Lines("Not covered", [", ".join(not_covered())], detail=1)
     yield listed("Assumptions", recommendation.notes)
 
 
@@ -94,7 +107,8 @@ def headline(recommendation: Recommendation) -> str:
     asked = f"{job.model.name}, {job.asked}"
     if not recommendation.offers:
         nearest = f" Closest: {recommendation.nearest}" if recommendation.nearest else ""
-        return f"No feasible offer for {asked}.{nearest}"
+        remedy = f" {recommendation.remedy}" if recommendation.remedy else ""
+        return f"No feasible offer for {asked}.{nearest}{remedy}"
     best = recommendation.offers[0]
     return (
         f"{best.name} trains {asked} in {hours(best.hours)} ({words.between(*map(hours, best.interval_hours))}) for "
@@ -126,10 +140,20 @@ def _unit(texts: Sequence[str]) -> str | None:
 def _more(recommendation: Recommendation) -> tuple[str, ...]:
     if not recommendation.offers:
         return ()
-    rest = len(recommendation.offers) - MOST_ROWS
-    text = f"{counted(recommendation.looked_at, 'cluster')} evaluated, {len(recommendation.offers):,} feasible"
+    rest = len(recommendation.distinct) - MOST_ROWS
+    every, alike = (
+        len(recommendation.offers),
+        len(recommendation.offers) - len(recommendation.distinct),
+    )
+    text = f"{counted(recommendation.looked_at, 'cluster')} evaluated, {every:,} feasible"
+    text += f", {alike:,} of them no better than another of as many devices" if alike else ""
     text += f"; showing the first {MOST_ROWS}." if rest > 0 else "."
-    return (text,)
+    return (f"{choice(recommendation.job).sentence}.", text)
+
+
+def _energy(one: Offer) -> str:
+    kwh = one.energy_kwh
+    return "" if kwh is None else f" {words.energy(kwh)} at board power."
 
 
 def _best_offer(recommendation: Recommendation) -> Table:
@@ -140,10 +164,12 @@ def _best_offer(recommendation: Recommendation) -> Table:
     risk = best.interruptions
     every = risk.interval(best.passed.seconds)
     lines = [
+        f"{hours(best.startup_hours)} to start up; {hours(best.billed_hours)} billed at "
+        f"{words.usd(best.candidate.usd_per_hour)} per hour." + _energy(best),
         f"{counted(best.steps, 'step')} of {words.seconds(best.step_seconds)}; memory "
         f"{show_bytes(best.peak_bytes)} of {show_bytes(best.usable_bytes)} usable per device.",
         f"Goodput {words.percent(best.goodput)}: an interruption every "
-        f"{hours(risk.mtbf / 3600)} on average, a checkpoint of "
+        f"{hours(risk.any_mtbf / 3600)} on average, a checkpoint of "
         f"{words.seconds(risk.checkpoint)} every {hours(every / 3600)}, "
         f"{words.seconds(risk.restart)} to restart.",
     ]

@@ -13,6 +13,7 @@ from foretrain.planning.layerwise import LayerwiseOutcome
 from foretrain.planning.partial_result import TOO_LARGE
 from foretrain.planning.per_layer import described
 from foretrain.planning.planner import Ranked
+from foretrain.planning.taste import TRADE
 from foretrain.report import words
 from foretrain.report.document import (
     Axis,
@@ -34,6 +35,7 @@ from foretrain.searching import SearchResult, spread
 from foretrain.units import counted, show_bytes
 
 FRONT_ROWS = 8
+AS_GOOD = "≈"
 ROUNDING = 1e-9
 FAR = 3.0
 """Plans that many times slower than the fastest are not drawn: nobody would take them, and the rest would be squeezed."""
@@ -70,6 +72,7 @@ def _sections(
     yield Figures("Key figures", tuple(_tiles(result)))
     yield Lines("Why not " + _asked(asked), (asked.sentence,) if asked else ())
     yield _best(result)
+    yield _robust(result)
     yield Lines("Best plan in detail", (result.command,) if result.command else (), kind="command")
     yield Lines("What would fit", tuple(_remedies(result)), kind="warning")
     stalls = {str(n): row.prediction.stalls for n, row in enumerate(result.best, 1)}
@@ -77,6 +80,7 @@ def _sections(
     yield front(result)
     excluded = tuple((reason, f"{n:,}") for reason, n in pruned(result.plans_pruned).items())
     yield Table("Excluded plans", ("reason", "plans"), excluded, "wr")
+    yield Lines("Refined plans", tuple(_varied(result)))
     yield Lines(why, tuple(o.sentence for o in first), detail=0 if has_best else 1)
     yield Lines("… and other values", rest, detail=1)
     if (outcome := result.per_layer) is not None:
@@ -103,6 +107,16 @@ def per_layer(outcome: LayerwiseOutcome) -> str:
         f"The best plan whose layers differ {does} {words.percent(abs(outcome.gain))} against the best whose layers are "
         f"alike. Its slowest stage is {how} ({looked})."
     )
+
+
+def _varied(result: SearchResult) -> Iterator[str]:
+    """What was tried beyond the combinations of all choices."""
+    counts = ", ".join(f"{name} of {count:,}" for name, count in result.plans_varied.items())
+    if counts:
+        yield (
+            f"Values beside those that are combined were tried where they could still win: {counts} "
+            "plans. Of the others, a lower bound on the step is above the best plan."
+        )
 
 
 def _names(
@@ -186,17 +200,76 @@ def _best(result: SearchResult) -> Table:
     unit = next((words.rate(row.prediction).rpartition(" ")[2] for row in result.best), "")
     head = ("#", "plan", "step", unit, "MFU", "peak")
     has_price = any(row.prediction.cost.usd_per_step is not None for row in result.best)
+    known = zip(_marks(result), result.best, _steps(result), strict=True)
     rows = tuple(
-        (str(number), described(row.plan), step, *_cells(row, has_price))
-        for number, (row, step) in enumerate(zip(result.best, _steps(result), strict=True), 1)
+        (mark, described(row.plan), step, *_cells(row, has_price)) for mark, row, step in known
     )
     front = "Pareto-optimal plans (step time and memory)"
     title = f"{front if result.objective == 'pareto' else 'Best plans'}, simulated"
     if result.best:
         title += f"; {words.usable(result.best[0].prediction.memory)}"
     return Table(
-        title, (*head, *(("per step",) if has_price else ())), rows, "rp" + "r" * (4 + has_price)
+        title,
+        (*head, *(("per step",) if has_price else ())),
+        rows,
+        "rp" + "r" * (4 + has_price),
+        notes=tuple(_standing(result)),
     )
+
+
+def _marks(result: SearchResult) -> Iterator[str]:
+    """Ranks, with a mark at plans that are as good as the fastest where there are several."""
+    is_told = sum(result.as_good) > 1
+    for number, is_as_good in enumerate(result.as_good, 1):
+        yield f"{AS_GOOD} {number}" if is_told and is_as_good else str(number)
+
+
+def _standing(result: SearchResult) -> Iterator[str]:
+    """How many plans a prediction cannot tell apart, and why the first is not the fastest where it is not."""
+    count = sum(result.as_good)
+    if count > 1:
+        yield (
+            f"{AS_GOOD} {count} of these {len(result.best)} plans are as good as the fastest: the 80 % interval of the "
+            "difference includes zero."
+        )
+    first, fastest = next(iter(result.best), None), result.fastest
+    if first is None or fastest is None or result.objective not in ("time", "cost"):
+        return
+    if described(first.plan) != fastest.plan:
+        behind = first.score.step_seconds / fastest.step_seconds - 1.0
+        yield (
+            f"The first plan is the simplest of those within {words.percent(TRADE)} of the fastest, {fastest.plan} "
+            f"({100.0 * behind:.2g} % faster)."
+        )
+
+
+def _robust(result: SearchResult) -> Table:
+    """The first plans where the cluster or the memory is worse than was thought."""
+    rows = tuple(
+        (
+            str(number),
+            described(row.plan),
+            _longer(one.slower_network_seconds, row),
+            _longer(one.straggler_seconds, row),
+            "fits" if one.fits_with_more_memory else "does not fit",
+            words.percent(one.fits_probability),
+        )
+        for number, (row, one) in enumerate(zip(result.best, result.robustness, strict=False), 1)
+    )
+    head = (
+        "#",
+        "plan",
+        "network 10 % slower",
+        "one device 10 % slower",
+        "peak 5 % higher",
+        "probability to fit",
+    )
+    return Table("If things are worse, simulated", head, rows, "rprrrr")
+
+
+def _longer(seconds: float, than: Ranked) -> str:
+    step = than.score.step_seconds
+    return f"{words.seconds(seconds)} ({100.0 * (seconds / step - 1.0):+.1f} %)".replace("-", "−")
 
 
 def _steps(result: SearchResult) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from math import ceil
 from foretrain.analysis.prediction import Memory
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
-from foretrain.plan.facts import family_of
+from foretrain.plan.facts import facts_of, family_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.plan.supported import able_micro
@@ -104,13 +104,14 @@ def _sizes(draft: Draft, plan: Plan, batch: int | None) -> tuple[Sequence[int], 
         return [each], (
             "all samples of a replica, since such models do not use gradient accumulation"
         )
+    is_able = able_micro(draft.runtime, plan, facts_of(draft.scenario(plan, batch, each).workload))
     every = _divisors(each)
+    every = [n for n in every if is_able(n)] or every  # where no size is, the prediction says so
     stages, chunks = plan.schedule.stages, plan.schedule.chunks
     if stages == 1:
         return every, "all samples of a replica"
     wanted = int(row["per_stage"]) * stages / chunks
-    is_able = able_micro(draft.runtime, plan, {"batch": batch, "model": family_of(draft.model)})
-    enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n) and is_able(n)]
+    enough = [n for n in every if each // n >= wanted and _is_legal(plan, each // n)]
     if not enough:
         return every[:1], "the most micro-batches possible, for a small pipeline bubble"
     return enough, "the largest that keeps the pipeline bubble small"

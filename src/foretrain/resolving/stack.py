@@ -461,11 +461,18 @@ def _as_released(
         is_old = dated is not None and dated[1] < row["before"]
         is_here = architectures & {*row.get("architectures", architectures)}
         if is_old and is_here and _heads(model) == row.get("heads", _heads(model)):
-            stack = stack.with_options(row["sets"])
-            for key, value in row["sets"].items():
+            sets = row.get("sets", {})
+            stack = _with_rules(stack.with_options(sets), row.get("rules", {}))
+            for key, value in sets.items():
                 why = f"{stack.name} before {row['before']} supports nothing else"
                 notes.assume(f"{key} {value}", why, "another container")
     return stack
+
+
+def _with_rules(stack: Runtime, rules: Mapping[str, str]) -> Runtime:
+    """The stack with further rules of what it can run."""
+    every = {**dict(stack.supported_plans.rules), **rules}
+    return stack.with_features({"supported_plans": {"rules": tuple(every.items())}})
 
 
 def _heads(model: Model) -> str:

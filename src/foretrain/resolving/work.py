@@ -50,7 +50,7 @@ def as_trained(
     changes = {name: value for name, value in changes.items() if getattr(shape, name) != value}
     if not changes and length == model.seq_len:
         return model
-    return transformer(replace(shape, **changes), length, model.name, model.source)
+    return transformer(replace(shape, **changes), length, model.name, model.source, model.details)
 
 
 def _note_without_effect(model: Model, options: Mapping[str, Any], notes: Notes) -> None:

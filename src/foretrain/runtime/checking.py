@@ -145,7 +145,7 @@ def _faults_of_presets() -> Iterator[str]:
     for name, row in preset_file()["presets"].items():
         yield from (f"presets.yaml: presets.{name}.{fault}" for fault in row_faults(row))
         for release in row.get("releases", ()):
-            yield from _faults_of_sets(f"presets.{name}.releases", release["sets"])
+            yield from _faults_of_sets(f"presets.{name}.releases", release.get("sets", {}))
 
 
 def _faults_of_options() -> Iterator[str]:

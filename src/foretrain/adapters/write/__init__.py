@@ -66,5 +66,8 @@ def export(question: Scenario, target: str) -> Exported:
             f"overlap, fusion and memory use. Use --runtime {own[0]}, or leave --runtime out.",
         )
     cannot = account.close(target)
-    script = remarked(files[SCRIPT], cannot, warnings)
-    return Exported(target, files | {SCRIPT: script}, cannot, warnings=warnings)
+    assumed = account.assumed
+    script = remarked(files[SCRIPT], cannot, warnings, assumed)
+    return Exported(
+        target, files | {SCRIPT: script}, cannot, assumptions=assumed, warnings=warnings
+    )

@@ -16,7 +16,7 @@ TITLE = "Accelerate"
 
 
 def runtimes(job: ExportJob) -> tuple[str, ...]:
-    return ("fsdp2", "fsdp") if job.words.zero else ("ddp", "hf-eager")
+    return ("accelerate-fsdp", "fsdp2", "fsdp") if job.words.zero else ("ddp", "hf-eager")
 
 
 def write(job: ExportJob, account: Account) -> dict[str, str]:

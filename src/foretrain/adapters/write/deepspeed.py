@@ -82,7 +82,7 @@ def _numbers(job: ExportJob, account: Account) -> dict[str, Any]:
 def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
     words, runtime = job.words, job.question.runtime
     gradients = runtime.gradients
-    config: dict[str, Any] = {"stage": words.zero, "overlap_comm": gradients.overlaps_gradients}
+    config: dict[str, Any] = {"stage": words.zero, **_overlap(job, account)}
     elements = max(1, round(job.bucket_bytes / job.gradient_bytes))
     if words.zero:
         config["reduce_bucket_size"] = elements
@@ -106,6 +106,20 @@ def _zero(job: ExportJob, account: Account) -> dict[str, Any]:
             "offload=optimizer: DeepSpeed offloads optimizer states only with ZeRO (zero1 to zero3)"
         )
     return config
+
+
+def _overlap(job: ExportJob, account: Account) -> dict[str, Any]:
+    """Reductions beside the backward pass are the work of ZeRO's optimizers (runtime/engine.py, allreduce_gradients), which
+    do without in pipelines (_configure_zero_optimizer)."""
+    words, wants = job.words, job.question.runtime.gradients.overlaps_gradients
+    if words.zero and words.pp == 1:
+        return {"overlap_comm": wants}
+    if wants and job.dp > 1:
+        where = "in pipelines" if words.pp > 1 else "without ZeRO"
+        account.note(
+            f"gradient reductions beside the backward pass: {where} DeepSpeed reduces after it"
+        )
+    return {"overlap_comm": False} if words.zero else {}
 
 
 def _tensor(job: ExportJob, account: Account) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,12 +14,15 @@ from foretrain.adapters.write.exported import one_line
 from foretrain.compile.compile import micro_batches
 from foretrain.compile.passes.place import finer, place
 from foretrain.errors import Bug, ModelError
+from foretrain.model.details import Details
 from foretrain.model.graph import Model
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.plan_words import said
 from foretrain.plan.short_form import Words
 from foretrain.plan.strategy import block_choice
 from foretrain.scenario import Scenario
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,11 @@ class ExportJob:
     def shape(self) -> TransformerShape | None:
         return shape_of(self.question.workload.model)
 
+    @property
+    def details(self) -> Details:
+        """What is known of the model besides its graph."""
+        return self.question.workload.model.details
+
     def transformer(self, title: str) -> TransformerShape:
         """The model's shape, or an error where there is none."""
         if self.shape is None:
@@ -106,6 +115,8 @@ class Account:
 
     def __init__(self, job: ExportJob) -> None:
         self._words, self._order = job.words, job.order
+        self._model = job.question.workload.model.name
+        self._assumed: list[str] = []
         self._open = dict.fromkeys(_spoken(job.words, job.order))
         self._cannot: list[str] = [
             f"{line}: applies to part of the model; these files have one setting for all of it"
@@ -136,6 +147,18 @@ class Account:
     def note(self, line: str) -> None:
         """Something else that the files do not say as the question did."""
         self._cannot.append(line)
+
+    def either(self, known: T | None, default: T, what: str) -> T:
+        """What is known of the model, or the default that is written in its place, which is told."""
+        if known is not None:
+            return known
+        shown = f"{default:g}" if isinstance(default, float) else str(default).lower()
+        self._assumed.append(f"{what} {shown}: not known of {self._model}")
+        return default
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._assumed))
 
     def ranks(self, *orders: tuple[str, ...], why: str) -> tuple[str, ...] | None:
         """The first of a target's orders of ranks, from the inside, that is the plan's; else that is refused."""

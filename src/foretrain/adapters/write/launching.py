@@ -11,11 +11,14 @@ from foretrain.adapters.write.job import Account, ExportJob
 SCRIPT = "launch.sh"  # every target has one
 
 
-def remarked(script: str, cannot: Iterable[str], warnings: Iterable[str]) -> str:
-    """The script with what it does not say, so that the files tell it wherever they go."""
+def remarked(
+    script: str, cannot: Iterable[str], warnings: Iterable[str], assumed: Iterable[str] = ()
+) -> str:
+    """The script with what it does not say, and what it says unasked, so that the files tell it wherever they go."""
     first, title, rest = script.split("\n", 2)
     lines = [f"#   {one_line(line)}" for line in cannot]
     remarks = [f"# Warning: {one_line(line)}" for line in warnings]
+    remarks += [f"# Assumed: {one_line(line)}" for line in assumed]
     remarks += ["# Not expressible in these files:", *lines] if lines else []
     return "\n".join([first, title, *remarks, rest])
 

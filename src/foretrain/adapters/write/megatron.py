@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from foretrain.adapters.write.job import Account, ExportJob, is_even, parts_of, recomputed
 from foretrain.adapters.write.launching import torchrun_script
+from foretrain.adapters.write.megatron_details import detail_arguments
 from foretrain.adapters.write.megatron_model import Arguments, model_arguments
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
 
@@ -35,19 +36,23 @@ MODULES = {
 
 
 def runtimes(job: ExportJob) -> tuple[str, ...]:
-    return ("megatron", "nemo", "megatron-bridge", "nemo-1", "megatron-2021", "accelerate-megatron")
+    return (
+        "megatron", "nemo", "megatron-bridge", "megatron-2024", "nemo-1", "megatron-2021",
+        "accelerate-megatron",
+    )  # fmt: skip
 
 
 def write(job: ExportJob, account: Account) -> dict[str, str]:
     arguments = Arguments()
     script = model_arguments(job, account, arguments)
+    detail_arguments(job.transformer(TITLE), job.details, account, arguments)
     _batch(job, account, arguments)
     _degrees(job, account, arguments)
     _pipeline(job, account, arguments)
     _state(job, account, arguments)
     _recompute(job, account, arguments)
     _offload(job, account, arguments)
-    _habits(job, account, arguments)
+    _habits(job, arguments)
     _numbers(job, account, arguments)
     return {"megatron_args.txt": arguments.text(), "launch.sh": _launch(job, account, script)}
 
@@ -273,7 +278,7 @@ def _offload(job: ExportJob, account: Account, arguments: Arguments) -> None:
     account.says("offload")
 
 
-def _habits(job: ExportJob, account: Account, arguments: Arguments) -> None:
+def _habits(job: ExportJob, arguments: Arguments) -> None:
     """What the runtime was predicted to do, where Megatron-LM has a switch for it."""
     runtime, words = job.question.runtime, job.words
     replicas = job.dp * words.cp
@@ -289,10 +294,8 @@ def _habits(job: ExportJob, account: Account, arguments: Arguments) -> None:
         arguments.add("no-scatter-gather-tensors-in-pipeline")
     if runtime.kernels.fuses_loss:
         arguments.add("cross-entropy-loss-fusion")
-    if not runtime.gradients.wgrad_accumulation_fusion or words.zero > 1:
+    if not runtime.gradients.wgrad_accumulation_fusion:
         arguments.add("no-gradient-accumulation-fusion")
-    if runtime.gradients.wgrad_accumulation_fusion and words.zero > 1:
-        account.note("gradient accumulation fusion: Megatron FSDP runs without it")
     if job.question.workload.precision.attention == "bf16" and job.gradient_bytes == 2:
         arguments.add("grad-reduce-in-bf16")
 

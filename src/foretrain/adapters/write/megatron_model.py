@@ -55,12 +55,13 @@ def _attention(shape: TransformerShape, account: Account, arguments: Arguments) 
         arguments.add("qk-head-dim", shape.qk_nope_head_dim)
         arguments.add("qk-pos-emb-head-dim", shape.qk_rope_head_dim)
         arguments.add("v-head-dim", shape.v_head_dim)
+        arguments.add("qk-layernorm")  # of the latent vectors, which have norms
     else:
         arguments.add("kv-channels", shape.head_width)
     if shape.kv_heads != shape.num_attention_heads:
         arguments.add("group-query-attention")
         arguments.add("num-query-groups", shape.kv_heads)
-    if shape.qk_norm:
+    if shape.qk_norm and not shape.is_latent:
         arguments.add("qk-layernorm")
     if shape.sliding_window:
         arguments.add("window-size", f"{shape.sliding_window},0")
@@ -87,6 +88,8 @@ def _layers(shape: TransformerShape, account: Account, arguments: Arguments) -> 
         account.note("norm after the embedding: not supported by Megatron-LM")
     if shape.hidden_act in _ACTIVATIONS:
         arguments.add(_ACTIVATIONS[shape.hidden_act])
+        if shape.hidden_act == "squared-relu" and shape.biases == "all":
+            arguments.add("no-bias-gelu-fusion")  # which is for GELU alone
     elif not shape.hidden_act.startswith("gelu") or shape.is_gated:
         account.note(f"activation {shape.hidden_act}: no Megatron-LM argument for it; gelu is used")
     if shape.biases != "all":

@@ -10,6 +10,7 @@ from typing import Any
 from foretrain.adapters.write.exported import yaml_text
 from foretrain.adapters.write.job import Account, ExportJob
 from foretrain.adapters.write.launching import torchrun_script
+from foretrain.model.details import Details
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.schedules import DEFAULT
 
@@ -101,7 +102,7 @@ def _model(job: ExportJob, account: Account, shape: TransformerShape) -> dict[st
         "dtype": DTYPES.get(precision.name, DTYPES.get(precision.attention, "float32")),
         "ddp_bucket_cap_mb": max(1, round(job.bucket_bytes / 2**20)),
         "make_vocab_size_divisible_by": job.question.runtime.plan.pads_vocabulary_to,
-        "init_method": {"std": 0.02},
+        "init_method": {"std": _spread(job, account)},
         "model_config": _model_config(job, account, shape),
     }
 
@@ -114,6 +115,8 @@ def _model_config(job: ExportJob, account: Account, shape: TransformerShape) -> 
         account.note(
             f"{line}: not supported by nanotron's Llama and Qwen2; the closest option is used"
         )
+    for line in _unlike_details(job.details, bool(shape.num_experts)):
+        account.note(f"{line}: not supported by nanotron's Llama and Qwen2; left out")
     kind = "is_qwen2_config" if is_qwen else "is_llama_config"
     config: dict[str, Any] = {
         kind: True,
@@ -128,7 +131,10 @@ def _model_config(job: ExportJob, account: Account, shape: TransformerShape) -> 
         "attention_bias": shape.biases == "qkv",
         "tie_word_embeddings": shape.tie_word_embeddings,
         "vocab_size": shape.vocab_size,
-        "initializer_range": 0.02,
+        "initializer_range": _spread(job, account),
+        "rms_norm_eps": account.either(job.details.norm_eps, 1e-5, "epsilon of norms"),
+        "rope_theta": float(account.either(job.details.rope_theta, 10_000.0, "rotary base")),
+        "rope_interleaved": False,
         "_attn_implementation": "ring" if job.words.cp > 1 else "flash_attention_2",
     }
     if shape.sliding_window:
@@ -143,6 +149,24 @@ def _model_config(job: ExportJob, account: Account, shape: TransformerShape) -> 
             "token_dispatcher_type": "alltoall",
         }
     return config
+
+
+def _spread(job: ExportJob, account: Account) -> float:
+    known = job.details.initializer_range
+    return account.either(known, 0.02, "standard deviation of first weights")
+
+
+def _unlike_details(details: Details, has_experts: bool) -> list[str]:
+    """Its rotary embedding has a base alone, its router a softmax over the chosen experts (models/qwen.py, nn/moe.py)."""
+    scaling, part = details.rope_scaling, details.partial_rotary_factor
+    rows = (
+        (scaling is not None, scaling.title if scaling else ""),
+        (part not in (None, 1), f"rotary positions on {part or 0:.0%} of a head"),
+        (has_experts and details.scoring_func == "sigmoid", "sigmoid scores of the router"),
+        (has_experts and (details.n_group or 1) > 1, f"{details.n_group} groups of experts"),
+        (details.bias_update_rate is not None, "balance by a bias of experts"),
+    )
+    return [line for holds, line in rows if holds]
 
 
 def _unlike(shape: TransformerShape) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from foretrain.adapters.write.job import Account, ExportJob, recomputed
 from foretrain.adapters.write.launching import quoted, torchrun_script
+from foretrain.model.details import Details
 from foretrain.model.shape import TransformerShape
 from foretrain.plan.strategy import listed_recomputed, share_recomputed
 
@@ -45,7 +46,7 @@ def _model(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
             f"model: implement {name} in build_model; a small decoder is used as a placeholder"
         )
         return []
-    unlike = _unlike(shape)
+    unlike = [*_unlike(shape), *_unlike_details(job.details)]
     if unlike:
         account.note(
             f"model: implement {name} in build_model; a decoder of the same size, without "
@@ -59,7 +60,11 @@ def _model(job: ExportJob, account: Account) -> list[tuple[object, ...]]:
         ("--seq", job.question.workload.seq_len, "--norm", shape.norm),
         ("--activation", act if act in ("silu", "gelu", "relu") else "gelu"),
         ("--positions", shape.position if shape.position in ("rope", "learned") else "none"),
+        ("--norm-eps", account.either(job.details.norm_eps, 1e-5, "epsilon of norms")),
     ]
+    if shape.position == "rope":
+        base = account.either(job.details.rope_theta, 10_000.0, "rotary base")
+        options.append(("--rope-base", float(base)))
     if shape.is_gated:
         options.append(("--gated",))
     if shape.tie_word_embeddings:
@@ -84,6 +89,15 @@ def _unlike(shape: TransformerShape) -> list[str]:
         (shape.hidden_act == "squared-relu", "squared activations"),
         (shape.head != "lm" or not shape.causal, "a masked-LM head"),
         (shape.embedding_norm, "a norm after the embedding"),
+    )
+    return [what for holds, what in rows if holds]
+
+
+def _unlike_details(details: Details) -> list[str]:
+    part, scaling = details.partial_rotary_factor, details.rope_scaling
+    rows = (
+        (part not in (None, 1), "rotary positions on a part of each head"),
+        (scaling is not None, scaling.title if scaling else ""),
     )
     return [what for holds, what in rows if holds]
 

@@ -47,6 +47,8 @@ def _lanes(interconnect: Interconnect, ports: int) -> Ints:
 def pcie_tree(site: Site, interconnect: Interconnect) -> Fabric:
     """Devices on PCIe: device, PCIe switch (optional), host bridge of a CPU socket, and the link between sockets.
 
+    With `through_root` the devices of a socket share a slot, up and down, and meet at the bridge alone.
+
     With `bridge_bandwidth` each pair of consecutive devices also has its own link (NVLink bridges on PCIe cards). A path
     crosses the latency of the interconnect once, spread over device-up and device-down.
     """
@@ -57,6 +59,9 @@ def pcie_tree(site: Site, interconnect: Interconnect) -> Fabric:
     edges: list[Edge] = []
     for port in range(ports):
         socket = port // interconnect.socket_devices
+        if interconnect.through_root:
+            _share(port, ports + socket, names, edges, site)
+            continue
         above = _above(port, socket, ports, names, edges, site, interconnect)
         rate, half = float(site.bandwidth[port]), float(site.latency[port]) / 2
         _both(edges, Edge(port, above, rate, half))
@@ -89,6 +94,19 @@ def _above(
         names.append(name)
         _both(edges, Edge(len(names) - 1, ports + socket, float(site.bandwidth[port]), 0.0))
     return names.index(name)
+
+
+def _share(port: int, bridge: int, names: list[str], edges: list[Edge], site: Site) -> None:
+    """Joins a device to its bridge by the slot of its socket; makes the slot, one way up and one down, with its first."""
+    rate, half = float(site.bandwidth[port]), float(site.latency[port]) / 2
+    for name in (f"up{bridge}", f"down{bridge}"):
+        if name not in names:
+            names.append(name)
+            slot = len(names) - 1
+            ends = (slot, bridge) if name.startswith("up") else (bridge, slot)
+            edges.append(Edge(*ends, rate, 0.0))
+    up, down = names.index(f"up{bridge}"), names.index(f"down{bridge}")
+    edges += (Edge(port, up, rate, half), Edge(down, port, rate, half))
 
 
 def _both(edges: list[Edge], edge: Edge) -> None:

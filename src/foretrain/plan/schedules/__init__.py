@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from foretrain.errors import PlanError, hint
 from foretrain.plan.schedules.base import (
@@ -40,6 +40,7 @@ __all__ = [
     "meant",
     "nearest",
     "register",
+    "remedy",
     "schedule",
 ]
 
@@ -58,11 +59,26 @@ DEFAULT = "1f1b"
 """What a pipeline runs that nobody says anything about, and what one stage does whatever it is called."""
 
 
+_EQUAL: dict[str, str] = {
+    "dualpipe": (
+        "DualPipe runs micro-batches from both ends, with two copies of every stage; a stage has one here. Use dualpipev "
+        "with half of the stages and twice the replicas: every device holds the same two pieces of the model, and "
+        "bubble and activations are the same (deepseek-ai/DualPipe, README)."
+    )
+}
+"""Schedules that are not here, and the plans that are the same."""
+
+
 def schedule(name: str) -> PipelineSchedule:
     """A schedule by name."""
     if name not in SCHEDULES:
-        raise PlanError(f"unknown schedule {name!r}.{hint(name, SCHEDULES)}")
+        raise PlanError(f"unknown schedule {name!r}.{remedy(name)}")
     return SCHEDULES[name]
+
+
+def remedy(word: str, known: Collection[str] = SCHEDULES) -> str:
+    """What to write in place of a name that is none, after a space: plans that are the same, or names like it."""
+    return f" {_EQUAL[word]}" if word in _EQUAL else hint(word, known)
 
 
 def register(kind: PipelineSchedule) -> Callable[[], None]:

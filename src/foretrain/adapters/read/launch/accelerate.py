@@ -25,7 +25,8 @@ def read(files: Mapping[str, str]) -> Launch:
     script = "\n".join(text for file, text in files.items() if file != name)
     micro = re.search(r"--per_device_train_batch_size[ =](\d{1,9})", script)
     steps = re.search(r"ACCELERATE_GRADIENT_ACCUMULATION_STEPS:-(\d{1,9})", script)
-    plan: dict[str, Any] = _fsdp(s) if s.value("distributed_type") == "FSDP" else {"zero": 0}
+    is_sharded = s.value("distributed_type") == "FSDP"
+    plan: dict[str, Any] = _fsdp(s) if is_sharded else {"zero": 0}
     samples = None
     if micro and steps:
         plan["micro"] = int(micro[1])
@@ -34,6 +35,7 @@ def read(files: Mapping[str, str]) -> Launch:
     fp = s.one_of("mixed_precision", ("no", "fp16", "bf16", "fp8"), "no")
     launch = Launch(
         plan=plan,
+        script=() if is_sharded else ("recompute",),
         batch=samples,
         precision="fp32" if fp == "no" else fp,
         devices=devices,

@@ -59,7 +59,7 @@ def read(files: Mapping[str, str]) -> Launch:
 
 def _options(s: Settings, zero: int) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "overlaps_gradients": s.switch("zero_optimization.overlap_comm", zero == 3),
+        "overlaps_gradients": s.switch("zero_optimization.overlap_comm", zero == 3) and zero > 0,
         "gradient_bytes": _gradient_bytes(s),
     }
     if zero:

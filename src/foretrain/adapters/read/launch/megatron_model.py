@@ -37,7 +37,7 @@ def model_shape(s: Settings) -> dict[str, Any]:
         "position": _POSITIONS.get(s.text("position-embedding-type", "learned_absolute"), "none"),
         "tie_word_embeddings": not s.switch("untie-embeddings-and-output-weights"),
         "dropout": s.number("hidden-dropout", 0.1),
-        "qk_norm": s.switch("qk-layernorm"),
+        "qk_norm": s.switch("qk-layernorm") and not s.switch("multi-latent-attention"),
         "placement": "pre",
         "num_nextn_predict_layers": s.count("mtp-num-layers", 0, 0),
     }

@@ -13,6 +13,7 @@ from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.model.transformer import transformer
 from foretrain.model.workload import Workload
+from foretrain.plan.facts import facts_of
 from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
 from foretrain.plan.supported import refusals
@@ -44,8 +45,10 @@ def as_run(launch: Launch, asked: Scenario, stack: Runtime) -> Scenario:
 
 def refused(scenario: Scenario, launch: Launch) -> tuple[str, ...]:
     """Why the stack cannot run what the files say."""
-    words = _words(launch, ExportJob.of(scenario))
-    return tuple(refusals(scenario.runtime, words.with_devices(scenario.cluster.device_count)))
+    job = ExportJob.of(scenario)
+    words = _words(launch, job).with_devices(scenario.cluster.device_count)
+    sized = replace(words, micro=words.micro or job.micro)
+    return tuple(refusals(scenario.runtime, sized, facts_of(scenario.workload)))
 
 
 def _words(launch: Launch, job: ExportJob) -> Words:

@@ -48,17 +48,18 @@ def by_integers(chain: Chain) -> float:
             + chain.saved[layer] * (layer <= at)
             + chain.work[layer] * (layer == at)
         )
-        rules[row + at, layer * states : (layer + 1) * states] = held
-    low, high = [*low, *[-inf] * layers], [*high, *[chain.room] * layers]
+        rules[row + at, layer * states : (layer + 1) * states] = held / chain.room
+    low, high = [*low, *[-inf] * layers], [*high, *[1.0] * layers]
+    most = float(cost.max())
     found = milp(
-        cost,
+        cost / most,
         constraints=LinearConstraint(rules.tocsr(), low, high),
         integrality=np.concatenate([np.ones(chosen), np.zeros(steps)]),
         bounds=Bounds(0, 1),
         options={"mip_rel_gap": 1e-9},
     )
     assert found.status in (0, 2), found.message
-    return float(found.fun) if found.status == 0 else inf
+    return most * float(found.fun) if found.status == 0 else inf
 
 
 def with_room(chain: Chain, room: float) -> Chain:

@@ -114,7 +114,7 @@ ONE_STAGE = "vpp=1, cp=1, no offload, pp=1, micro=1, tp<=2, recompute=none|selec
 
 
 def test_different_layers_win_where_memory_is_tight() -> None:
-    uniform = search(**TIGHT, where=ONE_STAGE)
+    uniform = search(**TIGHT, where=ONE_STAGE, per_layer=False)
     result = search(**TIGHT, where=ONE_STAGE, per_layer=True)
     best = result.best[0]
     assert not best.plan.text
@@ -122,22 +122,32 @@ def test_different_layers_win_where_memory_is_tight() -> None:
     assert best.prediction.step_seconds < uniform.best[0].prediction.step_seconds
     assert best.estimated_seconds == pytest.approx(best.prediction.step_seconds, rel=0.15)
     assert {node.recompute or "none" for node in best.plan.root.children} == {"none", "full"}
-    assert plans(result)[1:] == plans(uniform)
+    alike = [row for row in plans(result) if row[0]]
+    assert alike == plans(uniform)[: len(alike)]
     told = result.explanations[0]
     assert (told.choice, told.value, told.plan) == ("layers", "alike", uniform.best[0].plan.text)
     assert "slower than per-layer strategies" in told.sentence
 
 
-@pytest.mark.parametrize(
-    ("where", "is_there"),
-    [("recompute=selective|full", True), ("no sp", False), ("zero=1", False), ("dp=8", False)],
-)
-def test_walks_keep_to_the_constraints(where: str, is_there: bool) -> None:
+@pytest.mark.parametrize("where", ["recompute=selective|full", "no sp", "zero=1", "dp=8"])
+def test_walks_keep_to_the_constraints(where: str) -> None:
     result = search(**TIGHT, where=[ONE_STAGE, where], per_layer=True)
     walks = [row.plan for row in result.best if not row.plan.text]
-    assert bool(walks) == is_there
+    assert walks
     for plan in walks:
-        assert "none" not in {node.recompute or "none" for node in plan.root.children}
+        below = plan.root.children
+        cuts = [cut for node in (plan.root, *below) for cut in node.split]
+        split = {role for node in (plan.root, *below) for role, axes in node.state if axes}
+        match where:
+            case "no sp":
+                assert not [cut for cut in cuts if "seq" in cut.dims]
+            case "zero=1":
+                assert split <= {"optimizer"}
+            case "dp=8":
+                assert plan.replicas == 8
+            case _:
+                assert {node.recompute for node in below} <= {"selective", "full"}
+                assert sum(1 for node in below) > 1
 
 
 # --- nothing fits -----------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from foretrain.planning.layer_trees import (
 )
 from foretrain.planning.layers import chain_seconds
 from foretrain.planning.markov import Walker, walk
-from foretrain.planning.per_layer import _halves, described, problems
+from foretrain.planning.per_layer import _halves, _several, described, problems
 from foretrain.planning.task import Task
 from foretrain.simulate import peak_memory
 from foretrain.testing.asking import ask
@@ -218,6 +218,10 @@ def test_what_all_layers_share_is_told_before_them():
     assert {role for role, _ in plan.root.children[1].state} == {"gradient", "weight"}
     same = grid.plan([states[1]] * 6, None)
     assert same.text == "tp2 pp2 dp2 zero1 sp 1f1b micro=2"
+    spread = [states[1], *(states[number % 2] for number in range(4)), states[1]]
+    assert described(grid.plan(spread, None)).endswith(": layers[0:1,2:3] recompute=full")
+    many = [f"layers[{start}:{start + 2}]" for start in range(0, 30, 3)]
+    assert _several(["head", *many]) == "head+20 of layers[0:2,…,27:29]"
     most = grid.plan([choices[0], *[states[2]] * 5], None)
     assert described(most) == "tp2 pp2 micro=2 zero3: embedding zero1"
     assert dict(most.root.children[0].state) == {"gradient": (), "weight": ()}

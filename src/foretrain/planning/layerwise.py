@@ -9,12 +9,15 @@ from typing import Any
 
 from foretrain.errors import InputError
 from foretrain.plan.constraints import Constraint, value_in
+from foretrain.plan.mesh import Mesh
+from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import DEFAULT
 from foretrain.plan.short_form import Words
+from foretrain.plan.strategy import StrategyNode
 from foretrain.plan.supported import always
 from foretrain.planning.layer_trees import LayerwiseProblem, MixedTrees
 from foretrain.planning.markov import LayerwisePlan, Walker
-from foretrain.planning.per_layer import described, problems
+from foretrain.planning.per_layer import problems
 from foretrain.planning.planner import Ranked, RankedPlans
 from foretrain.planning.task import Task
 from foretrain.simulate import simulate_scenario
@@ -34,14 +37,15 @@ class Effort:
     """How much is done for different strategies per layer, in work that is the same on every machine."""
 
     rows: int  # uniform plans that are started from
+    problems: int
     solved: int
     simulated: int
     least_gain: float  # share of the best uniform plan's time that a plan has to save to be shown
 
 
-UNASKED = Effort(rows=4, solved=4, simulated=2, least_gain=0.01)
+UNASKED = Effort(rows=4, problems=4, solved=2, simulated=2, least_gain=0.01)
 """… where nobody asked for them: a few per cent of a search. What saves less is not worth a tree."""
-ASKED = Effort(rows=24, solved=24, simulated=24, least_gain=-inf)
+ASKED = Effort(rows=24, problems=24, solved=24, simulated=8, least_gain=-0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +57,17 @@ class LayerwiseOutcome:
     simulated: int
     fitting: int
     gain: float | None  # share of the best uniform plan's time that the best of them saves
-    gap: (
-        float | None
-    )  # share by which the slowest stage of that one may be slower than it could be, by its table
+    gap: float | None  # share by which that one's slowest stage may be slower than possible
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def can_help(task: Task, found: RankedPlans) -> bool:
-    """Whether layers may differ, and memory is short: near the top something is recomputed or memory all but full."""
-    if _freedom(task) == "none" or task.workload.model.layers < 2:
+    """Whether layers may differ, time is what counts, and memory is short: near the top something is recomputed or memory
+    all but full."""
+    is_about_time = found.objective != "memory"
+    if _freedom(task) == "none" or task.workload.model.layers < 2 or not is_about_time:
         return False
     near = found.best[: UNASKED.rows]
     return not near or any(
@@ -85,26 +89,29 @@ def with_walks(
     """The best of uniform plans and per-layer plans of the same stages, all simulated; and what the latter came to."""
     walkers = _walkers(task, found, pinned, effort)
     uniform = min((row.score.step_seconds for row in found.best), default=inf)
-    limit = uniform * (1.0 - effort.least_gain) if objective == "time" else inf
-    ranked = {described(row.plan): row for row in found.best}
-    gaps: dict[str, float] = {}
+    limit = inf if objective == "memory" else uniform * (1.0 - effort.least_gain)
+    ranked = {_tree(row.plan): row for row in found.best}
+    gaps: dict[Tree, float] = {}
     solved = simulated = 0
     for walker in _promising(walkers, limit)[: effort.solved]:
         if simulated == effort.simulated:
             break
-        walk = _walk(task, walker, pinned)
         solved += 1
         if progress is not None:
             progress(solved, len(walkers))
-        if walk is None or walk.step_seconds >= limit or described(walk.plan) in ranked:
+        try:
+            walk = _walk(task, walker, pinned)
+            if walk is None or walk.step_seconds >= limit or _tree(walk.plan) in ranked:
+                continue
+            row = Ranked(walk.plan, simulate_scenario(task.scenario(walk.plan)), walk.step_seconds)
+        except InputError:  # refused for what only the whole of a plan shows
             continue
-        row = Ranked(walk.plan, simulate_scenario(task.scenario(walk.plan)), walk.step_seconds)
         simulated += 1
         if row.score.fits and row.score.step_seconds < limit:
-            ranked[described(walk.plan)] = row
-            gaps[described(walk.plan)] = walk.gap
+            ranked[_tree(walk.plan)] = row
+            gaps[_tree(walk.plan)] = walk.gap
     rows = sorted(ranked.values(), key=lambda row: row.score.rank(objective))
-    best = min(gaps, key=lambda text: ranked[text].score.step_seconds, default=None)
+    best = min(gaps, key=lambda tree: ranked[tree].score.step_seconds, default=None)
     gain = None
     if best is not None and uniform < inf:
         gain = 1.0 - ranked[best].score.step_seconds / uniform
@@ -112,6 +119,14 @@ def with_walks(
         len(walkers), solved, simulated, len(gaps), gain, None if best is None else gaps[best]
     )
     return tuple(rows[:top]), outcome
+
+
+Tree = tuple[Mesh, StrategyNode]
+
+
+def _tree(plan: Plan) -> Tree:
+    """What a plan is, whatever it is called."""
+    return plan.mesh, plan.root
 
 
 def _walkers(
@@ -122,10 +137,8 @@ def _walkers(
     if not texts and found.nearest is not None:
         texts = [found.nearest.plan]
     able = (_allowed(task, problem, pinned) for problem in problems(task, texts, _freedom(task)))
-    walkers = [
-        made for problem in dict.fromkeys(able) if problem for made in _opened(task, problem)
-    ]
-    return walkers
+    posed = [problem for problem in dict.fromkeys(able) if problem is not None]
+    return [made for problem in posed[: effort.problems] for made in _opened(task, problem)]
 
 
 def _promising(walkers: Sequence[Walker], limit: float) -> list[Walker]:
@@ -139,11 +152,9 @@ def _promising(walkers: Sequence[Walker], limit: float) -> list[Walker]:
 def _opened(task: Task, problem: LayerwiseProblem) -> Iterator[Walker]:
     """A problem that the model can pose."""
     try:
-        walker = Walker(task, problem)
-        walker.table  # noqa: B018
+        yield Walker(task, problem)
     except InputError:
         return
-    yield walker
 
 
 def _freedom(task: Task) -> str:

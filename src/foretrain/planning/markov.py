@@ -82,6 +82,7 @@ class Walker:
             LayerState(tp, recompute, zero)
             for tp, recompute, zero in product(self.tps, problem.recomputes, zeros)
         ]
+        self.table = self._table()
 
     def _made(self, tp: int, zero: int) -> Blocks | None:
         """All blocks with one degree; None where it does not divide one of them."""
@@ -210,8 +211,7 @@ class Walker:
         parts = place(model, Schedule(DEFAULT, stages=self.problem.stages), by_products)
         return tuple(sum(block in main for block, _ in part) for part in parts)
 
-    @cached_property
-    def table(self) -> LayerTable:
+    def _table(self) -> LayerTable:
         """Every layer in every state."""
         rows = tuple(b for b, block in enumerate(self.model.blocks) for _ in range(block.repeat))
         shared = range(len(rows))

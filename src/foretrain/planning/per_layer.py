@@ -15,6 +15,8 @@ from foretrain.planning.layer_trees import LayerwiseProblem
 from foretrain.planning.task import Task
 
 MOST_PROBLEMS = 24
+SHOWN_RANGES = 4
+"""Ranges of layers that a description lists."""
 
 
 def problems(task: Task, plans: Sequence[str], freedom: str) -> tuple[LayerwiseProblem, ...]:
@@ -91,15 +93,39 @@ def described(plan: Plan) -> str:
     layers = plan.schedule.layers
     if layers is not None and max(layers) > min(layers):
         head.append(f"layers={','.join(map(str, layers))}")
-    parts = []
     runs = [(_says(node, plan, common, sizes), node.select) for node in plan.root.children]
+    if common:  # only what differs from the rest is there, wherever it is
+        runs.sort(key=lambda run: run[0])
+    parts = []
     for says, run in groupby(runs, key=lambda r: r[0]):
         names = [select for _, select in run]
         if says:
-            parts.append(
-                " ".join([names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}", *says])
-            )
+            told = _several(names) if common else _from_to(names)
+            parts.append(" ".join([told, *says]))
     return f"{' '.join(head)}: {', '.join(parts)}"
+
+
+def _from_to(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}"
+
+
+def _several(names: Sequence[str]) -> str:
+    """`layers[0:2]` and `layers[4:6]` as `layers[0:2,4:6]`; of many the first and the last, and how many layers."""
+    blocks: dict[str, list[str]] = {}
+    for name in names:
+        block, _, chosen = name.partition("[")
+        blocks.setdefault(block, []).append(chosen.rstrip("]"))
+    return "+".join(_chosen(block, chosen) for block, chosen in blocks.items())
+
+
+def _chosen(block: str, chosen: Sequence[str]) -> str:
+    if not chosen[0]:
+        return block
+    if len(chosen) <= SHOWN_RANGES:
+        return f"{block}[{','.join(chosen)}]"
+    ends = (one.split(":") for one in chosen)
+    layers = sum(int(end) - int(start) for start, end in ends)
+    return f"{layers} of {block}[{chosen[0]},…,{chosen[-1]}]"
 
 
 def _says(node: StrategyNode, plan: Plan, common: int, sizes: dict[str, int]) -> tuple[str, ...]:

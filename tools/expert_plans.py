@@ -223,7 +223,8 @@ def _cells(row: Judged) -> list[str]:
 
 
 def _asked(options: argparse.Namespace) -> Iterator[Expert]:
-    for expert in experts():
+    every = sorted(experts(), key=lambda one: not one.quick)
+    for expert in every:
         if (options.only in f"{expert.source} {expert.name}") and (
             expert.quick or not options.quick
         ):
@@ -238,11 +239,15 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for expert in _asked(options):
-        row = judged(expert)
+        try:
+            row = judged(expert)
+        except InputError as error:
+            print("NONE", expert.source, expert.name, error, sep=" | ", file=sys.stderr, flush=True)
+            continue
         rows.append(row)
         told = "ok  " if row.is_beaten and not row.lacking else "MISS"
         print(told, *_cells(row), *row.refused, sep=" | ", file=sys.stderr, flush=True)
-    options.out.write_text(page(rows))
+        options.out.write_text(page(rows))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ SHORTEST_SLICE = 512
 """Tokens of a sequence that context parallelism leaves a rank at least."""
 MOST_MICRO = 64
 """Of the grid; larger ones are refinements of those that fit."""
-MOST_CHUNKS = 16
-"""Of a stage: Megatron's recipes have up to 12 (GPT-3 175B, virtual pipeline of single layers)."""
+MOST_CHUNKS = 24
+"""Of a stage: recipes of NVIDIA have up to 24 (Qwen3 30B on two stages, chunks of single layers)."""
 FEWEST_POWERS = 4
 SHARES = tuple(f"full*{eighths / 8:g}" for eighths in range(1, 8))
 """Of the layers that are run again, where running all again fits and none does not."""

@@ -79,9 +79,10 @@ class Pool:
 
     @property
     def quiet(self) -> Floats:
-        """Seconds at least without what replicas exchange, beside which kernels are a little slower."""
-        found, fits = self.found, self.found.fits
-        alone = np.zeros(len(fits))
+        """Seconds at least without what replicas exchange, beside which kernels are a little slower. Weights that are
+        gathered for every micro-batch (ZeRO-3) are among its work."""
+        found, alone = self.found, np.zeros(len(self.floor))
+        fits = found.fits & (self.choices.zero < 3)
         alone[fits] = (found.seconds[fits] - found.data[fits] - found.update[fits]) * ALONE
         return np.maximum(self.floor, alone)
 
@@ -226,8 +227,8 @@ def _larger(space: Space, pool: Pool) -> Iterator[tuple[int, Ints]]:
 def _of_samples(pool: Pool, rows: Ints, samples: int) -> Floats:
     """A larger micro-batch does not pass sooner than a smaller one, nor, but for how tiles fit, sooner per sample than a
     still larger one."""
-    whole = pool.choices.micro[rows] / samples
-    return np.asarray(pool.quiet[rows] * np.maximum(whole, ALONE * pool.denser[rows]))
+    passes = pool.quiet[rows] * pool.choices.micro[rows] / samples
+    return np.asarray(np.maximum(passes, ALONE * pool.floor[rows] * pool.denser[rows]))
 
 
 def _micros(space: Space, pool: Pool, limit: float) -> Variants | None:
@@ -393,7 +394,8 @@ def _of_layers(pool: Pool) -> Floats:
     alike = 1.0 + (stages - 1) / (c.vpp * counts)
     shorter = np.ones(len(least))
     shorter[fits] = np.minimum(pool.floor[fits] / found.work[fits], 1.0)
-    tapered = np.minimum(pool.filled / pool.floor / alike, 1.0)
+    tapered = np.ones(len(least))
+    tapered[fits] = np.minimum(pool.filled[fits] / pool.floor[fits] / alike[fits], 1.0)
     return np.where(fits, np.maximum(least, pool.quiet * shorter * tapered), least)
 
 

@@ -121,3 +121,13 @@ def test_experts_are_tensor_parallel_as_elsewhere_or_not() -> None:
     }
     assert found >= {(2, 1), (2, 2), (4, 1), (4, 2), (8, 1)}
     assert any("etp1" in p.choices.text(n) for p in pools for n in range(len(p.choices)))
+
+
+def test_what_the_model_refuses_has_no_bound() -> None:
+    """An odd sequence cannot be split over two ranks."""
+    task = Task.of(ask(SMALL, on="1 x aws:g5.12xlarge", batch=8, seq=511, runtime="generic"))
+    pool = _pool(task, space(task, ("tp=2", "pp=1", "no offload", "zero=0")), SpacePart(2, 1, 1))
+    is_refused = pool.found.refused >= 0
+    assert is_refused.any()
+    assert np.isinf(pool.floor[is_refused]).all()
+    assert np.isfinite(pool.floor[~is_refused]).all()

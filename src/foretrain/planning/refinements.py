@@ -117,10 +117,10 @@ def _floors(choices: Choices, estimator: Estimator) -> tuple[Floats, ...]:
     bare, lean = of_model(np.maximum(both - wires, 0.0)) / work, of_model(known.backward) / work
     replicas = choices.dp.astype(np.float64) * choices.micro
     turns = task.workload.global_batch / replicas / choices.pp
-    able = rows >= 0
+    able, known_rows = rows >= 0, np.maximum(rows, 0)
     return (
-        np.where(able, turns * work[rows], np.inf),
-        *(np.where(able, each[rows], 1.0) for each in (bare, lean, _denser(known, work))),
+        np.where(able, turns * work[known_rows], np.inf),
+        *(np.where(able, each[known_rows], 1.0) for each in (bare, lean, _denser(known, work))),
     )
 
 

@@ -81,7 +81,7 @@ def test_what_cannot_win_is_not_tried() -> None:
     best = min(pool.best for pool in pools)
     tried = {}
     for limit in (0.1 * best, best):
-        found = [survey_refined(task, plans, "time", 5, (part, limit)) for part in plans.parts()]
+        found = [survey_refined(task, plans, "time", 5, limit, part) for part in plans.parts()]
         tried[limit] = sum(sum(one.varied.values()) for one in found)
     assert tried[0.1 * best] == 0 < tried[best]
 
@@ -89,7 +89,7 @@ def test_what_cannot_win_is_not_tried() -> None:
 def test_refined_plans_keep_to_constraints_and_rules() -> None:
     task, plans, _ = start("unlike")
     best = merged((survey(task, plans, p, "time", 9) for p in plans.parts()), "time", 9).best[0]
-    found = [survey_refined(task, plans, "time", 99, (p, best.seconds)) for p in plans.parts()]
+    found = [survey_refined(task, plans, "time", 99, best.seconds, p) for p in plans.parts()]
     words = [task.words(row.plan) for one in found for row in one.best]
     assert words
     assert all(one.tp <= 2 and one.cp == 1 and one.zero <= 1 and not one.offload for one in words)

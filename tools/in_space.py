@@ -53,9 +53,9 @@ def _coarse(plans: Space, words: Words) -> Words:
         shown = "-".join(value) if name == "order" and value else value
         if shown in more.get(name, ()):
             words = replace(words, **{field: usual})
-    if (words.pp, words.vpp) in plans.refused_parts or words.vpp not in plans.vpp:
-        if words.vpp in more.get("vpp", ()) and plans.splits_layers:
-            words = replace(words, vpp=1, schedule=None)
+    is_apart = (words.pp, words.vpp) in plans.refused_parts or words.vpp not in plans.vpp
+    if is_apart and words.vpp in more.get("vpp", ()) and plans.splits_layers:
+        words = replace(words, vpp=1, schedule=None)
     if words.micro in more.get("micro", ()):
         smaller = [
             n for n in plans.micro if n < words.micro and plans.batch % ((words.dp or 1) * n) == 0

@@ -1,6 +1,6 @@
 """Searches against brute force over the words of plans, on small tasks drawn by lot.
 
-    python tools/search_oracle.py [--scenarios N] [--seed S] [--first N] [-o FILE.jsonl]
+    python tools/search_oracle.py [--scenarios N] [--seed S] [--devices N] [--again FILE.jsonl] [-o FILE.jsonl]
 
 Every scenario is searched as a user would search it, without constraints, and solved by `brute_force` on its own. A row
 has the best plan by brute force, the plan found first, and by how much it is behind.
@@ -121,23 +121,27 @@ class Outcome:
         return self.gap is not None and self.gap <= SAME
 
 
-def questions(seed: int) -> Iterator[Question]:
-    """Without end, always the same for a seed; every stack has its turn."""
+def questions(seed: int, devices: int = 8) -> Iterator[Question]:
+    """Without end, always the same for a seed; every stack has its turn, on so many devices at most."""
     lot = random.Random(seed)
     stacks = [name for name in presets() if name not in CPUS]
     while True:
         lot.shuffle(stacks)
         for stack in stacks:
-            yield _question(lot, stack)
+            yield _question(lot, stack, devices)
 
 
-def _question(lot: random.Random, stack: str) -> Question:
+SIZES = ((2, 1), (4, 1), (2, 2), (2, 2), (4, 2), (8, 1))
+"""Devices used of a node, and nodes."""
+
+
+def _question(lot: random.Random, stack: str, most: int) -> Question:
     kind = lot.choices([*KINDS], (6, 2, 1, 1))[0]
     model = lot.choice(KINDS[kind])
     if lot.random() < 0.2:
         nodes = [{"node": node, "count": 1, "used": 2} for node in lot.choice(UNLIKE)]
     else:
-        used, count = lot.choice(((2, 1), (4, 1), (2, 2), (2, 2), (4, 2), (8, 1)))
+        used, count = lot.choice([one for one in SIZES if one[0] * one[1] <= most])
         nodes = [{"node": lot.choice(NODES), "count": count, "used": used}]
         if used == 8 and nodes[0]["node"].startswith("aws:"):
             nodes[0] |= {"used": 4, "count": 2}
@@ -238,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenarios", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", type=int, default=8, help="devices of a scenario at most")
     parser.add_argument("-o", type=Path, default=None, dest="out")
     parser.add_argument(
         "--again", type=Path, default=None, help="best plans known from a run before"
@@ -248,7 +253,7 @@ def main() -> None:
     if options.again:
         read = (Outcome(**json.loads(line)) for line in options.again.read_text().splitlines())
         known = {row.scenario: row for row in read}
-    for question in questions(options.seed):
+    for question in questions(options.seed, options.devices):
         if len(rows) >= (len(known) if options.again else options.scenarios):
             break
         if options.again:

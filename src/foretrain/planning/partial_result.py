@@ -119,11 +119,10 @@ def survey(
 
 
 def survey_refined(
-    task: Task, space: Space, objective: str, keep: int, asked: tuple[SpacePart, float]
+    task: Task, space: Space, objective: str, keep: int, limit: float, part: SpacePart
 ) -> PartialResult:
     """The plans that those of a part become with choices that are not in the grid, as far as they could be faster than
     so many seconds."""
-    part, limit = asked
     pool = _remembered(task, space, part).within(space, limit)
     pools, varied = refinements(space, pool, limit)
     parts = [_summary(one.choices, one.found, {}, objective, keep) for one in pools]

@@ -243,8 +243,8 @@ def _refined(
     parts = plans.parts()
     done = dict(journal.known()) if journal is not None else {}
     left = [n for n in range(len(parts)) if len(parts) + n not in done]
-    work = partial(survey_refined, task, plans, objective, keep)
-    for place, found in executor.run(work, [(parts[number], limit) for number in left]):
+    work = partial(survey_refined, task, plans, objective, keep, limit)
+    for place, found in executor.run(work, [parts[number] for number in left]):
         done[len(parts) + left[place]] = found
         if journal is not None:
             journal.add(len(parts) + left[place], found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from foretrain.planning.plan_batch import plan_batch
 from foretrain.planning.space import Space
 from foretrain.planning.uneven import distributed, splits
 
-MARGIN = 1.02
+MARGIN = 1.01
 """Over the best plan's time, within which others are worth a simulation."""
 ALONE = 0.95
 """Share of a step that is left, at least, where kernels have no exchanges beside them (`runtime.interference`)."""
@@ -78,9 +79,10 @@ class Pool:
 
     @property
     def quiet(self) -> Floats:
-        """Seconds at least without what replicas exchange, beside which kernels are a little slower."""
-        found, fits = self.found, self.found.fits
-        alone = np.zeros(len(fits))
+        """Seconds at least without what replicas exchange, beside which kernels are a little slower. Weights that are
+        gathered for every micro-batch (ZeRO-3) are among its work."""
+        found, alone = self.found, np.zeros(len(self.floor))
+        fits = found.fits & (self.choices.zero < 3)
         alone[fits] = (found.seconds[fits] - found.data[fits] - found.update[fits]) * ALONE
         return np.maximum(self.floor, alone)
 
@@ -115,10 +117,10 @@ def _floors(choices: Choices, estimator: Estimator) -> tuple[Floats, ...]:
     bare, lean = of_model(np.maximum(both - wires, 0.0)) / work, of_model(known.backward) / work
     replicas = choices.dp.astype(np.float64) * choices.micro
     turns = task.workload.global_batch / replicas / choices.pp
-    able = rows >= 0
+    able, known_rows = rows >= 0, np.maximum(rows, 0)
     return (
-        np.where(able, turns * work[rows], np.inf),
-        *(np.where(able, each[rows], 1.0) for each in (bare, lean, _denser(known, work))),
+        np.where(able, turns * work[known_rows], np.inf),
+        *(np.where(able, each[known_rows], 1.0) for each in (bare, lean, _denser(known, work))),
     )
 
 
@@ -225,8 +227,8 @@ def _larger(space: Space, pool: Pool) -> Iterator[tuple[int, Ints]]:
 def _of_samples(pool: Pool, rows: Ints, samples: int) -> Floats:
     """A larger micro-batch does not pass sooner than a smaller one, nor, but for how tiles fit, sooner per sample than a
     still larger one."""
-    whole = pool.choices.micro[rows] / samples
-    return np.asarray(pool.quiet[rows] * np.maximum(whole, ALONE * pool.denser[rows]))
+    passes = pool.quiet[rows] * pool.choices.micro[rows] / samples
+    return np.asarray(np.maximum(passes, ALONE * pool.floor[rows] * pool.denser[rows]))
 
 
 def _micros(space: Space, pool: Pool, limit: float) -> Variants | None:
@@ -378,20 +380,33 @@ def _of_layers(pool: Pool) -> Floats:
     """[plans] what a pipeline takes at least with any split of its layers, infinite where none can fit.
 
     Where plans fit: no pass is shortened by more than the slowest stage exceeds the mean, and filling and draining by no
-    more than `Pool.filled` has less of it than stages alike. Others: a layer is held for p micro-batches on the first
-    stage and for one on the last, or for none; a split by that needs 1 + 1/2 + … + 1/p of the memory per stage at best.
+    more than `Pool.filled` has less of it than stages alike. Others: a split by what a layer holds on each stage needs
+    the harmonic mean of that at best.
     """
     c, found, fits = pool.choices, pool.found, pool.found.fits
     rooms = pool.estimator.task.usable_bytes
     stages = np.maximum(c.pp, 1)
-    harmonic = np.cumsum(1.0 / np.arange(1, int(stages.max(initial=1)) + 1))[stages - 1]
-    least = np.where(found.memory <= rooms.max() * harmonic, pool.filled, np.inf)
+    spread = np.ones(len(stages))
+    for pp, vpp in {*zip(stages.tolist(), c.vpp.tolist(), strict=True)}:
+        spread[(stages == pp) & (c.vpp == vpp)] = _in_flight(pp, vpp)
+    least = np.where(found.memory <= rooms.max() * spread, pool.filled, np.inf)
     counts = pool.estimator.task.workload.global_batch / (c.dp.astype(np.float64) * c.micro)
     alike = 1.0 + (stages - 1) / (c.vpp * counts)
     shorter = np.ones(len(least))
     shorter[fits] = np.minimum(pool.floor[fits] / found.work[fits], 1.0)
-    tapered = np.minimum(pool.filled / pool.floor / alike, 1.0)
+    tapered = np.ones(len(least))
+    tapered[fits] = np.minimum(pool.filled[fits] / pool.floor[fits] / alike[fits], 1.0)
     return np.where(fits, np.maximum(least, pool.quiet * shorter * tapered), least)
+
+
+@lru_cache(maxsize=1024)
+def _in_flight(stages: int, chunks: int) -> float:
+    """By how much more the first stage holds of a layer than the harmonic mean of all, if weights were nothing: of
+    micro-batches one less on every stage, or by chunks two less of many (Narayanan et al. 2021)."""
+    held = np.arange(stages, 0.0, -1.0)
+    if chunks > 1:
+        held = (chunks - 1) * stages + 2.0 * held - 1.0
+    return float((held[0] / held).mean())
 
 
 def _buckets(space: Space, pool: Pool, limit: float) -> Variants | None:

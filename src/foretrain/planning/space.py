@@ -35,8 +35,8 @@ SHORTEST_SLICE = 512
 """Tokens of a sequence that context parallelism leaves a rank at least."""
 MOST_MICRO = 64
 """Of the grid; larger ones are refinements of those that fit."""
-MOST_CHUNKS = 16
-"""Of a stage: Megatron's recipes have up to 12 (GPT-3 175B, virtual pipeline of single layers)."""
+MOST_CHUNKS = 24
+"""Of a stage: recipes of NVIDIA have up to 24 (Qwen3 30B on two stages, chunks of single layers)."""
 FEWEST_POWERS = 4
 SHARES = tuple(f"full*{eighths / 8:g}" for eighths in range(1, 8))
 """Of the layers that are run again, where running all again fits and none does not."""
@@ -102,7 +102,7 @@ class Space:
     def allowed(self, choices: Choices) -> Bools:
         """[plans] which of them constraints and rules allow."""
         here = np.arange(len(choices))
-        for _, ok in self._checks(choices):
+        for _, ok in self._checks(choices, is_grid=False):
             here = here[ok]
         found = np.zeros(len(choices), dtype=np.bool_)
         found[here] = True
@@ -149,7 +149,7 @@ class Space:
             return [0] if names else []
         return [i for i, name in enumerate(names) if vpp in SCHEDULES[name].chunks]
 
-    def _checks(self, every: Choices) -> Iterator[tuple[str, Bools]]:
+    def _checks(self, every: Choices, is_grid: bool = True) -> Iterator[tuple[str, Bools]]:
         """Masks, each of what the masks before it left; those without a reason drop other spellings."""
         state = _Left(every)
         c = every
@@ -183,7 +183,7 @@ class Space:
         )
         holders = replicas * (c.tp // c.etp)
         yield "ranks not divisible by the expert-parallel size", state.mask(holders % c.ep == 0)
-        for reason in dict.fromkeys(self.refused_parts.values()):
+        for reason in dict.fromkeys(self.refused_parts.values()) if is_grid else ():
             bad = np.zeros(len(c), dtype=np.bool_)
             for pp, vpp in (p for p, why in self.refused_parts.items() if why == reason):
                 bad |= (c.pp == pp) & (c.vpp == vpp)

@@ -177,10 +177,10 @@ def test_states_of_one_family_are_compiled_twice_at_most(monkeypatch):
 
     asked_for: list[int] = []
 
-    def counted(task, states, where):
+    def counted(task, states, where, shared):
         rows = list(states)
         asked_for.extend(state.micro for state in rows)
-        return layers(task, rows, where)
+        return layers(task, rows, where, shared)
 
     monkeypatch.setattr(module, "layers", counted)
     task = task_of()

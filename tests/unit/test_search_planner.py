@@ -84,7 +84,7 @@ class Notebook:
 
 def test_parts_that_a_journal_knows_are_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first: of plans as fast as each other the one in the first part wins."""
-    monkeypatch.setattr(planner, "survey", lambda task, plans, part, objective, keep: survey_of(part, row(f"p{part}", 1.0)))  # fmt: skip
+    monkeypatch.setattr(planner, "survey", lambda task, plans, part, objective, keep, **_: survey_of(part, row(f"p{part}", 1.0)))  # fmt: skip
     journal, executor = Notebook({1: survey_of(50, row("known", 1.0))}, {}), Backwards()
     plans = SimpleNamespace(parts=lambda: (10, 20, 30, 40))
     told: list[SearchStatus] = []

@@ -20,7 +20,16 @@ from foretrain.plan.schedules import SCHEDULES
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.footprint import peak_bytes
-from foretrain.planning.layers import Layers, Places, State, grown, layers, places
+from foretrain.planning.incumbents import Incumbents, in_order, least_seconds
+from foretrain.planning.layers import (
+    Layers,
+    Places,
+    SharedBlocks,
+    State,
+    grown,
+    layers,
+    places,
+)
 from foretrain.planning.plan_batch import PlanBatch, Shares, plan_batch
 from foretrain.planning.task import Task
 from foretrain.planning.times import Times
@@ -57,10 +66,12 @@ class Estimator:
         self.task, self.only_fitting = task, only_fitting
         self.exchanges = Exchanges(task.network, task.runtime.communication.library)
         self.shares = Shares(task)
+        self.blocks = SharedBlocks(task)
         self._last: Layers | None = None
 
-    def estimate(self, choices: Choices) -> Estimates:
-        """Memory first: plans that do not fit are not worth a look at their time."""
+    def estimate(self, choices: Choices, incumbents: Incumbents | None = None) -> Estimates:
+        """Memory first: plans that do not fit are not worth a look at their time, nor, where there are `incumbents`,
+        those that cannot beat any of these."""
         count = len(choices)
         columns = {name: np.full(count, np.inf) for name in _COLUMNS}
         rows, known = self.states(choices)
@@ -76,13 +87,35 @@ class Estimator:
         while self._fill(known, rows[self._wanted(columns) & (rows >= 0)]):
             self._held(fleets, columns)
         wanted = self._wanted(columns)
-        for mine, ships in fleets:
-            timed = np.flatnonzero(wanted[mine])
-            if len(timed):
-                found = Times(ships.take(timed)).columns()
-                for name, values in found.items():
-                    columns[name][mine[timed]] = values
+        timed = [
+            (mine[some], ships.take(some))
+            for mine, ships in fleets
+            if len(some := np.flatnonzero(wanted[mine]))
+        ]
+        if incumbents is None:
+            for mine, ships in timed:
+                self._timed(mine, ships, columns)
+        else:
+            self._able_to_win(timed, columns, incumbents)
         return Estimates(**columns, refusal=reasons, refused=refused)
+
+    def _able_to_win(
+        self, fleets: Sequence[tuple[Ints, PlanBatch]], columns: dict[str, Floats], best: Incumbents
+    ) -> None:
+        bounds = [least_seconds(ships) for _, ships in fleets]
+        for number in in_order(bounds).tolist():
+            mine, ships = fleets[number]
+            memory = columns["memory"]
+            some = np.flatnonzero(best.wanted(ships.choices, bounds[number], memory[mine]))
+            if len(some):
+                few = ships.take(some)
+                self._timed(mine[some], few, columns)
+                best.add(few.choices, columns["seconds"][mine[some]], memory[mine[some]])
+
+    @staticmethod
+    def _timed(mine: Ints, ships: PlanBatch, columns: dict[str, Floats]) -> None:
+        for name, values in Times(ships).columns().items():
+            columns[name][mine] = values
 
     @staticmethod
     def _held(fleets: Sequence[tuple[Ints, PlanBatch]], columns: dict[str, Floats]) -> None:
@@ -101,7 +134,7 @@ class Estimator:
             return False
         states = list(known.number)
         return known.fill(
-            layers(self.task, [states[row] for row in missing.tolist()], known.places)
+            layers(self.task, [states[row] for row in missing.tolist()], known.places, self.blocks)
         )
 
     def states(self, choices: Choices) -> tuple[Ints, Layers]:
@@ -147,7 +180,7 @@ class Estimator:
         for state in sorted(dict.fromkeys(states), key=lambda state: state.micro):
             families.setdefault(state._replace(micro=0), []).append(state)
         smallest = [state for family in families.values() for state in family[:2]]
-        found = layers(self.task, smallest, self.places(choices))
+        found = layers(self.task, smallest, self.places(choices), self.blocks)
         for family in families.values():
             reason = found.refused.get(family[0])
             found.refused.update(dict.fromkeys(family if reason else (), reason or ""))

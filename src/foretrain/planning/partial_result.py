@@ -14,6 +14,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.incumbents import Incumbents, said
 from foretrain.planning.refinements import refined
 from foretrain.planning.space import Space, SpacePart
 from foretrain.planning.task import Task
@@ -57,7 +58,9 @@ class BestPerChoice:
     value: str
     seen: int
     fitting: int
-    best: EstimatedPlan | None  # … or, where none fits, the one that lacks least
+    best: (
+        EstimatedPlan | None
+    )  # or, where none fits, the one that lacks least; of a part, none if it is slower than others
 
     def __repr__(self) -> str:
         counts = f"{self.fitting:,} of {counted(self.seen, 'plan')} fit"
@@ -102,11 +105,15 @@ def survey(
     objective: str,
     keep: int,
     estimator: Estimator | None = None,
+    incumbents: Incumbents | None = None,
 ) -> PartialResult:
-    """Estimate every plan of a part; keep the best few."""
+    """Estimate every plan of a part; keep the best few. The time is that of plans that could beat the `incumbents`, those of
+    the part among them; of others it is not asked, as they are nowhere told of."""
     choices, pruned = space.choices(part)
     estimator = estimator or Estimator(task)
-    choices, found = refined(space, choices, estimator.estimate(choices), estimator)
+    incumbents = incumbents or Incumbents(TOLD, keep)
+    limit, goals = incumbents.fastest, None if objective == "memory" else incumbents.copy()
+    choices, found = refined(space, choices, estimator.estimate(choices, goals), estimator, limit)
     for number, reason in enumerate(found.refusal):
         lost = int((found.refused == number).sum())
         pruned[REFUSED + reason] = pruned.get(REFUSED + reason, 0) + lost
@@ -115,16 +122,32 @@ def survey(
     if (able & ~fits).any():
         pruned[TOO_LARGE] = int((able & ~fits).sum())
     value = score(found, objective)
-    rows = np.flatnonzero(fits)
+    rows = np.flatnonzero(fits & np.isfinite(found.seconds))
     order = rows[np.lexsort((rows, found.seconds[rows], value[rows]))]
     return PartialResult(
         seen=int(able.sum()),
-        fitting=len(rows),
+        fitting=int(fits.sum()),
         pruned=pruned,
         best=tuple(_seen(choices, found, row) for row in order[:keep].tolist()),
         pareto=tuple(_seen(choices, found, row) for row in _front(found, rows).tolist()),
         told=tuple(_told(choices, found, able, order)),
         nearest=_nearest(choices, found, np.flatnonzero(able & ~fits)),
+    )
+
+
+def incumbents_of(found: PartialResult, keep: int) -> Incumbents:
+    """What plans of other parts have to beat."""
+    front = [(row.memory, row.seconds) for row in reversed(found.pareto)]
+    return Incumbents(
+        TOLD,
+        keep,
+        best=np.array([row.seconds for row in found.best]),
+        of_value={
+            (row.choice, row.value): row.best.seconds
+            for row in found.told
+            if row.fitting and row.best
+        },
+        front=np.array(front).reshape(len(front), 2),
     )
 
 
@@ -150,36 +173,17 @@ def _front(found: Estimates, rows: Ints) -> Ints:
 
 
 def _told(choices: Choices, found: Estimates, able: Bools, order: Ints) -> Iterable[BestPerChoice]:
-    rank = np.full(len(choices), len(choices), dtype=np.int64)
+    rank, fits = np.full(len(choices), len(choices), dtype=np.int64), found.fits
     rank[order] = np.arange(len(order))
     for name in TOLD:
         column = getattr(choices, name)
         for value in np.unique(column[able]).tolist():
             mine = np.flatnonzero((column == value) & able)
-            fitting = mine[rank[mine] < len(choices)]
-            best = (
-                _seen(choices, found, int(fitting[np.argmin(rank[fitting])]))
-                if len(fitting)
-                else _nearest(choices, found, mine)
-            )
-            yield BestPerChoice(name, _word(choices, name, value), len(mine), len(fitting), best)
-
-
-def _word(choices: Choices, name: str, value: int) -> str:
-    """A value as the user would say it."""
-    listed = {
-        "recompute": choices.palette.recompute,
-        "schedule": choices.palette.schedule,
-        "order": choices.palette.order,
-        "offload": choices.palette.offload,
-        "tables": choices.palette.tables,
-    }.get(name)
-    if listed is None:
-        return str(value) if name != "sp" else ("on" if value else "off")
-    word = listed[value]
-    if isinstance(word, str):
-        return word
-    return "-".join(word) if word else ("default" if name == "order" else "none")
+            fitting, timed = mine[fits[mine]], mine[rank[mine] < len(choices)]
+            best = None if len(fitting) else _nearest(choices, found, mine)
+            if len(timed):
+                best = _seen(choices, found, int(timed[np.argmin(rank[timed])]))
+            yield BestPerChoice(name, said(choices, name, value), len(mine), len(fitting), best)
 
 
 def _nearest(choices: Choices, found: Estimates, rows: Ints) -> EstimatedPlan | None:
@@ -242,10 +246,9 @@ def _joined_told(rows: Iterable[BestPerChoice], objective: str) -> tuple[BestPer
 
 
 def _better(a: BestPerChoice, b: BestPerChoice, objective: str) -> EstimatedPlan | None:
-    if a.fitting and b.fitting and a.best and b.best:
-        return min(a.best, b.best, key=lambda row: _order(row, objective))
     if a.fitting or b.fitting:
-        return a.best if a.fitting else b.best
+        rows = [row.best for row in (a, b) if row.fitting and row.best]
+        return min(rows, key=lambda row: _order(row, objective), default=None)
     return _least_lacking(a.best, b.best)
 
 

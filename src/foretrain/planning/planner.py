@@ -16,12 +16,14 @@ from foretrain.model import ops
 from foretrain.plan import schedules
 from foretrain.plan.plan import Plan
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
+from foretrain.planning.incumbents import Incumbents
 from foretrain.planning.inputs import Key, key
 from foretrain.planning.partial_result import (
     OBJECTIVES,
     BestPerChoice,
     EstimatedPlan,
     PartialResult,
+    incumbents_of,
     merged,
     survey,
 )
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 SIMULATED_PER_WANTED = 2
 LEAST_SIMULATED = 16
+FEW_PARTS = 8
+"""Done all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +212,38 @@ def _surveyed(
     """All parts, those a journal knows from it."""
     parts = plans.parts()
     done: dict[int, PartialResult] = dict(journal.known()) if journal is not None else {}
-    left = [number for number in range(len(parts)) if number not in done]
-    work = partial(_part, task, plans, objective, keep)
-    for place, found in executor.run(work, [parts[number] for number in left]):
-        done[left[place]] = found
-        if journal is not None:
-            journal.add(left[place], found)
-        if progress is not None:
-            progress(_told_progress(done, len(parts), objective, started))
-    return merged((done[number] for number in range(len(parts))), objective, keep)
+    whole, before = PartialResult(pruned={}), list[int]()
+    for wave in _waves(len(parts)):
+        left = [number for number in wave if number not in done]
+        work = partial(_part, task, plans, objective, keep, incumbents_of(whole, keep))
+        for place, found in executor.run(work, [parts[number] for number in left]):
+            done[left[place]] = found
+            if journal is not None:
+                journal.add(left[place], found)
+            if progress is not None:
+                progress(_told_progress(done, len(parts), objective, started))
+        before = sorted((*before, *wave))
+        whole = merged((done[number] for number in before), objective, keep)
+    return whole
 
 
-def _part(task: Task, plans: Space, objective: str, keep: int, part: SpacePart) -> PartialResult:
-    return survey(task, plans, part, objective, keep)
+def _waves(parts: int) -> list[list[int]]:
+    """A few parts from all over the space first: plans of others that are slower by a bound are not timed. Each wave
+    knows of those before it alone, so that it does not matter who does which part of it, and when."""
+    if parts < FEW_PARTS:
+        return [[*range(parts)]]
+    return [[*range(0, parts, 6)], [*range(3, parts, 6)], [n for n in range(parts) if n % 3]]
+
+
+def _part(
+    task: Task,
+    plans: Space,
+    objective: str,
+    keep: int,
+    incumbents: Incumbents,
+    part: SpacePart,
+) -> PartialResult:
+    return survey(task, plans, part, objective, keep, incumbents=incumbents)
 
 
 def _told_progress(

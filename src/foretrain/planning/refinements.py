@@ -23,12 +23,12 @@ MARGIN = 1.02
 
 
 def refined(
-    space: Space, choices: Choices, found: Estimates, estimator: Estimator
+    space: Space, choices: Choices, found: Estimates, estimator: Estimator, fastest: float = inf
 ) -> tuple[Choices, Estimates]:
-    """Plans and those that come of them."""
+    """Plans and those that come of them. `fastest`: seconds of the best plan of other parts."""
     if not space.splits_layers or not (choices.pp > 1).any():
         return choices, found
-    limit = MARGIN * float(found.seconds[found.fits].min(initial=inf))
+    limit = MARGIN * float(found.seconds[found.fits].min(initial=fastest))
     more = _split(space, choices, found, estimator, limit)
     if more is None or not len(more):
         return choices, found
@@ -50,7 +50,7 @@ def _split(
         fleet = plan_batch(
             estimator.shares, choices.take(mine), known, rows[mine], estimator.exchanges
         )
-        split = splits(fleet, limit)
+        split = splits(fleet, limit, found.fits[mine])
         where.append(mine[split.plans])
         for counts in split.counts.tolist():
             numbers.append(

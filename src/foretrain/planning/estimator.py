@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import first_of
+from foretrain.errors import InputError
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
@@ -26,6 +28,7 @@ from foretrain.planning.layers import (
     Places,
     SharedBlocks,
     State,
+    first_line,
     grown,
     layers,
     places,
@@ -176,16 +179,28 @@ class Estimator:
         return known if all(s in known.number or s in known.refused for s in states) else None
 
     def _compiled(self, choices: Choices, states: Sequence[State]) -> Layers:
-        families: dict[State, list[State]] = {}
-        for state in sorted(dict.fromkeys(states), key=lambda state: state.micro):
-            families.setdefault(state._replace(micro=0), []).append(state)
-        smallest = [state for family in families.values() for state in family[:2]]
+        """Two states of every family, which is those that differ in the micro-batch and in which ranks work together."""
+        families: dict[object, list[State]] = {}
+        refused: dict[State, str] = {}
+        for state in sorted(dict.fromkeys(states), key=_plainest):
+            try:
+                families.setdefault(self.blocks.family(state), []).append(state)
+            except InputError as error:
+                refused[state] = first_line(error)
+        ends = {kind: _two_smallest(family) for kind, family in families.items()}
+        smallest = [state for two in ends.values() for state in two]
         found = layers(self.task, smallest, self.places(choices), self.blocks)
-        for family in families.values():
-            reason = found.refused.get(family[0])
+        for kind, family in families.items():
+            reason = found.refused.get(ends[kind][0])
             found.refused.update(dict.fromkeys(family if reason else (), reason or ""))
-        able = [f for f in families.values() if f[0] not in found.refused]
-        return grown(found, [s for family in able for s in family if s not in found.refused])
+        found.refused.update(refused)
+        between = {
+            s: ends[kind]
+            for kind, family in families.items()
+            for s in family
+            if s not in found.refused
+        }
+        return grown(found, between)
 
     def places(self, choices: Choices) -> Places:
         """Repetitions of blocks that are alike in all plans."""
@@ -204,6 +219,16 @@ class Estimator:
             return state._replace(order=None) if inner == usual else state
 
         return plain
+
+
+def _plainest(state: State) -> tuple[object, ...]:
+    return state.micro, state.pp, state.order or ()
+
+
+def _two_smallest(family: Sequence[State]) -> list[State]:
+    """In order of the micro-batch, which the two differ in."""
+    second = (state for state in family if state.micro > family[0].micro)
+    return [family[0], *islice(second, 1)]
 
 
 def alike(choices: Choices, rows: Ints) -> Iterator[Ints]:

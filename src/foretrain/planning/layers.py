@@ -183,16 +183,16 @@ _APART = ("places", "number", "refused", "shared_out", "held")
 _COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in _APART)
 
 
-def grown(known: Layers, wanted: Sequence[State]) -> Layers:
-    """States with larger micro-batches before they are compiled: what they hold, on a line through the two known of
-    the same state with smaller ones. Memory is convex in the micro-batch, so the line does not run above it."""
-    families: dict[State, list[int]] = {}
-    for state, row in sorted(known.number.items(), key=lambda item: item[0].micro):
-        families.setdefault(state._replace(micro=0), []).append(row)
+def grown(known: Layers, wanted: Mapping[State, Sequence[State]]) -> Layers:
+    """States before they are compiled, each with two of its family that are known, the one with the smaller micro-batch
+    first, or with one alone: what they hold, on a line through both. Memory is convex in the micro-batch, so the line does
+    not run above it."""
     ends = np.array(
         [
-            [known.number[s]] * 2 if s in known.number else families[s._replace(micro=0)]
-            for s in wanted
+            [known.number[s]] * 2
+            if s in known.number
+            else [known.number[e] for e in (two[0], two[-1])]
+            for s, two in wanted.items()
         ],
         dtype=np.int64,
     ).reshape(len(wanted), 2)
@@ -203,7 +203,7 @@ def grown(known: Layers, wanted: Sequence[State]) -> Layers:
     for name in _GROWING:
         low, high = columns[name], getattr(known, name)[ends[:, 1]]
         columns[name] = low + (high - low) * along.reshape(len(wanted), *[1] * (low.ndim - 1))
-    columns["is_timed"] = ends[:, 0] == ends[:, 1]
+    columns["is_timed"] = np.array([s in known.number for s in wanted], dtype=np.bool_)
     columns["weights"] = _alike(*(columns[name] for name in _WEIGHTS))
     number = {state: row for row, state in enumerate(wanted)}
     return Layers(known.places, number, known.refused, **columns)
@@ -227,8 +227,13 @@ def layers(
         try:
             compiled.append(shared.compiled(state, rows))
         except InputError as error:
-            refused[state] = str(error).splitlines()[0]
+            refused[state] = first_line(error)
     return layer_table(task, compiled, refused, rows)
+
+
+def first_line(error: InputError) -> str:
+    """Why a state is refused, in short."""
+    return str(error).splitlines()[0]
 
 
 class SharedBlocks:
@@ -238,7 +243,7 @@ class SharedBlocks:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.known: dict[State, tuple[Mesh, Blocks]] = {}
+        self._plans: dict[State, tuple[Plan, tuple[object, ...]]] = {}
         self._of_root: dict[object, Blocks] = {}
         self._smallest: dict[object, list[tuple[int, Blocks]]] = {}
         # tied weights are told apart, as they are on a pipeline; a lone stage takes them off again
@@ -246,19 +251,27 @@ class SharedBlocks:
         self.workload = replace(task.workload, model=model)
         self._meets_rows = any(family(op).touched(op) is not None for _, op in model.ops())
 
-    def compiled(self, state: State, rows: Places) -> CompiledState:
+    def family(self, state: State) -> object:
+        """Equal for states whose blocks hold as much on as many samples."""
+        return self._plan(state)[1], state.recompute
+
+    def _plan(self, state: State) -> tuple[Plan, tuple[object, ...]]:
         base = state._replace(recompute="none")
-        if base not in self.known:
+        if base not in self._plans:
             plan = self.task.plan(base.words(self.task.devices))
-            self.known[base] = plan.mesh, self._blocks(plan)
-        mesh, blocks = self.known[base]
+            self._plans[base] = plan, self._kind(plan)
+        return self._plans[base]
+
+    def compiled(self, state: State, rows: Places) -> CompiledState:
+        plan, kind = self._plan(state)
+        mesh, blocks = plan.mesh, self._blocks(plan, kind)
         passes = _steady(blocks, state.recompute, rows)
         check_axes(mesh, blocks.used_axes, self.task.workload.model)
         return CompiledState(state, mesh, passes)
 
-    def _blocks(self, plan: Plan) -> Blocks:
+    def _blocks(self, plan: Plan, kind: tuple[object, ...]) -> Blocks:
         """Those known with all that decides programs alike; a line needs both its ends."""
-        micro, kind = plan.schedule.micro_batch, self._kind(plan)
+        micro = plan.schedule.micro_batch
         found = self._of_root.get((micro, *kind))
         if found is None:
             smaller = self._smallest.setdefault(kind, [])

@@ -159,7 +159,7 @@ def test_larger_micro_batches_hold_what_a_line_through_two_smaller_ones_says(rec
     states = [plain._replace(micro=micro) for micro in (1, 2, 4, 8)]
     where = places(task.workload.model, (recompute,), task.runtime)
     two = layers(task, states[:2], where)
-    found, every = grown(two, states), layers(task, states, where)
+    found, every = grown(two, dict.fromkeys(states, states[:2])), layers(task, states, where)
     assert found.is_timed.tolist() == [True, True, False, False]
     for name in ("saved", "forward_workspace", "boundary", "elements", "touched"):
         assert getattr(found, name) == pytest.approx(getattr(every, name), rel=1e-6)
@@ -177,10 +177,10 @@ def test_states_of_one_family_are_compiled_twice_at_most(monkeypatch):
 
     asked_for: list[int] = []
 
-    def counted(task, states, where):
+    def counted(task, states, where, shared):
         rows = list(states)
         asked_for.extend(state.micro for state in rows)
-        return layers(task, rows, where)
+        return layers(task, rows, where, shared)
 
     monkeypatch.setattr(module, "layers", counted)
     task = task_of()

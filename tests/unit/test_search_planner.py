@@ -84,11 +84,11 @@ class Notebook:
 
 def test_parts_that_a_journal_knows_are_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first: of plans as fast as each other the one in the first part wins."""
-    monkeypatch.setattr(planner, "survey", lambda task, plans, part, objective, keep: survey_of(part, row(f"p{part}", 1.0)))  # fmt: skip
+    monkeypatch.setattr(planner, "survey", lambda task, plans, part, objective, keep, **_: survey_of(part, row(f"p{part}", 1.0)))  # fmt: skip
     journal, executor = Notebook({1: survey_of(50, row("known", 1.0))}, {}), Backwards()
     plans = SimpleNamespace(parts=lambda: (10, 20, 30, 40))
     told: list[SearchStatus] = []
-    found = planner._surveyed(None, plans, "time", 9, executor, journal, told.append, perf_counter())  # type: ignore[arg-type] # fmt: skip
+    found, _ = planner._surveyed(None, plans, "time", 9, executor, journal, told.append, perf_counter())  # type: ignore[arg-type] # fmt: skip
     assert executor.items == [10, 30, 40]
     assert journal.added == [3, 2, 0]
     assert [(each.parts_done, each.plans_seen) for each in told] == [(2, 90), (3, 120), (4, 130)]

@@ -10,7 +10,8 @@ import pytest
 from foretrain import search
 from foretrain.planning import refinements as r
 from foretrain.planning.estimator import Estimator
-from foretrain.planning.partial_result import merged, survey, survey_refined
+from foretrain.planning.incumbents import Incumbents
+from foretrain.planning.partial_result import TOLD, merged, survey, survey_refined
 from foretrain.planning.space import Space, SpacePart, space
 from foretrain.planning.task import Task
 from foretrain.testing.asking import ask
@@ -76,12 +77,20 @@ PLANTED = {
 """Choices of which each task has plans that fit."""
 
 
+def nobody(keep: int) -> Incumbents:
+    """No plan has been found that others have to beat."""
+    return Incumbents(TOLD, keep)
+
+
 def test_what_cannot_win_is_not_tried() -> None:
     task, plans, pools = start("images")
     best = min(pool.best for pool in pools)
     tried = {}
     for limit in (0.1 * best, best):
-        found = [survey_refined(task, plans, "time", 5, limit, part) for part in plans.parts()]
+        found = [
+            survey_refined(task, plans, "time", 5, limit, (part, nobody(5)))
+            for part in plans.parts()
+        ]
         tried[limit] = sum(sum(one.varied.values()) for one in found)
     assert tried[0.1 * best] == 0 < tried[best]
 
@@ -89,7 +98,10 @@ def test_what_cannot_win_is_not_tried() -> None:
 def test_refined_plans_keep_to_constraints_and_rules() -> None:
     task, plans, _ = start("unlike")
     best = merged((survey(task, plans, p, "time", 9) for p in plans.parts()), "time", 9).best[0]
-    found = [survey_refined(task, plans, "time", 99, best.seconds, p) for p in plans.parts()]
+    found = [
+        survey_refined(task, plans, "time", 99, best.seconds, (p, nobody(99)))
+        for p in plans.parts()
+    ]
     words = [task.words(row.plan) for one in found for row in one.best]
     assert words
     assert all(one.tp <= 2 and one.cp == 1 and one.zero <= 1 and not one.offload for one in words)

@@ -193,7 +193,7 @@ def test_constraints_that_no_plan_could_keep_are_refused(model, where, said):
 class Fixed(Estimator):
     """Estimates that are given: seconds and memory of every plan by lot, of which most fit 50 bytes."""
 
-    def estimate(self, choices) -> Estimates:
+    def estimate(self, choices, incumbents=None) -> Estimates:
         draw = np.random.default_rng(len(choices))
         count = len(choices)
         seconds, memory = draw.permutation(count) + 1.0, draw.permutation(count) + 1.0
@@ -201,7 +201,7 @@ class Fixed(Estimator):
         refused[:3] = 0
         seconds[:3] = np.inf
         return Estimates(
-            seconds, memory, zero + 0.7 * count, zero, zero, zero, zero, ("odd",), refused
+            seconds, memory, zero + 0.7 * count, zero, zero, zero, zero, zero, ("odd",), refused
         )
 
 

@@ -17,6 +17,7 @@ from foretrain.compile.passes.partition import partition
 from foretrain.compile.passes.pieces import in_pieces
 from foretrain.compile.passes.place import finer, stored_before
 from foretrain.compile.passes.recompute import BlockPass, recompute
+from foretrain.compile.passes.scale import Line
 from foretrain.compile.passes.shard import unpacked
 from foretrain.model.graph import Model
 from foretrain.model.ops import FAMILIES
@@ -61,9 +62,7 @@ class Blocks:
         """What a repetition runs on tensors that lie as `incoming` says, recomputing what `choice` says, and how
         what it hands on lies."""
         key = (number, self._alike(number, repetition), incoming)
-        program = self.programs.get(key)
-        if program is None:
-            program = self.programs[key] = self._program(number, repetition, incoming)
+        program = self.program(number, repetition, incoming)
         choice = recomputed(choice, repetition, self.runtime)
         full_key = (*key, choice)
         block_pass = self._passes.get(full_key)
@@ -84,6 +83,16 @@ class Blocks:
             name = self.model.blocks[number].name
             said = (number, likeness(self.plan.root, name, repetition))
             found = self._first[number, repetition] = self._said.setdefault(said, repetition)
+        return found
+
+    def program(
+        self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None
+    ) -> BlockProgram:
+        """… without what is recomputed."""
+        key = (number, self._alike(number, repetition), incoming)
+        found = self.programs.get(key)
+        if found is None:
+            found = self.programs[key] = self._program(number, repetition, incoming)
         return found
 
     def _program(
@@ -108,6 +117,35 @@ class Blocks:
             return replace(op, weights=tuple(w for w in op.weights if w.path not in self._drops))
 
         return replace(program, ops=tuple(lean(op) for op in program.ops))
+
+
+class BlocksOnLine(Blocks):
+    """The blocks of a plan whose micro-batch alone differs from two that were compiled with smaller ones: (micro-batch,
+    blocks) of each."""
+
+    def __init__(
+        self,
+        model: Model,
+        precision: Precision,
+        plan: Plan,
+        runtime: Runtime,
+        low: tuple[int, Blocks],
+        high: tuple[int, Blocks],
+    ) -> None:
+        super().__init__(model, precision, plan, runtime)
+        self._low, self._high = low[1], high[1]
+        aligned = self.setting.choices.aligned_to
+        self._line = Line(low[0], high[0], plan.schedule.micro_batch, aligned)
+
+    def _program(
+        self, number: int, repetition: int, incoming: tuple[TensorLayout, ...] | None
+    ) -> BlockProgram:
+        asked = number, repetition, incoming
+        found = self._line.program(self._low.program(*asked), self._high.program(*asked))
+        if found is None:
+            return super()._program(*asked)
+        self.used_axes |= self._low.used_axes
+        return found
 
 
 def blocks_of(workload: Workload, plan: Plan, runtime: Runtime) -> Blocks:

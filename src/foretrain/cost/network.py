@@ -30,6 +30,8 @@ from foretrain.cost.curves import CurveTable, OwnCurves, shipped
 from foretrain.cost.flow_mapping import FlowMapping
 from foretrain.cost.joints import Joints
 
+KNOWN_LOADS = 3_000_000
+"""Entries of loads that a network remembers, 24 bytes each."""
 FAST_FAMILIES = ("nvlink", "xgmi")
 Flow = tuple[Communicator, str, int]  # communicator, pattern, class of group or subgroup
 ByPattern = tuple[tuple[str, float], ...]
@@ -124,6 +126,7 @@ class Network:
         self.joints = Joints(cluster)
         # what was asked before of groups on like links (`collective_costs`)
         self.known_costs: dict[tuple[object, ...], dict[tuple[str, float, str], LibraryCost]] = {}
+        self._known_loads: dict[tuple[object, ...], Loads] = {}
         colors = self.capacity.view(np.uint64) + self.is_network.astype(np.uint64)
         self._link_colors = np.ascontiguousarray(colors)
 
@@ -157,6 +160,17 @@ class Network:
         return self.flow_mapping.subgroups(self.algorithms(collective)[0], groups)
 
     def pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
+        """… remembered for a while: folds, routes and other meshes ask for the same groups."""
+        key = (algorithm.pattern, algorithm.has_own_lane, groups.shape, groups.tobytes())
+        found = self._known_loads.pop(key, None)
+        if found is None:
+            found = self._pattern_loads(algorithm, groups)
+        self._known_loads[key] = found  # the last asked for is the last to go
+        while sum(len(each.link) for each in self._known_loads.values()) > KNOWN_LOADS:
+            del self._known_loads[next(iter(self._known_loads))]
+        return found
+
+    def _pattern_loads(self, algorithm: Algorithm, groups: Ints) -> Loads:
         flows = self.flow_mapping.flows(algorithm, groups)
         routes = self.cluster.topology.routes(flows.src, flows.dst)
         owner = routes.owner

@@ -11,16 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.compile.columns import first_of
+from foretrain.errors import InputError
 from foretrain.plan.schedules import SCHEDULES
 from foretrain.planning.choices import Choices
 from foretrain.planning.exchanges import Exchanges
 from foretrain.planning.footprint import peak_bytes
-from foretrain.planning.layers import Layers, Places, State, grown, layers, places
+from foretrain.planning.incumbents import Incumbents, in_order, least_seconds
+from foretrain.planning.layers import (
+    Layers,
+    Places,
+    SharedBlocks,
+    State,
+    first_line,
+    grown,
+    layers,
+    places,
+)
 from foretrain.planning.plan_batch import PlanBatch, Shares, plan_batch
 from foretrain.planning.task import Task
 from foretrain.planning.times import Times
@@ -28,8 +40,8 @@ from foretrain.planning.times import Times
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Estimates:
-    """One row per plan. Seconds are infinite where the model refuses a plan, or where it does not fit and only plans
-    that do were asked for."""
+    """One row per plan. Seconds are infinite where the model refuses a plan, where it does not fit and only plans
+    that do were asked for, and where it cannot beat the incumbents."""
 
     seconds: Floats
     memory: Floats  # what the allocator holds at its fullest …
@@ -39,6 +51,7 @@ class Estimates:
     pipeline: Floats  # what fills and drains the pipeline besides
     data: Floats  # reductions and gathers that nothing hides
     update: Floats
+    least: Floats  # seconds that a step takes at least, where incumbents had to be beaten
     refusal: tuple[str, ...]  # reasons …
     refused: Ints  # … and which of them is a row's (-1: none)
 
@@ -57,18 +70,20 @@ class Estimator:
         self.task, self.only_fitting = task, only_fitting
         self.exchanges = Exchanges(task.network, task.runtime.communication.library)
         self.shares = Shares(task)
+        self.blocks = SharedBlocks(task)
         self._last: Layers | None = None
 
     def another(self) -> Estimator:
         """For plans whose blocks are in other states, so that what was compiled for these is kept."""
         other = Estimator(self.task, only_fitting=self.only_fitting)
-        other.exchanges, other.shares = self.exchanges, self.shares
+        other.exchanges, other.shares, other.blocks = self.exchanges, self.shares, self.blocks
         return other
 
-    def estimate(self, choices: Choices) -> Estimates:
-        """Memory first: plans that do not fit are not worth a look at their time."""
+    def estimate(self, choices: Choices, incumbents: Incumbents | None = None) -> Estimates:
+        """Memory first: plans that do not fit are not worth a look at their time, nor, where there are `incumbents`,
+        those that cannot beat any of these."""
         count = len(choices)
-        columns = {name: np.full(count, np.inf) for name in _COLUMNS}
+        columns = {name: np.full(count, np.inf) for name in _COLUMNS} | {"least": np.zeros(count)}
         rows, known = self.states(choices)
         reasons = tuple(dict.fromkeys(known.refused.values()))
         refused = np.full(count, -1, dtype=np.int64)
@@ -82,13 +97,36 @@ class Estimator:
         while self._fill(known, rows[self._wanted(columns) & (rows >= 0)]):
             self._held(fleets, columns)
         wanted = self._wanted(columns)
-        for mine, ships in fleets:
-            timed = np.flatnonzero(wanted[mine])
-            if len(timed):
-                found = Times(ships.take(timed)).columns()
-                for name, values in found.items():
-                    columns[name][mine[timed]] = values
+        timed = [
+            (mine[some], ships.take(some))
+            for mine, ships in fleets
+            if len(some := np.flatnonzero(wanted[mine]))
+        ]
+        if incumbents is None:
+            for mine, ships in timed:
+                self._timed(mine, ships, columns)
+        else:
+            self._able_to_win(timed, columns, incumbents)
         return Estimates(**columns, refusal=reasons, refused=refused)
+
+    def _able_to_win(
+        self, fleets: Sequence[tuple[Ints, PlanBatch]], columns: dict[str, Floats], best: Incumbents
+    ) -> None:
+        bounds = [least_seconds(ships) for _, ships in fleets]
+        for number in in_order(bounds).tolist():
+            mine, ships = fleets[number]
+            memory = columns["memory"]
+            columns["least"][mine] = bounds[number]
+            some = np.flatnonzero(best.wanted(ships.choices, bounds[number], memory[mine]))
+            if len(some):
+                few = ships.take(some)
+                self._timed(mine[some], few, columns)
+                best.add(few.choices, columns["seconds"][mine[some]], memory[mine[some]])
+
+    @staticmethod
+    def _timed(mine: Ints, ships: PlanBatch, columns: dict[str, Floats]) -> None:
+        for name, values in Times(ships).columns().items():
+            columns[name][mine] = values
 
     @staticmethod
     def _held(fleets: Sequence[tuple[Ints, PlanBatch]], columns: dict[str, Floats]) -> None:
@@ -107,7 +145,7 @@ class Estimator:
             return False
         states = list(known.number)
         return known.fill(
-            layers(self.task, [states[row] for row in missing.tolist()], known.places)
+            layers(self.task, [states[row] for row in missing.tolist()], known.places, self.blocks)
         )
 
     def states(self, choices: Choices) -> tuple[Ints, Layers]:
@@ -149,16 +187,28 @@ class Estimator:
         return known if all(s in known.number or s in known.refused for s in states) else None
 
     def _compiled(self, choices: Choices, states: Sequence[State]) -> Layers:
-        families: dict[State, list[State]] = {}
-        for state in sorted(dict.fromkeys(states), key=lambda state: state.micro):
-            families.setdefault(state._replace(micro=0), []).append(state)
-        smallest = [state for family in families.values() for state in family[:2]]
-        found = layers(self.task, smallest, self.places(choices))
-        for family in families.values():
-            reason = found.refused.get(family[0])
+        """Two states of every family, which is those that differ in the micro-batch and in which ranks work together."""
+        families: dict[object, list[State]] = {}
+        refused: dict[State, str] = {}
+        for state in sorted(dict.fromkeys(states), key=_plainest):
+            try:
+                families.setdefault(self.blocks.family(state), []).append(state)
+            except InputError as error:
+                refused[state] = first_line(error)
+        ends = {kind: _two_smallest(family) for kind, family in families.items()}
+        smallest = [state for two in ends.values() for state in two]
+        found = layers(self.task, smallest, self.places(choices), self.blocks)
+        for kind, family in families.items():
+            reason = found.refused.get(ends[kind][0])
             found.refused.update(dict.fromkeys(family if reason else (), reason or ""))
-        able = [f for f in families.values() if f[0] not in found.refused]
-        return grown(found, [s for family in able for s in family if s not in found.refused])
+        found.refused.update(refused)
+        between = {
+            s: ends[kind]
+            for kind, family in families.items()
+            for s in family
+            if s not in found.refused
+        }
+        return grown(found, between)
 
     def places(self, choices: Choices) -> Places:
         """Repetitions of blocks that are alike in all plans."""
@@ -177,6 +227,16 @@ class Estimator:
             return state._replace(order=None) if inner == usual else state
 
         return plain
+
+
+def _plainest(state: State) -> tuple[object, ...]:
+    return state.micro, state.pp, state.order or ()
+
+
+def _two_smallest(family: Sequence[State]) -> list[State]:
+    """In order of the micro-batch, which the two differ in."""
+    second = (state for state in family if state.micro > family[0].micro)
+    return [family[0], *islice(second, 1)]
 
 
 def alike(choices: Choices, rows: Ints) -> Iterator[Ints]:

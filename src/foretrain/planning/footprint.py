@@ -12,6 +12,7 @@ import numpy as np
 
 from foretrain.arrays import Floats, Ints
 from foretrain.cluster.headroom import fill
+from foretrain.planning.choices import COLUMNS
 from foretrain.planning.plan_batch import PlanBatch
 
 
@@ -28,7 +29,17 @@ def stage_room(fleet: PlanBatch) -> Floats:
 
 
 def held_bytes(fleet: PlanBatch) -> Floats:
-    """[plans, stages] what the allocator holds at its fullest."""
+    """[plans, stages] what the allocator holds at its fullest: the same in whatever order ranks are counted."""
+    names = [name for name in COLUMNS if name != "order"]
+    columns = np.stack([getattr(fleet.choices, name) for name in names])
+    key = (columns.tobytes(), fleet.share.tobytes(), fleet.behind.tobytes())
+    known = fleet.layers.held.get(key)
+    if known is None:
+        known = fleet.layers.held[key] = _held(fleet)
+    return known
+
+
+def _held(fleet: PlanBatch) -> Floats:
     runtime, choices = fleet.task.runtime, fleet.choices
     lean, holds = fleet.distinct(fleet.weights, choices.zero, choices.offload, choices.buckets)
     kept, gradients, unsplit = (each[holds] for each in static(lean))

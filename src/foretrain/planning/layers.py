@@ -16,20 +16,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretrain.arrays import Bools, Floats, Ints, Objects
-from foretrain.compile.blocks import Blocks, recomputed
+from foretrain.compile.blocks import Blocks, BlocksOnLine, recomputed
 from foretrain.compile.execution import Communication, Compute, Item
 from foretrain.compile.layout import TensorLayout
 from foretrain.compile.model_states import Sums, sums
 from foretrain.compile.passes.communicate import WeightShard
 from foretrain.compile.passes.fold import Fold, fold, uses_of
+from foretrain.compile.passes.place import finer
 from foretrain.compile.passes.recompute import BlockPass
 from foretrain.compile.passes.scope import check_axes
 from foretrain.cost.host import chain_summaries, host_seconds, late_seconds
 from foretrain.cost.items import INTERCONNECT, NETWORK, ItemCosts, Surroundings
 from foretrain.errors import InputError
 from foretrain.model.graph import Model
+from foretrain.model.ops import family
 from foretrain.plan.mesh import Mesh
+from foretrain.plan.plan import Plan
 from foretrain.plan.short_form import Words
+from foretrain.plan.strategy import Schedule
 from foretrain.planning.task import Task
 from foretrain.runtime import Runtime
 
@@ -149,7 +153,10 @@ class Layers:
     )
     weights: Ints  # [states] equal where weights and what is done with them are
     is_timed: Bools  # [states] whether seconds are known yet
-    shared_out: dict[int, Any] = field(default_factory=dict, init=False)  # see `PlanBatch.tables`
+    shared_out: dict[int, Any] = field(default_factory=dict, init=False)  # see `PlanBatch.tables` …
+    held: dict[Any, Floats] = field(
+        default_factory=dict, init=False
+    )  # … and `footprint.held_bytes`
 
     def fill(self, others: Layers) -> bool:
         """Put in what others know of the same states; whether that changed what they hold."""
@@ -163,6 +170,7 @@ class Layers:
             getattr(self, name)[mine] = getattr(others, name)[theirs]
         self.weights[:] = _alike(*(getattr(self, name) for name in _WEIGHTS))
         self.shared_out.clear()
+        self.held.clear()
         return is_new
 
 
@@ -171,20 +179,20 @@ COUNTED = ("tensors", "ready")
 _BY_KIND = ("elements", "gathered", "trained", "refreshed", "touched", "rows", "reduced", "tensors", "ready")  # fmt: skip
 _WEIGHTS = (*_BY_KIND, "large", "oversize", "tied")
 _GROWING = ("saved", "forward_workspace", "backward_workspace", "boundary", "touched")
-_APART = ("places", "number", "refused", "shared_out")
+_APART = ("places", "number", "refused", "shared_out", "held")
 _COLUMNS = tuple(f.name for f in fields(Layers) if f.name not in _APART)
 
 
-def grown(known: Layers, wanted: Sequence[State]) -> Layers:
-    """States with larger micro-batches before they are compiled: what they hold, on a line through the two known of
-    the same state with smaller ones. Memory is convex in the micro-batch, so the line does not run above it."""
-    families: dict[State, list[int]] = {}
-    for state, row in sorted(known.number.items(), key=lambda item: item[0].micro):
-        families.setdefault(state._replace(micro=0), []).append(row)
+def grown(known: Layers, wanted: Mapping[State, Sequence[State]]) -> Layers:
+    """States before they are compiled, each with two of its family that are known, the one with the smaller micro-batch
+    first, or with one alone: what they hold, on a line through both. Memory is convex in the micro-batch, so the line does
+    not run above it."""
     ends = np.array(
         [
-            [known.number[s]] * 2 if s in known.number else families[s._replace(micro=0)]
-            for s in wanted
+            [known.number[s]] * 2
+            if s in known.number
+            else [known.number[e] for e in (two[0], two[-1])]
+            for s, two in wanted.items()
         ],
         dtype=np.int64,
     ).reshape(len(wanted), 2)
@@ -195,7 +203,7 @@ def grown(known: Layers, wanted: Sequence[State]) -> Layers:
     for name in _GROWING:
         low, high = columns[name], getattr(known, name)[ends[:, 1]]
         columns[name] = low + (high - low) * along.reshape(len(wanted), *[1] * (low.ndim - 1))
-    columns["is_timed"] = ends[:, 0] == ends[:, 1]
+    columns["is_timed"] = np.array([s in known.number for s in wanted], dtype=np.bool_)
     columns["weights"] = _alike(*(columns[name] for name in _WEIGHTS))
     number = {state: row for row, state in enumerate(wanted)}
     return Layers(known.places, number, known.refused, **columns)
@@ -208,39 +216,85 @@ class CompiledState:
     passes: tuple[BlockPass, ...]  # one per block of the model
 
 
-def layers(task: Task, states: Iterable[State], rows: Places) -> Layers:
+def layers(
+    task: Task, states: Iterable[State], rows: Places, shared: SharedBlocks | None = None
+) -> Layers:
     """Compile and cost every state; those the model refuses are told with the reason."""
     compiled: list[CompiledState] = []
     refused: dict[State, str] = {}
-    shared = SharedBlocks(task)
+    shared = shared or SharedBlocks(task)
     for state in dict.fromkeys(states):
         try:
             compiled.append(shared.compiled(state, rows))
         except InputError as error:
-            refused[state] = str(error).splitlines()[0]
+            refused[state] = first_line(error)
     return layer_table(task, compiled, refused, rows)
 
 
+def first_line(error: InputError) -> str:
+    """Why a state is refused, in short."""
+    return str(error).splitlines()[0]
+
+
 class SharedBlocks:
-    """Programs of blocks do not depend on what is recomputed: states that differ in that alone share them."""
+    """Programs of blocks do not depend on what is recomputed, on which ranks the axes of a mesh join, nor, but for tables
+    whose rows are met by lot, on how many replicas there are: states that differ in that alone share them. Of micro-batches
+    the two smallest are compiled, programs of others follow from those."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.known: dict[State, tuple[Mesh, Blocks]] = {}
+        self._plans: dict[State, tuple[Plan, tuple[object, ...]]] = {}
+        self._of_root: dict[object, Blocks] = {}
+        self._smallest: dict[object, list[tuple[int, Blocks]]] = {}
         # tied weights are told apart, as they are on a pipeline; a lone stage takes them off again
         model = replace(task.workload.model, tied=())
         self.workload = replace(task.workload, model=model)
+        self._meets_rows = any(family(op).touched(op) is not None for _, op in model.ops())
+
+    def family(self, state: State) -> object:
+        """Equal for states whose blocks hold as much on as many samples."""
+        return self._plan(state)[1], state.recompute
+
+    def _plan(self, state: State) -> tuple[Plan, tuple[object, ...]]:
+        base = state._replace(recompute="none")
+        if base not in self._plans:
+            plan = self.task.plan(base.words(self.task.devices))
+            self._plans[base] = plan, self._kind(plan)
+        return self._plans[base]
 
     def compiled(self, state: State, rows: Places) -> CompiledState:
-        base = state._replace(recompute="none")
-        if base not in self.known:
-            plan = self.task.plan(base.words(self.task.devices))
-            model, precision = self.workload.model, self.workload.precision
-            self.known[base] = plan.mesh, Blocks(model, precision, plan, self.task.runtime)
-        mesh, blocks = self.known[base]
+        plan, kind = self._plan(state)
+        mesh, blocks = plan.mesh, self._blocks(plan, kind)
         passes = _steady(blocks, state.recompute, rows)
         check_axes(mesh, blocks.used_axes, self.task.workload.model)
         return CompiledState(state, mesh, passes)
+
+    def _blocks(self, plan: Plan, kind: tuple[object, ...]) -> Blocks:
+        """Those known with all that decides programs alike; a line needs both its ends."""
+        micro = plan.schedule.micro_batch
+        found = self._of_root.get((micro, *kind))
+        if found is None:
+            smaller = self._smallest.setdefault(kind, [])
+            fixed = self.workload.model, self.workload.precision, plan, self.task.runtime
+            if len(smaller) > 1 and micro > smaller[1][0]:
+                found = BlocksOnLine(*fixed, *smaller)
+            else:
+                found = Blocks(*fixed)
+                smaller[:] = sorted((*smaller, (micro, found)), key=lambda one: one[0])[:2]
+            self._of_root[micro, *kind] = found
+        return found
+
+    def _kind(self, plan: Plan) -> tuple[object, ...]:
+        """What decides the programs of blocks beside the micro-batch."""
+        is_finer = finer(self.workload.model, plan.schedule) is not self.workload.model
+        schedule = replace(plan.schedule, micro_batch=1)
+        sizes = dict(plan.mesh.axes)
+        if not is_finer and not self._meets_rows:
+            schedule = Schedule(micro_batch=1)
+            del sizes["pp"]
+            for outer in plan.batch_axes[:1]:
+                sizes[outer] = min(sizes[outer], 2)
+        return replace(plan.root, schedule=schedule), frozenset(sizes.items()), plan.mesh.names
 
 
 def _steady(blocks: Blocks, recompute: str, rows: Places) -> tuple[BlockPass, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from foretrain.arrays import Bools, Floats, Ints
 from foretrain.planning.choices import Choices
 from foretrain.planning.estimator import Estimates, Estimator
+from foretrain.planning.incumbents import Incumbents, said
 from foretrain.planning.refinements import MARGIN, Pool, refinements
 from foretrain.planning.space import Space, SpacePart
 from foretrain.planning.task import Task
@@ -59,7 +60,9 @@ class BestPerChoice:
     value: str
     seen: int
     fitting: int
-    best: EstimatedPlan | None  # … or, where none fits, the one that lacks least
+    best: (
+        EstimatedPlan | None
+    )  # or, where none fits, the one that lacks least; of a part, none if it is slower than others
 
     def __repr__(self) -> str:
         counts = f"{self.fitting:,} of {counted(self.seen, 'plan')} fit"
@@ -108,22 +111,31 @@ def survey(
     objective: str,
     keep: int,
     estimator: Estimator | None = None,
+    incumbents: Incumbents | None = None,
 ) -> PartialResult:
-    """Estimate every plan of a part's grid; keep the best few."""
+    """Estimate every plan of a part's grid; keep the best few. The time is that of plans that could beat the `incumbents`,
+    those of the part among them; of others it is not asked, as they are nowhere told of."""
     choices, pruned = space.choices(part)
     estimator = estimator or Estimator(task)
-    found = estimator.estimate(choices)
-    if objective != "memory":
-        _remember(space, part, Pool.of(choices, found, estimator))
+    incumbents = incumbents or Incumbents(TOLD, keep)
+    goals = None if objective == "memory" else incumbents.copy()
+    found = estimator.estimate(choices, goals)
+    if goals is not None:
+        _remember(space, part, Pool.of(choices, found, estimator), MARGIN * goals.fastest)
     return _summary(choices, found, pruned, objective, keep)
 
 
 def survey_refined(
-    task: Task, space: Space, objective: str, keep: int, limit: float, part: SpacePart
+    task: Task,
+    space: Space,
+    objective: str,
+    keep: int,
+    limit: float,
+    surveyed: tuple[SpacePart, Incumbents],
 ) -> PartialResult:
     """The plans that those of a part become with choices that are not in the grid, as far as they could be faster than
-    so many seconds."""
-    pool = _remembered(task, space, part).within(space, limit)
+    so many seconds. `surveyed`: the part, and what its plans had to beat."""
+    pool = _remembered(task, space, *surveyed).within(space, limit)
     pools, varied = refinements(space, pool, limit)
     parts = [_summary(one.choices, one.found, {}, objective, keep) for one in pools]
     return replace(merged(parts, objective, keep), varied=dict(varied))
@@ -133,18 +145,18 @@ _POOLS: WeakKeyDictionary[Space, dict[SpacePart, Pool]] = WeakKeyDictionary()
 """What was estimated of parts, for as long as their space is there: processes that did not estimate it do so anew."""
 
 
-def _remember(space: Space, part: SpacePart, pool: Pool) -> None:
-    """… as far as it could be of use: not what is behind the best of the same part."""
-    _POOLS.setdefault(space, {})[part] = pool.within(space, MARGIN * pool.best)
+def _remember(space: Space, part: SpacePart, pool: Pool, limit: float) -> None:
+    """… as far as it could be of use: not what is behind the best plan so far."""
+    _POOLS.setdefault(space, {})[part] = pool.within(space, limit)
 
 
-def _remembered(task: Task, space: Space, part: SpacePart) -> Pool:
+def _remembered(task: Task, space: Space, part: SpacePart, incumbents: Incumbents) -> Pool:
     known = _POOLS.get(space, {}).get(part)
     if known is not None:
         return known
     choices, _ = space.choices(part)
     estimator = Estimator(task)
-    return Pool.of(choices, estimator.estimate(choices), estimator)
+    return Pool.of(choices, estimator.estimate(choices, incumbents.copy()), estimator)
 
 
 def _summary(
@@ -158,16 +170,32 @@ def _summary(
     if (able & ~fits).any():
         pruned[TOO_LARGE] = int((able & ~fits).sum())
     value = score(found, objective)
-    rows = np.flatnonzero(fits)
+    rows = np.flatnonzero(fits & np.isfinite(found.seconds))
     order = rows[np.lexsort((rows, found.seconds[rows], value[rows]))]
     return PartialResult(
         seen=int(able.sum()),
-        fitting=len(rows),
+        fitting=int(fits.sum()),
         pruned=pruned,
         best=tuple(_seen(choices, found, row) for row in order[:keep].tolist()),
         pareto=tuple(_seen(choices, found, row) for row in _front(found, rows).tolist()),
         told=tuple(_told(choices, found, able, order)),
         nearest=_nearest(choices, found, np.flatnonzero(able & ~fits)),
+    )
+
+
+def incumbents_of(found: PartialResult, keep: int) -> Incumbents:
+    """What plans of other parts have to beat."""
+    front = [(row.memory, row.seconds) for row in reversed(found.pareto)]
+    return Incumbents(
+        TOLD,
+        keep,
+        best=np.array([row.seconds for row in found.best]),
+        of_value={
+            (row.choice, row.value): row.best.seconds
+            for row in found.told
+            if row.fitting and row.best
+        },
+        front=np.array(front).reshape(len(front), 2),
     )
 
 
@@ -193,36 +221,17 @@ def _front(found: Estimates, rows: Ints) -> Ints:
 
 
 def _told(choices: Choices, found: Estimates, able: Bools, order: Ints) -> Iterable[BestPerChoice]:
-    rank = np.full(len(choices), len(choices), dtype=np.int64)
+    rank, fits = np.full(len(choices), len(choices), dtype=np.int64), found.fits
     rank[order] = np.arange(len(order))
     for name in TOLD:
         column = getattr(choices, name)
         for value in np.unique(column[able]).tolist():
             mine = np.flatnonzero((column == value) & able)
-            fitting = mine[rank[mine] < len(choices)]
-            best = (
-                _seen(choices, found, int(fitting[np.argmin(rank[fitting])]))
-                if len(fitting)
-                else _nearest(choices, found, mine)
-            )
-            yield BestPerChoice(name, _word(choices, name, value), len(mine), len(fitting), best)
-
-
-def _word(choices: Choices, name: str, value: int) -> str:
-    """A value as the user would say it."""
-    listed = {
-        "recompute": choices.palette.recompute,
-        "schedule": choices.palette.schedule,
-        "order": choices.palette.order,
-        "offload": choices.palette.offload,
-        "tables": choices.palette.tables,
-    }.get(name)
-    if listed is None:
-        return str(value) if name != "sp" else ("on" if value else "off")
-    word = listed[value]
-    if isinstance(word, str):
-        return word
-    return "-".join(word) if word else ("default" if name == "order" else "none")
+            fitting, timed = mine[fits[mine]], mine[rank[mine] < len(choices)]
+            best = None if len(fitting) else _nearest(choices, found, mine)
+            if len(timed):
+                best = _seen(choices, found, int(timed[np.argmin(rank[timed])]))
+            yield BestPerChoice(name, said(choices, name, value), len(mine), len(fitting), best)
 
 
 def _nearest(choices: Choices, found: Estimates, rows: Ints) -> EstimatedPlan | None:
@@ -286,10 +295,9 @@ def _joined_told(rows: Iterable[BestPerChoice], objective: str) -> tuple[BestPer
 
 
 def _better(a: BestPerChoice, b: BestPerChoice, objective: str) -> EstimatedPlan | None:
-    if a.fitting and b.fitting and a.best and b.best:
-        return min(a.best, b.best, key=lambda row: _order(row, objective))
     if a.fitting or b.fitting:
-        return a.best if a.fitting else b.best
+        rows = [row.best for row in (a, b) if row.fitting and row.best]
+        return min(rows, key=lambda row: _order(row, objective), default=None)
     return _least_lacking(a.best, b.best)
 
 

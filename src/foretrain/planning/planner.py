@@ -16,12 +16,14 @@ from foretrain.model import ops
 from foretrain.plan import schedules
 from foretrain.plan.plan import Plan
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
+from foretrain.planning.incumbents import Incumbents
 from foretrain.planning.inputs import Key, key
 from foretrain.planning.partial_result import (
     OBJECTIVES,
     BestPerChoice,
     EstimatedPlan,
     PartialResult,
+    incumbents_of,
     merged,
     survey,
     survey_refined,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 SIMULATED_PER_WANTED = 2
 LEAST_SIMULATED = 16
+FEW_PARTS = 8
+"""Done all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +163,9 @@ def search(
     executor = executor or InOrder()
     if isinstance(executor, Processes | RayExecutor):
         _expect_known_to_workers(task, plans)
-    whole = _surveyed(task, plans, objective, keep, executor, journal, progress, started)
+    whole, goals = _surveyed(task, plans, objective, keep, executor, journal, progress, started)
     if objective != "memory":
-        whole = _refined(task, plans, whole, objective, keep, executor, journal)
+        whole = _refined(task, plans, whole, goals, objective, keep, executor, journal)
     ranked = _simulated(task, whole, objective, top, journal, progress, started)
     return RankedPlans(
         task=task,
@@ -214,25 +218,39 @@ def _surveyed(
     journal: Journal | None,
     progress: Callable[[SearchStatus], None] | None,
     started: float,
-) -> PartialResult:
-    """All parts, those a journal knows from it."""
+) -> tuple[PartialResult, Mapping[int, Incumbents]]:
+    """All parts, those a journal knows from it; and what the plans of each had to beat."""
     parts = plans.parts()
     done: dict[int, PartialResult] = dict(journal.known()) if journal is not None else {}
-    left = [number for number in range(len(parts)) if number not in done]
-    work = partial(_part, task, plans, objective, keep)
-    for place, found in executor.run(work, [parts[number] for number in left]):
-        done[left[place]] = found
-        if journal is not None:
-            journal.add(left[place], found)
-        if progress is not None:
-            progress(_told_progress(done, len(parts), objective, started))
-    return merged((done[number] for number in range(len(parts))), objective, keep)
+    whole, before, goals = PartialResult(pruned={}), list[int](), dict[int, Incumbents]()
+    for wave in _waves(len(parts)):
+        left = [number for number in wave if number not in done]
+        goals.update(dict.fromkeys(wave, incumbents_of(whole, keep)))
+        work = partial(_part, task, plans, objective, keep, goals[wave[0]])
+        for place, found in executor.run(work, [parts[number] for number in left]):
+            done[left[place]] = found
+            if journal is not None:
+                journal.add(left[place], found)
+            if progress is not None:
+                progress(_told_progress(done, len(parts), objective, started))
+        before = sorted((*before, *wave))
+        whole = merged((done[number] for number in before), objective, keep)
+    return whole, goals
+
+
+def _waves(parts: int) -> list[list[int]]:
+    """A few parts from all over the space first: plans of others that are slower by a bound are not timed. Each wave
+    knows of those before it alone, so that it does not matter who does which part of it, and when."""
+    if parts < FEW_PARTS:
+        return [[*range(parts)]]
+    return [[*range(0, parts, 6)], [*range(3, parts, 6)], [n for n in range(parts) if n % 3]]
 
 
 def _refined(
     task: Task,
     plans: Space,
     whole: PartialResult,
+    goals: Mapping[int, Incumbents],
     objective: str,
     keep: int,
     executor: Executor,
@@ -244,7 +262,7 @@ def _refined(
     done = dict(journal.known()) if journal is not None else {}
     left = [n for n in range(len(parts)) if len(parts) + n not in done]
     work = partial(survey_refined, task, plans, objective, keep, limit)
-    for place, found in executor.run(work, [parts[number] for number in left]):
+    for place, found in executor.run(work, [(parts[n], goals[n]) for n in left]):
         done[len(parts) + left[place]] = found
         if journal is not None:
             journal.add(len(parts) + left[place], found)
@@ -252,8 +270,15 @@ def _refined(
     return merged((whole, *more), objective, keep)
 
 
-def _part(task: Task, plans: Space, objective: str, keep: int, part: SpacePart) -> PartialResult:
-    return survey(task, plans, part, objective, keep)
+def _part(
+    task: Task,
+    plans: Space,
+    objective: str,
+    keep: int,
+    incumbents: Incumbents,
+    part: SpacePart,
+) -> PartialResult:
+    return survey(task, plans, part, objective, keep, incumbents=incumbents)
 
 
 def _told_progress(

@@ -80,10 +80,12 @@ class Pool:
     @property
     def quiet(self) -> Floats:
         """Seconds at least without what replicas exchange, beside which kernels are a little slower. Weights that are
-        gathered for every micro-batch (ZeRO-3) are among its work."""
+        gathered for every micro-batch (ZeRO-3) are among its work. Of plans that were not timed it is their bound."""
         found, alone = self.found, np.zeros(len(self.floor))
         fits = found.fits & (self.choices.zero < 3)
-        alone[fits] = (found.seconds[fits] - found.data[fits] - found.update[fits]) * ALONE
+        alone[fits] = found.least[fits] * ALONE
+        timed = fits & np.isfinite(found.seconds)
+        alone[timed] = (found.seconds[timed] - found.data[timed] - found.update[timed]) * ALONE
         return np.maximum(self.floor, alone)
 
     def within(self, space: Space, limit: float) -> Pool:
@@ -365,7 +367,7 @@ def _layers(space: Space, pool: Pool, limit: float) -> Variants | None:
     numbers: list[int] = []
     for mine in alike(c, worth):
         fleet = plan_batch(estimator.shares, c.take(mine), known, rows[mine], estimator.exchanges)
-        split = splits(fleet, limit)
+        split = splits(fleet, limit, pool.found.fits[mine])
         where.append(mine[split.plans])
         for counts in split.counts.tolist():
             numbers.append(texts.setdefault(tuple(counts), len(c.palette.layers) + len(texts)))

@@ -72,9 +72,14 @@ class _Stages(NamedTuple):
     fixed: Floats
     each: Floats
 
+    def take(self, rows: Ints) -> _Stages:
+        """Some of the plans."""
+        return _Stages(self.fixed[rows], self.each[rows])
 
-def splits(fleet: PlanBatch, limit: float) -> Splits:
-    """Of plans that could be faster than a limit, or that could fit, if their layers were shared out otherwise."""
+
+def splits(fleet: PlanBatch, limit: float, fit: Bools | None = None) -> Splits:
+    """Of plans that could be faster than a limit, or that could fit, if their layers were shared out otherwise. `fit`:
+    those that are known to fit as they are."""
     shared = distributed(fleet.task, fleet.layers.places)
     none = Splits(np.zeros(0, np.int64), np.zeros((0, len(fleet.share)), np.int64), np.zeros(0))
     if fleet.stages == 1 or shared.total < len(fleet.share):
@@ -86,10 +91,11 @@ def splits(fleet: PlanBatch, limit: float) -> Splits:
     _, slowest = balanced(seconds, np.full(seconds.each.shape, shared.total), least, shared.total)
     turn = (seconds.fixed + seconds.each * now).max(axis=1)
     is_better = (slowest < turn * (1.0 - _GAIN)) | _are_unlike(seconds)
-    mine = np.flatnonzero(fleet.counts * slowest[of] < limit)
+    is_worth = fleet.counts * slowest[of] < limit
+    mine = np.flatnonzero(is_worth if fit is None else is_worth & (is_better[of] | ~fit))
     if not len(mine):
         return none
-    held, room = _bytes(fleet.take(mine), shared), stage_room(fleet)[None, :]
+    held, room = _bytes(fleet, shared).take(mine), stage_room(fleet)[None, :]
     fits = (held.fixed + held.each * now <= room).all(axis=1)
     chosen = is_better[of[mine]] | ~fits
     mine, held = mine[chosen], _Stages(held.fixed[chosen], held.each[chosen])
@@ -97,15 +103,23 @@ def splits(fleet: PlanBatch, limit: float) -> Splits:
         return none
     caps = np.floor((room - held.fixed) / np.maximum(held.each, 1.0) + 1e-9)
     caps = np.clip(caps, -1.0, shared.total)
+    has_room = (caps >= least).all(axis=1) & (caps.sum(axis=1) >= shared.total)
+    mine, caps = mine[has_room], caps[has_room]
+    if not len(mine):
+        return none
     passes = tuple(_Stages(each.fixed[of[mine]], each.each[of[mine]]) for each in passes)
     asked = _Asked(fleet.take(mine), passes, _work(passes), caps, least, shared.total)
     counts, slowest = balanced(asked.seconds, caps, least, shared.total)
-    quick = _soonest(asked, slowest)
     bound = fleet.counts[mine] * slowest
+    worth = np.flatnonzero(bound < limit)
+    if not len(worth):
+        return none
+    mine, counts, bound = mine[worth], counts[worth], bound[worth]
+    quick = _soonest(asked.take(worth), slowest[worth])
     is_new = np.concatenate([np.ones(len(mine), np.bool_), (counts != quick).any(axis=1)])
     both = np.concatenate([counts, quick])
     plans, bound = np.tile(mine, 2), np.tile(bound, 2)
-    is_new &= (both != now).any(axis=1) & (bound < limit)
+    is_new &= (both != now).any(axis=1)
     return Splits(plans[is_new], _of_parts(fleet, both[is_new]), bound[is_new])
 
 
@@ -208,6 +222,11 @@ class _Asked(NamedTuple):
     room: Floats
     least: Ints
     total: int
+
+    def take(self, rows: Ints) -> _Asked:
+        """Some of the plans."""
+        few = tuple(each.take(rows) for each in (*self.passes, self.seconds))
+        return _Asked(self.fleet.take(rows), few[:-1], few[-1], self.room[rows], *self[4:])
 
 
 def _soonest(asked: _Asked, slowest: Floats) -> Ints:

@@ -184,6 +184,7 @@ def page(rows: list[Found]) -> str:
     refused = Counter(re.sub(r"\s+", " ", row.refused) for row in rows if row.refused)
     return PAGE.format(
         pairs=len(rows),
+        of=len(PAIRS) * len(presets()),
         searched=sum(not row.refused for row in rows),
         plans=sum(count.values()),
         by_role=", ".join(f"{number:,} {role}" for role, number in count.items()),
@@ -209,13 +210,14 @@ the stack [can run](runtime.md#what-a-stack-can-run): by the rules of its preset
 the questions) by a table that was written by hand from the same sources. Continuous integration asks a few of the questions
 again.
 
-{pairs} questions, {searched} with an answer; {plans:,} plans named ({by_role}).
+{pairs} of {of} questions were asked, {searched} have an answer; {plans:,} plans are named ({by_role}).
 
 {questions}
 
 ## Plans named
 
-Plans that were held against the table; in bold those that the stack cannot run; – where it has no plan for the model.
+Plans that were held against the tables; in bold those that the stack cannot run; – where it has no plan for the model, empty where
+it was not asked.
 
 {table}
 

@@ -81,7 +81,7 @@ def test_devices_come_in_a_machine_that_is_named() -> None:
 
 
 def test_a_schedule_that_was_not_said_is_named() -> None:
-    others = "1f1b, gpipe, zb-h1, zb-v or dualpipev"
+    others = "1f1b, gpipe, zb-h1, zb-v, dualpipev, v-half or v-min"
     line = f"schedule 1f1b: generic default ({others} in the plan)"
     asked = {"on": "1 x dgx-h100", "batch": 64, "runtime": "generic"}
     assert line in predict("gpt2", plan="pp2", **asked).assumptions

@@ -78,6 +78,17 @@ def test_files_go_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "wrote" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("target", "file"), [("torchtitan", "torchtitan.toml"), ("megatron-bridge", "recipe.py")])  # fmt: skip
+def test_a_search_exports_its_best_plan(target: str, file: str, tmp_path: Path) -> None:
+    """The target's stack is searched, so that its own files run the plan that is found."""
+    folder = tmp_path / "best"
+    words = ["search", "llama3.2-1b", "--on", "4 x h100-sxm", "--batch", "16", "--micro-batch", "1"]
+    assert run([*words, "--export", str(folder), "--to", target]) == 0
+    assert file in {path.name for path in folder.iterdir()}
+    script = (folder / "launch.sh").read_text("utf-8")
+    assert "these files run" not in script
+
+
 def test_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "--help"]) == 0
     said = capsys.readouterr().out

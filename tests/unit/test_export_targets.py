@@ -16,6 +16,7 @@ from test_export_published import CASES, question
 import foretrain
 from foretrain.adapters.read.launch import read
 from foretrain.adapters.read.launch.python import CALLED, assigned
+from foretrain.adapters.read.launch.rerun import as_run
 from foretrain.adapters.write import Exported, export
 from foretrain.errors import FileError, InputError, ModelError
 from foretrain.model.load import load_model
@@ -335,6 +336,34 @@ def test_adapters_are_set_where_the_target_trains_them() -> None:
         made = tuned(target, **LORA)
         assert list(faults(document(made), table(target)["keys"], target)) == []
         assert made.runs == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "old", "new"),
+    [("axolotl", "lora_r: 8", "lora_r: 64"), ("llama-factory", "lora_rank: 8", "lora_rank: 64")],
+)
+def test_other_adapters_are_another_run(target: str, old: str, new: str) -> None:
+    scenario = ask(
+        "llama3-8b",
+        on="1 x dgx-h100",
+        plan="zero3",
+        batch=64,
+        runtime="fsdp2",
+        runtime_options=LORA,
+    )
+    made = export(scenario, target)
+    assert as_run(read(target, made.files), scenario, scenario.runtime).sha256 == scenario.sha256
+    files = {name: text.replace(old, new) for name, text in made.files.items()}
+    other = as_run(read(target, files), scenario, scenario.runtime).workload.model
+    trained = scenario.workload.model.trained_parameters
+    assert other.trained_parameters == 8 * trained
+
+
+def test_one_adapter_for_several_projections_is_another_run() -> None:
+    """PEFT has one for each, with more weights: both figures are given, or are the same."""
+    made = tuned("axolotl", peft="lora", lora_rank=8, lora_targets=["linear_qkv"])
+    assert any(line.startswith("linear_qkv: one adapter") for line in made.cannot)
+    assert document(made)["lora_target_modules"] == ["q_proj", "k_proj", "v_proj"]
 
 
 def test_frozen_weights_in_four_bits() -> None:

@@ -9,6 +9,8 @@ from foretrain.adapters.read.launch import finetuning
 from foretrain.adapters.read.launch.launch import Launch
 from foretrain.adapters.read.launch.settings import Settings, yaml_settings
 from foretrain.adapters.write.axolotl import CONFIG, EXCHANGES
+from foretrain.adapters.write.finetuning import EVERYWHERE
+from foretrain.model.lora import Adapters
 
 _MARK = "base_model:"
 
@@ -30,6 +32,7 @@ def read(files: Mapping[str, str]) -> Launch:
         precision=_precision(s),
         optimizers=finetuning.optimizers(s, "optimizer"),
         devices=world,
+        adapters=_adapters(s),
     )
     if s.value("deepspeed"):
         launch = finetuning.on_deepspeed(files, launch)
@@ -70,3 +73,14 @@ def _precision(s: Settings) -> str:
     if s.value("bf16") not in (False, None):
         return "bf16"
     return "tf32" if s.switch("tf32") else "fp32"
+
+
+def _adapters(s: Settings) -> Adapters | None:
+    if s.value("adapter") is None:
+        return None
+    names = s.value("lora_target_modules")
+    if s.switch("lora_target_linear") or names == "all-linear" or not names:
+        return Adapters(s.count("lora_r"), EVERYWHERE)
+    return Adapters(
+        s.count("lora_r"), tuple(map(str, names if isinstance(names, list) else [names]))
+    )

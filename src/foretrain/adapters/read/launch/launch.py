@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from foretrain.model.lora import Adapters
 from foretrain.plan.short_form import Words
 
 WORDS = frozenset(one.name for one in fields(Words))
@@ -30,6 +31,7 @@ class Launch:
     options: Mapping[str, Any] = field(default_factory=dict)
     shape: Mapping[str, Any] = field(default_factory=dict)
     devices: int | None = None
+    adapters: Adapters | None = None  # as PEFT names what they stand beside
 
     def words(self, like: Words | None = None) -> Words:
         """The plan; what the script decides is as in `like`."""

@@ -9,7 +9,9 @@ from typing import Any
 from foretrain.adapters.read.launch import accelerate, finetuning
 from foretrain.adapters.read.launch.launch import Launch
 from foretrain.adapters.read.launch.settings import Settings, yaml_settings
+from foretrain.adapters.write.finetuning import EVERYWHERE
 from foretrain.adapters.write.llama_factory import ACCELERATE, CONFIG
+from foretrain.model.lora import Adapters
 
 _MARK = "finetuning_type:"
 
@@ -31,6 +33,7 @@ def read(files: Mapping[str, str]) -> Launch:
         precision=_precision(s),
         optimizers=finetuning.optimizers(s, "optim"),
         devices=finetuning.devices(files),
+        adapters=_adapters(s),
     )
     if s.value("deepspeed"):
         launch = finetuning.on_deepspeed(files, launch)
@@ -59,3 +62,11 @@ def _precision(s: Settings) -> str:
         if s.switch(name):
             return name
     return "fp32"
+
+
+def _adapters(s: Settings) -> Adapters | None:
+    if s.text("finetuning_type", "lora") != "lora":
+        return None
+    names = s.text("lora_target", "all")
+    targets = EVERYWHERE if names == "all" else tuple(name.strip() for name in names.split(","))
+    return Adapters(s.count("lora_rank", 8), targets)

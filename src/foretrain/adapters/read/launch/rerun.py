@@ -9,6 +9,7 @@ from typing import Any
 from foretrain.adapters.read.launch.launch import Launch
 from foretrain.adapters.write.job import ExportJob, parts_of
 from foretrain.model.graph import Model
+from foretrain.model.lora import Adapters, adapters_in, with_adapters, without_adapters
 from foretrain.model.optimizer import optimizer
 from foretrain.model.precision import precision
 from foretrain.model.transformer import transformer
@@ -88,8 +89,17 @@ def _workload(launch: Launch, asked: Scenario, plan: Plan) -> Workload:
 def _model(launch: Launch, asked: Scenario) -> Model:
     """The model, drawn anew where the files have another one."""
     model, shape = asked.workload.model, ExportJob.of(asked).shape
+    if launch.adapters is not None:
+        return _with_adapters(model, launch.adapters)
     if shape is None or not launch.shape or model.seq_len is None:
         return model
     seq = launch.seq or model.seq_len
     drawn = transformer(replace(shape, **launch.shape), seq, model.name, model.source)
     return model if (drawn.blocks, drawn.tied) == (model.blocks, model.tied) else drawn
+
+
+def _with_adapters(model: Model, adapters: Adapters) -> Model:
+    own = adapters_in(model)
+    if own is None or (own.rank, set(own.targets)) == (adapters.rank, set(adapters.targets)):
+        return model
+    return with_adapters(without_adapters(model), adapters)

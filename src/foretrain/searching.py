@@ -139,7 +139,7 @@ def search(
         top: number of plans to simulate and return.
         where: constraints on plans: `"tp<=8, pp=4|8, zero>=1, sp, no recompute"`.
         per_layer: also search for different strategies per layer. Left out, this is done briefly where layers may differ
-            and memory is short near the top.
+            and memory is short.
         hypothetical: also search plans that the software stack cannot run.
         workers: number of worker processes on this machine.
         ray: address of a Ray cluster to use instead; `"local"` starts one on this machine.

@@ -64,17 +64,17 @@ class LayerwiseOutcome:
 
 
 def can_help(task: Task, found: RankedPlans) -> bool:
-    """Whether layers may differ, time is what counts, and memory is short: near the top something is recomputed or memory
-    all but full."""
+    """Whether layers may differ, time is what counts, and memory is short: the fastest plan recomputes or all but fills its
+    devices, or none fits."""
     is_about_time = found.objective != "memory"
     if _freedom(task) == "none" or task.workload.model.layers < 2 or not is_about_time:
         return False
-    near = found.best[: UNASKED.rows]
-    return not near or any(
-        (row.plan.root.recompute or "none") != "none"
-        or row.simulation.memory.peak_bytes > FULL * row.simulation.memory.usable_bytes
-        for row in near
-    )
+    if not found.best:
+        return True
+    fastest = min(found.best, key=lambda row: row.score.step_seconds)
+    held = fastest.simulation.memory
+    is_recomputed = (fastest.plan.root.recompute or "none") != "none"
+    return is_recomputed or held.peak_bytes > FULL * held.usable_bytes
 
 
 def with_walks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -330,11 +331,17 @@ def _simulated(
     for row in new:
         simulated(row, len(new))
     fitting = [row for row in whole.best if scores[row.plan].fits]
-    best = sorted(fitting, key=lambda row: scores[row.plan].rank(objective))[:top]
+    ranked = sorted(fitting, key=lambda row: scores[row.plan].rank(objective))
+    apart = {_without_buckets(row.plan): row for row in reversed(ranked)}  # the best of each
+    best = [row for row in ranked if apart[_without_buckets(row.plan)] is row][:top]
     again = [row for row in best if row.plan not in found]
     for row in again:
         simulated(row, len(new) + len(again))
-    return tuple(found[row.plan] for row in best)
+    return tuple(found.get(row.plan) or simulate(task, row) for row in best)
+
+
+def _without_buckets(plan: str) -> str:
+    return re.sub(r" buckets=\S+", "", plan)
 
 
 def simulate(task: Task, row: EstimatedPlan) -> Ranked:

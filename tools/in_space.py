@@ -35,6 +35,8 @@ def not_searched(task: Task, words: Words) -> list[str]:
 
 def holds(plans: Space, words: Words) -> bool:
     """Also of choices that are refinements of a plan in the grid: where it could still win, they are tried."""
+    if words.pp > 1 and schedule_of(words).kind not in plans.palette.schedule:
+        return False
     words = _coarse(plans, words)
     wanted = (words.tp, words.cp, words.ep)
     for part in plans.parts():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from foretrain.errors import InputError
 from foretrain.model import ops
 from foretrain.plan import schedules
 from foretrain.plan.plan import Plan
+from foretrain.planning.choices import lone
 from foretrain.planning.executors import Executor, InOrder, Processes, RayExecutor
 from foretrain.planning.incumbents import Incumbents
 from foretrain.planning.inputs import Key, key
@@ -42,6 +45,8 @@ SIMULATED_PER_WANTED = 2
 LEAST_SIMULATED = 16
 FEW_PARTS = 8
 """Done all at once."""
+BUCKETED = 1
+"""Of the best plans by estimate, so many are simulated with other buckets, too, in place of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,24 @@ def _refined(
         if journal is not None:
             journal.add(len(parts) + left[place], found)
     more = (done[len(parts) + number] for number in range(len(parts)))
-    return merged((whole, *more), objective, keep)
+    whole = merged((whole, *more), objective, keep)
+    others = tuple(_in_other_buckets(task, plans, whole.best))
+    if len(others) > keep // 2:
+        return whole
+    return replace(whole, best=(*whole.best[: keep - len(others)], *others))
+
+
+def _in_other_buckets(
+    task: Task, plans: Space, best: Sequence[EstimatedPlan]
+) -> Iterator[EstimatedPlan]:
+    """The first plans with buckets of other sizes: how these fall between kernels only a simulation tells."""
+    known = {row.plan for row in best}
+    for row, size in product(best[:BUCKETED], plans.more.get("buckets", ())):
+        words = task.words(row.plan)
+        text = task.text(replace(words, buckets=size))
+        has_replicas = (words.dp or 1) * words.cp > 1 and words.buckets is None
+        if has_replicas and text not in known and plans.allowed(lone(words)).all():
+            yield replace(row, plan=text)
 
 
 def _part(
@@ -338,11 +360,17 @@ def _simulated(
     for row in new:
         simulated(row, len(new))
     fitting = [row for row in whole.best if scores[row.plan].fits]
-    best = sorted(fitting, key=lambda row: scores[row.plan].rank(objective))[:top]
+    ranked = sorted(fitting, key=lambda row: scores[row.plan].rank(objective))
+    apart = {_without_buckets(row.plan): row for row in reversed(ranked)}  # the best of each
+    best = [row for row in ranked if apart[_without_buckets(row.plan)] is row][:top]
     again = [row for row in best if row.plan not in found]
     for row in again:
         simulated(row, len(new) + len(again))
-    return tuple(found[row.plan] for row in best)
+    return tuple(found.get(row.plan) or simulate(task, row) for row in best)
+
+
+def _without_buckets(plan: str) -> str:
+    return re.sub(r" buckets=\S+", "", plan)
 
 
 def simulate(task: Task, row: EstimatedPlan) -> Ranked:

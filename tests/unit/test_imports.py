@@ -57,6 +57,8 @@ LATE = {
     "cluster", "model", "plan", "runtime", "resolving",
     # a user's training script imports `measure`, and a search without a journal needs no database
     "measure.py", "searching.py",
+    # advice is worked out when it is looked at
+    "forecast.py",
     # the compiled engine may be missing
     "engine",
 }  # fmt: skip

@@ -47,6 +47,10 @@ Notes:
   efficiencies are ideal. Ours compiles a graph, simulates it, and keeps timeline, stalls and memory over time.
   The results are not equivalent, so no speed ratio is given; this page does not show which step time is closer to a
   real run.
+- Rows marked CPU are seconds of CPU on one core, which other load on the machine changes less; their targets are for these.
+- Of other published planners, PyPI has two. `alpa` 0.2.3 asks for Ray 2.1, which Python 3.11 cannot install, and measures
+  on GPUs; its published time stands above. `hetu-galvatron` 2.4.0 searches from profiles of a model and a machine that are
+  made on GPUs; it is not measured here. The packages `metis`, `piper`, `aceso`, `paleo` and `merak` there are other software.
 - Calculon (calculon-ai/calculon) is not published on PyPI (the package called `calculon` there is an unrelated
   producer-consumer library), so `make bench` cannot install it: its search is measured if
   FORETRAIN_CALCULON is set to a checkout; otherwise its rate is from another run.

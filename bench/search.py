@@ -54,6 +54,7 @@ def uniform() -> list[Row]:
     rate = found.plans_valid / wall
     return [
         Row("search, GPT-3 175B, 1,024 A100s", wall, "s", 10.0, told(found, cpu)),
+        Row("  the same, CPU", cpu, "s", 6.0),
         Row("  plans looked at", rate, "/s", None, "all of the search, simulations included"),
         *against_calculon(
             named_plans(found) / cpu, found.plans_valid / cpu, os.environ.get("FORETRAIN_CALCULON")
@@ -99,6 +100,59 @@ def calculon(checkout: str, gpus: int, batch: int) -> dict[str, Any]:
     return answered(script, checkout, str(gpus), str(batch), str(CALCULON_SECONDS))
 
 
+def experts() -> list[Row]:
+    """Searches of mixtures of experts, in seconds of CPU."""
+    found, _, cpu = searched("mixtral-8x7b", on="8 x dgx-h100", batch=512)
+    return [Row("search, Mixtral 8x7B, 64 H100s, CPU", cpu, "s", 6.0, told(found, cpu))]
+
+
+def many_experts() -> list[Row]:
+    found, _, cpu = searched("deepseek-v3", on="256 x dgx-h100", batch=4096)
+    return [Row("search, DeepSeek-V3, 2,048 H100s, CPU", cpu, "s", 15.0, told(found, cpu))]
+
+
+def catalogue() -> list[Row]:
+    """A job on everything that can be rented."""
+    from foretrain import recommend
+
+    cpu = time.process_time()
+    found = recommend("llama3-8b", tokens=1e12, batch=512)
+    spent = time.process_time() - cpu
+    note = f"{len(found.to_dict()['offers']):,} offers told of; Llama 3 8B, 1 T tokens"
+    return [Row("recommend, whole catalogue, CPU", spent, "s", 15.0, note)]
+
+
+def advice() -> list[Row]:
+    """What would help, after a prediction: worked out when it is looked at."""
+    from foretrain import predict
+
+    rows = []
+    for name, model, question in ADVISED:
+        found = predict(model, **question)
+        step = found.step_seconds
+        cpu = time.process_time()
+        count = len(found.what_would_help)
+        spent = time.process_time() - cpu
+        rows.append(
+            Row(
+                f"what would help, {name}, CPU",
+                spent,
+                "s",
+                1.0,
+                f"{count} remedies; {step:.3g} s/step",
+            )
+        )
+    return rows
+
+
+ADVISED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("Llama 3 8B, 16 H100s", "llama3-8b", {"on": "2 x dgx-h100", "plan": "tp2 dp8 zero1", "batch": 256}),
+    ("GPT-3 175B, 1,024 A100s", "gpt3-175b", {"on": "128 x dgx-a100-80gb", "plan": "tp8 pp16 dp8 recompute=full", "batch": 1536}),
+    ("Mixtral 8x7B, 64 H100s", "mixtral-8x7b", {"on": "8 x dgx-h100", "plan": "pp2 dp32 ep8 zero1", "batch": 512}),
+    ("DeepSeek-V3, 2,048 H100s", "deepseek-v3", {"on": "256 x dgx-h100", "plan": "pp16 dp128 ep64 zero1 recompute=full", "batch": 4096}),
+)  # fmt: skip
+
+
 def per_layer() -> list[Row]:
     found, wall, cpu = searched("gpt3-13b", on="8 x dgx-a100-80gb", batch=512, per_layer=True)
     return [Row("search per layer, GPT-3 13B, 64 A100s", wall, "s", 20.0, told(found, cpu))]
@@ -129,6 +183,10 @@ def wide_resnet() -> list[Row]:
 
 PARTS = {
     "uniform": uniform,
+    "experts": experts,
+    "many-experts": many_experts,
+    "catalogue": catalogue,
+    "advice": advice,
     "per-layer": per_layer,
     "gpt-39b": gpt_39b,
     "wide-resnet": wide_resnet,

@@ -34,7 +34,7 @@ EXPECTED = {
     ("llama3-70b", "32 x dgx-h100"): ("megatron", r"tp[48] pp[48] dp\d+( cp2)?( vpp\d+)? zero1 sp.*", 1),
     ("gpt3-175b", "128 x dgx-a100-80gb"): ("megatron", r"tp[48] pp(8|16) dp\d+ vpp\d zero1 sp interleaved", 1),
     ("llama3.1-405b", "256 x dgx-h100"): ("megatron", r"tp8 pp(8|16) dp\d+ cp2 vpp\d zero1 sp interleaved", 1),
-    ("mixtral-8x7b", "8 x dgx-h100"): ("megatron", r"tp2 pp[24] dp\d+ ep[48] vpp\d zero1 sp interleaved", 1),
+    ("mixtral-8x7b", "8 x dgx-h100"): ("megatron", r"tp2 pp[24] dp\d+ ep[48] vpp\d( etp1)? zero1 sp interleaved", 1),
     ("qwen3-30b-a3b", "4 x dgx-h100"): ("megatron", r"dp32 ep(8|16) zero1", 1),
     ("dlrm-dcnv2", "2 x dgx-h100"): ("torchrec", r"dp16 tables=rows", 3456),
 }  # fmt: skip

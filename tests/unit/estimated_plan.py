@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from foretrain.plan.parallelism import expert_tensor_degree
 from foretrain.plan.short_form import Words, schedule_of
 from foretrain.planning.choices import COLUMNS, Choices, Palette
 from foretrain.planning.estimator import Estimates, Estimator
@@ -25,13 +26,21 @@ def estimated(scenario: Scenario) -> Estimates:
 def choices(task: Task, *said: Words) -> Choices:
     """Plans as a table."""
     names = [f.name for f in fields(Palette) if f.name != "defaults"]
-    said = tuple(replace(words, schedule=schedule_of(words).kind) for words in said)
+    said = tuple(
+        replace(words, schedule=schedule_of(words).kind, etp=_inside_experts(words))
+        for words in said
+    )
     options = {n: tuple(dict.fromkeys(getattr(words, n) for words in said)) for n in names}
     rows = [
         [options[n].index(getattr(words, n)) if n in names else int(getattr(words, n) or 0) for n in COLUMNS]
         for words in said
     ]  # fmt: skip
     return Choices.of(Palette(**options, defaults=task.defaults), np.array(rows, np.int32).T)
+
+
+def _inside_experts(words: Words) -> int:
+    """The column names the degree that a plan without a word means."""
+    return expert_tensor_degree(words) if words.ep > 1 else words.tp
 
 
 def fleet(scenario: Scenario) -> PlanBatch:

@@ -181,7 +181,7 @@ def test_all_faults_of_a_short_form_at_once():
         ("buckets=-5MB", "buckets of gradients have 1 to"),
         ("shard=4", "add zero1"),
         ("ep3", "must be divisible by"),
-        ("tp2 ep2 etp3", "must be tp"),
+        ("tp2 ep2 etp3", r"etp3: must divide tp \(2\)"),
         ("zero1 shard=3", "must be divisible by"),
     ],
 )

@@ -94,7 +94,9 @@ def test_presets_name_features_and_their_fields() -> None:
             known = {field.name for field in fields(FEATURES[feature])}
             assert (row[feature] or {}).keys() <= known, (name, feature)
         for release in row.get("releases", ()):
-            assert release["sets"].keys() <= option_table().keys(), name
+            assert release.keys() <= {"before", "architectures", "heads", "sets", "rules"}
+            assert release.keys() & {"sets", "rules"}, (name, release)
+            assert release.get("sets", {}).keys() <= option_table().keys(), name
 
 
 # --- facts and what is fitted --------------------------------------------------------------------------

@@ -83,7 +83,8 @@ def test_states_that_differ_in_where_ranks_lie_are_told_apart_by_what_links_take
 def test_no_plan_is_faster_than_its_bound(model, runtime, monkeypatch):
     task = task_of(tiny_model(model) if model == "gpt" else model, runtime=runtime)
     plans = space(task)
-    tables = [plans.choices(part)[0] for part in plans.parts()[::3]]
+    parts = plans.parts()
+    tables = [plans.choices(part)[0] for part in parts[:: 3 if len(parts) > 9 else 1]]
     table = joined([one for one in tables if len(one)], plans.palette)
     rows = np.random.default_rng(7).permutation(len(table))[:1500]
     found: list[tuple[np.ndarray, np.ndarray]] = []

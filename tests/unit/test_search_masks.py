@@ -157,7 +157,7 @@ def test_micro_batches_are_powers_of_two_where_a_batch_has_four_of_them(batch, m
 @pytest.mark.parametrize(
     ("layers", "stages", "chunks"),
     [(8, [1, 2, 4], [1, 2, 4]), (8, [1], [1]), (32, [2], [1, 2, 4, 8, 16]), (64, [2], [1, 2, 4, 8, 16]),
-     (10, [4], [1, 3]), (7, [3], [1, 3]), (34, [2], [1]), (64, [1, 4], [1, 2, 4, 8, 16])],
+     (10, [4], [1, 3]), (7, [3], [1, 3]), (34, [2], [1, 17]), (64, [1, 4], [1, 2, 4, 8, 16])],
 )  # fmt: skip
 def test_chunks_share_layers_evenly_with_embedding_and_head_as_a_layer_each(layers, stages, chunks):
     assert _chunks(layers, stages) == chunks

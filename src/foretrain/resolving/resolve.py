@@ -12,7 +12,7 @@ from foretrain.cluster.cluster import Cluster
 from foretrain.cluster.headroom import headroom_share
 from foretrain.errors import InputError, ModelError, PlanError
 from foretrain.keywords import JobWords
-from foretrain.limits import MICRO_BATCH
+from foretrain.limits import BATCH, MICRO_BATCH
 from foretrain.loading import is_file, load_yaml
 from foretrain.model.graph import Model
 from foretrain.model.load import load_model
@@ -286,6 +286,8 @@ class _Resolver:
     def _planned(self, draft: Draft, words: Mapping[str, object] | None) -> Scenario:
         asked, micro = self.request.batch, self._micro(words)
         batch = None if asked is None else samples_of(asked, draft.model, self.notes)
+        if batch is not None and not BATCH.allows(batch):  # before anything is derived from it
+            raise InputError(f"global batch: {BATCH.fault(batch)}")
         if self.request.is_searched:
             return draft.scenario(
                 own_plan(draft), batch or 1, 1

@@ -101,9 +101,10 @@ def die_at_three(folder: str, deaths: int, item: int) -> int:
     return item**2
 
 
-def dying_at(folder: str, tp: int, work: Work, part: SpacePart) -> Any:
+def dying_at(folder: str, tp: int, work: Work, item: SpacePart | tuple[SpacePart, Any]) -> Any:
     """The first worker that has done a part with this degree is killed before it can say so."""
-    result = work(part)
+    result = work(item)
+    part = item if isinstance(item, SpacePart) else item[0]  # refined, it comes with what to beat
     mark = Path(folder, "died")
     if part.tp == tp and not mark.exists():
         mark.touch()

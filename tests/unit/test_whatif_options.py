@@ -13,6 +13,12 @@ from foretrain.errors import InputError
 ASKED: dict[str, Any] = {"on": "2 x dgx-h100", "plan": "tp2 zero1", "batch": 64, "micro_batch": 1}
 
 
+def figures(found: foretrain.Prediction) -> dict[str, Any]:
+    """All but advice, which predictions have and parts of other answers leave to them."""
+    document = found.to_dict()
+    return {name: document[name] for name in document if name != "what_would_help"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -26,8 +32,8 @@ ASKED: dict[str, Any] = {"on": "2 x dgx-h100", "plan": "tp2 zero1", "batch": 64,
 def test_a_changed_option_is_as_predict_has_it(changes: dict[str, Any]) -> None:
     found = foretrain.whatif("gpt3-1.3b", **ASKED, changes=changes)
     told = foretrain.predict("gpt3-1.3b", **ASKED, runtime_options=changes)
-    assert found.changed.to_dict() == told.to_dict()
-    assert found.base.to_dict() == foretrain.predict("gpt3-1.3b", **ASKED).to_dict()
+    assert figures(found.changed) == figures(told)
+    assert figures(found.base) == figures(foretrain.predict("gpt3-1.3b", **ASKED))
     assert found.base.provenance["inputs_sha256"] != found.changed.provenance["inputs_sha256"]
 
 
@@ -40,7 +46,7 @@ def test_a_whole_runtime_and_an_option_change_together() -> None:
     changes = {"runtime": "deepspeed", "attention": "unfused"}
     found = foretrain.whatif("gpt3-1.3b", **ASKED, changes=changes)
     options = {"runtime": "deepspeed", "runtime_options": {"attention": "unfused"}}
-    assert found.changed.to_dict() == foretrain.predict("gpt3-1.3b", **ASKED, **options).to_dict()
+    assert figures(found.changed) == figures(foretrain.predict("gpt3-1.3b", **ASKED, **options))
 
 
 def test_a_change_overrules_what_was_said_in_other_spelling() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -159,8 +160,14 @@ def test_fit_tries_changes_under_the_same_headroom() -> None:
     assert not found.fits
     room = found.prediction.memory.usable_bytes
     assert found.changes
-    assert all(change.fits == (change.peak_bytes <= room) for change in found.changes)
-    assert any(change.fits for change in found.changes)
+    here = [change for change in found.changes if change.kind != "machine"]
+    assert any(change.fits for change in here)
+    assert all(change.fits == (change.peak_bytes <= room) for change in here)
+    for there in (change for change in found.changes if change.kind == "machine"):
+        on = shlex.split(there.paste)[1]
+        other = predict("llama3-8b", **{**ASKED, "on": on}, headroom=free).memory
+        assert other.usable_bytes > room  # the same share of more memory
+        assert there.fits == (there.peak_bytes <= other.usable_bytes)
 
 
 @pytest.mark.parametrize("more", [{}, {"objective": "pareto"}, {"per_layer": True}])

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from foretrain.analysis.prediction import Prediction, Timeline
+from foretrain.analysis.prediction import Prediction, Remedy, Timeline
 from foretrain.errors import FileError, InputError
 from foretrain.report import (
     RENDERERS,
@@ -201,6 +202,21 @@ def test_terminal_opens_with_the_headline(prediction: Prediction) -> None:
         "Assumptions",
     ):
         assert needed in shown
+
+
+@pytest.mark.parametrize("width", [36, 60, 100])
+def test_options_in_several_lines_are_the_same_to_a_shell(
+    prediction: Prediction, width: int
+) -> None:
+    plan = '"tp8 pp16 dp8 zero1 sp recompute=selective"'
+    paste = f"--plan {plan} --micro-batch 4 --batch 2048 --set tp_comm_overlap=true"
+    one = replace(prediction, what_would_help=(Remedy("", 1.0, 1.1, "plan", paste),))
+    shown = text.render(document_of(one), width).partition("What would help\n")[2]
+    told = shown.partition("1.00 s")[0]
+    assert shlex.split(told.replace("\\\n", "")) == shlex.split(paste)
+    assert "\n" not in told.rstrip("\n ").replace("\\\n", "")
+    assert plan in told
+    assert max(map(len, told.splitlines())) <= max(width, len(plan) + 4)
 
 
 def test_terminal_numbers_survive_a_narrow_screen(prediction: Prediction) -> None:

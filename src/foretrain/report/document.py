@@ -64,9 +64,10 @@ class Lines(Section):
 
 @dataclass(frozen=True)
 class Table(Section):
-    """Columns by letter: `n`ames are never broken and may have a line of their own, a `p`lan is a name to copy, `l`eft
-    and `r`ight are figures and words that are never broken, `w` wraps, a `b`ar is left out where there is no room, as
-    are `L` and `R` before it, and a `B`ar in text altogether. Without letters the first `left` columns are a name and words, the others figures."""
+    """Columns by letter: `n`ames are never broken and may have a line of their own, a `p`lan is a name to copy,
+    `o`ptions of a command are broken between one and the next, `l`eft and `r`ight are figures and words that are never
+    broken, `w` wraps, a `b`ar is left out where there is no room, as are `L` and `R` before it, and a `B`ar in text
+    altogether. Without letters the first `left` columns are a name and words, the others figures."""
 
     head: Sequence[str] = ()
     rows: Sequence[Row] = ()

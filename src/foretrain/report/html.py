@@ -161,7 +161,9 @@ def _notes(notes: Iterable[str | Text]) -> Iterator[str]:
 
 # --- tables and bars --------------------------------------------------------------------------------
 
-_CLASSES = {"r": "n", "R": "n", "w": "says", "L": "says", "p": "plan", "b": "gain", "B": "gain"}
+_CLASSES = {
+    "r": "n", "R": "n", "w": "says", "L": "says", "p": "plan", "o": "plan", "b": "gain", "B": "gain",
+}  # fmt: skip
 
 
 def _table(section: Table) -> Iterator[str]:

@@ -162,7 +162,7 @@ def remedy_table(title: str, rows: Sequence[Remedy], steps: Sequence[str]) -> Ta
     ]
     head = ("change", "step", "speed-up", "peak", "price", "")
     remarks = tuple(f"{row.change}: {row.remark}." for row in rows if row.remark)
-    table = Table(title, head, shown, "prrrrB", notes=remarks, has_head_in_text=False)
+    table = Table(title, head, shown, "orrrrB", notes=remarks, has_head_in_text=False)
     return table.of(n for n in range(len(head)) if n < 3 or any(row[n] for row in shown))
 
 

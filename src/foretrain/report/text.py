@@ -33,6 +33,8 @@ GLUE = "\0"
 LONG_WORD = 24
 """Longer ones, such as hashes, are folded before a column goes to the next line."""
 LONGEST_BAR, SHORTEST_BAR = 40, 6
+_OPTION = re.compile(r'--\S+ (?:"[^"]*"|[^-\s]\S*)')
+"""With its value."""
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµn]?s|min|[hd]|[KMGTP]?i?B(?:/s)?)\b)")
 """Between a figure and its unit."""
 
@@ -245,7 +247,7 @@ def _part(part: Part, width: int, whole: Sequence[str]) -> Iterator[Line]:
         if sizes is not None:
             yield from _grid_lines(grid, sizes, whole)
             return
-    if "n" in part.columns:
+    if set("no") & set(part.columns):
         yield from _stacked(bare, width, whole)
     else:
         yield from _as_text(bare, width, whole)
@@ -341,8 +343,8 @@ def _line(
 
 def _stacked(grid: TextTable, width: int, whole: Sequence[str]) -> Iterator[Line]:
     """Names, and what stands before them, on lines of their own; the other columns below."""
-    first = grid.columns.index("n")
-    at = [i for i, letter in enumerate(grid.columns) if letter == "n" or i < first]
+    first = min(i for i, letter in enumerate(grid.columns) if letter in "no")
+    at = [i for i, letter in enumerate(grid.columns) if letter in "no" or i < first]
     rest = _chosen(grid, [i for i in range(len(grid.columns)) if i not in at])
     inner = max(1, width - INDENT)
     sizes = _sizes(rest, inner)
@@ -352,11 +354,25 @@ def _stacked(grid: TextTable, width: int, whole: Sequence[str]) -> Iterator[Line
             for head in _grid_lines(TextTable(rest.columns, (), rest.gap, rest.head), sizes, whole):
                 yield ((" " * INDENT, ""), *head)
     for own, others in zip(grid.rows, rest.rows, strict=True):
-        yield from _name_lines([own[i] for i in at], width)
+        if grid.columns[first] == "o":
+            yield from _styled(_options(own[first][0], width), own[first][1])
+        else:
+            yield from _name_lines([own[i] for i in at], width)
         one = TextTable(rest.columns, (others,), rest.gap, () if sizes is not None else rest.head)
         below = _as_text(one, inner, whole) if sizes is None else _grid_lines(one, sizes, whole)
         for line in below:
             yield ((" " * INDENT, ""), *line)
+
+
+def _options(text: str, width: int) -> Iterator[str]:
+    """Broken between options, or between words that are none; a shell goes on in the next line after a backslash."""
+    end = " \\" if text.startswith("--") and cells(text) > width else ""
+    room = max(1, width - len(end))
+    quoted = (f'"{part}"' for part in text.split('"')[1::2])
+    kept = (option for option in _OPTION.findall(text) if cells(option) <= room)
+    *most, last = wrapped(text, room, (*kept, *quoted)) or [""]
+    yield from (line + end for line in most)
+    yield last
 
 
 def _name_lines(names: Sequence[Cell], width: int) -> Iterator[Line]:

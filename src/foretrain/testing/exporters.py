@@ -73,7 +73,14 @@ def sample_prediction(stages: int = 4, micro_batches: int = 8, ranks: int = 16) 
         stalls_by_stage=by_stage,
         bottleneck="compute",
         what_would_help=(
-            Remedy("interleave 2 chunks per stage", step * 0.94, 1 / 0.94),
+            Remedy(
+                "cuda_graphs=true",
+                step * 0.94,
+                1 / 0.94,
+                "option",
+                "--set cuda_graphs=true",
+                fullest.peak_bytes,
+            ),
             Remedy("network bandwidth x2", step * 0.99, 1 / 0.99),
         ),
         cost=Money(196.8, 196.8 * step / 3600, "2025-11-01"),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import foretrain
-from foretrain.analysis.answers import FitAnswer, FitChange, WhatIf
-from foretrain.analysis.prediction import Prediction
+from foretrain.analysis.answers import FitAnswer, WhatIf
+from foretrain.analysis.prediction import Prediction, Remedy
 from foretrain.cli import case_lines, run
 from foretrain.cli.options import assignments, literal
 from foretrain.cli.progress import Progress, describe
@@ -290,21 +290,30 @@ def test_a_fault_of_ours_leaves_no_half_file(
 # --- the other answers --------------------------------------------------------------------------
 
 
-def test_fit_names_the_smallest_change(
+def test_fit_names_the_fastest_change(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes = (FitChange("zero2", 9e10, False, 5.0), FitChange("recompute=full", 5e10, True, 6.0))
+    changes = (
+        Remedy("zero2", 5.0, 1.2, "plan", '--plan "dp8 zero2"', 9e10, fits=False),
+        Remedy("recompute=full", 6.0, 1.0, "plan", '--plan "dp8 recompute=full"', 5e10),
+        Remedy("zero3", 7.0, 0.9, "plan", '--plan "dp8 zero3"', 4e10),
+    )
     answer = FitAnswer(sample_prediction(), False, changes)
     monkeypatch.setattr(foretrain, "fit", lambda **_: answer, raising=False)
     assert run(["fit", *ASK]) == 1
-    assert "smallest change that fits: recompute=full" in " ".join(capsys.readouterr().out.split())
+    assert "fastest change that fits: recompute=full" in " ".join(capsys.readouterr().out.split())
     assert run(["fit", *ASK, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["changes"][1] == {
         "change": "recompute=full",
+        "step_seconds": 6.0,
+        "speedup": 1.0,
+        "kind": "plan",
+        "paste": '--plan "dp8 recompute=full"',
         "peak_bytes": 5e10,
         "fits": True,
-        "step_seconds": 6.0,
+        "usd_per_hour": None,
+        "remark": "",
     }
 
 

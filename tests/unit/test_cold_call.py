@@ -28,8 +28,12 @@ UNWANTED = (
     "foretrain.model.huggingface", "foretrain.model.document", "foretrain.model.case",
     "foretrain.model.zoo.t5", "foretrain.model.zoo.cnn", "foretrain.report.html",
     "foretrain.report.terminal", "foretrain.cli.questions", "foretrain.testing", "foretrain.schemas",
+    "foretrain.planning.planner", "foretrain.planning.space",
+    "foretrain.plan.schedules.legal",
 )  # fmt: skip
-MOST_OF_OURS = 232  # modules; each is a file to find, read and run (23 are features of stacks)
+MOST_OF_OURS = 254
+"""Modules; each is a file to find, read and run. 23 are features of stacks; "What would help" takes 27: advice and the
+estimator that ranks it."""
 
 
 def modules_after(*args: str, cache: str) -> set[str]:

@@ -345,8 +345,10 @@ def _simulated(
             return
         done += 1
         scores[row.plan] = found[row.plan].score
-        if len(found) > top:  # a simulation is large; those that lose are not kept
-            del found[max(found, key=place)]
+        alike = [plan for plan in found if _without_buckets(plan) == _without_buckets(row.plan)]
+        for rivals, most in ((alike, 1), (found, top)):
+            if len(rivals) > most:  # a simulation is large; those that lose are not kept
+                del found[max(rivals, key=place)]
         if journal is not None:
             journal.add_simulated(row.plan, scores[row.plan])
         if progress is not None:

@@ -68,11 +68,6 @@ PRECISIONS: Mapping[str, str] = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-# Values that have other names there.
-_VALUES = {
-    ("cp-comm-type", "allgather"): "all_gather",
-}
-_BACK = {(name, value): word for (name, word), value in _VALUES.items()}
 
 
 def field_of(argument: str) -> tuple[str, bool]:
@@ -97,7 +92,7 @@ def value_of(argument: str, texts: Sequence[str]) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return _VALUES.get((argument, text), text)
+        return text
 
 
 def texts_of(argument: str, value: Any) -> list[str]:
@@ -111,7 +106,7 @@ def texts_of(argument: str, value: Any) -> list[str]:
         return [",".join(map(str, value))]
     if isinstance(value, list):
         return [str(value).replace(" ", "")]
-    return [_BACK.get((argument, value), str(value)) if isinstance(value, str) else str(value)]
+    return [str(value)]
 
 
 _RUNS = re.compile(r"\[([01])\]\*(\d{1,9})")

@@ -87,7 +87,7 @@ def _degrees(job: ExportJob, account: Account, arguments: Arguments) -> None:
     arguments.add("pipeline-model-parallel-size", words.pp)
     if words.cp > 1:
         arguments.add("context-parallel-size", words.cp)
-        arguments.add("cp-comm-type", "p2p" if words.exchange == "ring" else "allgather")
+        arguments.add("cp-comm-type", "p2p" if words.exchange == "ring" else "all_gather")
     _sequences(job, account, arguments)
     if words.ep > 1 and job.question.workload.precision.attention == "fp16":
         account.cannot("ep", "Megatron-LM does not support expert parallelism in fp16")

@@ -62,7 +62,8 @@ def _plan(s: Settings, shape: Mapping[str, Any], devices: int | None) -> dict[st
     plan["sp"] = s.switch("sequence-parallel") and tp > 1
     if cp > 1:
         ways = s.value("cp-comm-type") or "p2p"
-        plan["exchange"] = "all-gather" if "allgather" in str(ways) else "ring"
+        # "allgather" is how the help of --cp-comm-type spells it
+        plan["exchange"] = "all-gather" if "gather" in str(ways) else "ring"
     parts = laid_out(s.text("pipeline-model-parallel-layout"))
     plan |= _stages(s, pp, parts)
     plan |= _state(s, tp * pp * cp, cp, devices)

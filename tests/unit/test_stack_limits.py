@@ -52,7 +52,7 @@ def drawn(lot: random.Random) -> tuple[Words, dict[str, Any]]:
         tp=tp, pp=pp, vpp=2 if schedule in ("zb-v", "v-half", "v-min", "dualpipev") else vpp, cp=cp, ep=ep, dp=dp,
         etp=odd(None, 1, tp, 2) if ep > 1 else None,
         zero=zero, shard=odd(None, 2), sp=lot.random() < 0.7, schedule=schedule,
-        recompute=odd("none", "selective", "full", "full*0.5", "act"), offload=odd((), ("optimizer",), ("activations",)),
+        recompute=odd("none", "selective", "full", "full*0.5", "act", share=0.25), offload=odd((), ("optimizer",), ("activations",)),
         exchange=odd("all-gather", "ring", share=0.5) if cp > 1 else "all-gather",
         tables=odd("replicated", "rows", share=0.05),
         layers=layers if parts > 2 and schedule in (None, "gpipe") else None,

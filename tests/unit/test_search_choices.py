@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plans import tiny_model
 
+from foretrain import resolving
 from foretrain.model.graph import Model
 from foretrain.plan.short_form import Words, parse
 from foretrain.planning.choices import COLUMNS, Choices, joined, lone
 from foretrain.planning.estimator import Estimator, _placed, alike, row_keys
 from foretrain.planning.layers import State, grown, layers, places
 from foretrain.planning.layers import _alike as alike_rows
+from foretrain.planning.space import space
 from foretrain.planning.task import Task
 from foretrain.runtime import runtime
 from foretrain.testing.asking import ask
@@ -99,6 +101,16 @@ def test_rows_of_one_mesh_are_put_together_once_each(words):
 def test_experts_are_tensor_parallel_where_replicas_divide(text, etp):
     """Eight experts over four replicas take the tensor-parallel ranks too, and are not cut themselves."""
     assert lone(parse(text)).state(0).etp == etp
+
+
+@pytest.mark.parametrize("stack", ["axolotl", "nanotron"])
+def test_plans_without_context_parallelism_do_not_say_how_it_exchanges(stack: str) -> None:
+    """A word without effect, which a prediction of the plan would warn of."""
+    task = Task.of(resolving.ask("gpt2", on="1 x dgx-a100-80gb", batch=64, runtime=stack))
+    assert task.defaults.exchange == "ring"
+    plans = space(task)
+    found, _ = plans.choices(next(part for part in plans.parts() if part.cp == 1))
+    assert "cp=" not in " ".join(map(found.text, range(len(found))))
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class Choices:
             order=p.order[self.order[row]],
             offload=p.offload[self.offload[row]],
             buckets=p.buckets[self.buckets[row]],
-            exchange=p.exchange[self.exchange[row]],
+            exchange=p.exchange[self.exchange[row]] if self.cp[row] > 1 else PLAIN.exchange,
             tables=p.tables[self.tables[row]],
             layers=p.layers[self.layers[row]],
         )

@@ -90,7 +90,9 @@ def _with_figures(exported: Exported, asked: Scenario, run: Scenario) -> Exporte
     wanted, real = simulate_scenario(asked), simulate_scenario(run)
     if _is_same(wanted, real):
         return exported
-    return exported.with_run(_plan_of(run), wanted.step_seconds, real.step_seconds)
+    plan = _plan_of(run)
+    beside = " with another model or software, as listed," if plan == _plan_of(asked) else ","
+    return exported.with_run(plan, wanted.step_seconds, real.step_seconds, beside)
 
 
 def _is_same(one: Simulation, other: Simulation) -> bool:

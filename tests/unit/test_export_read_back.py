@@ -150,6 +150,13 @@ def test_both_figures_where_the_files_run_another_plan() -> None:
     assert f"# Warning: {line}" in made.files["launch.sh"]
 
 
+def test_one_plan_of_another_model_says_what_differs() -> None:
+    """The words of the plan are the same; two figures for them need a reason."""
+    made = foretrain.export("gpt2", to="nanotron", on="1 x dgx-h100", plan="dp8 zero1", batch=64)
+    assert made.runs == made.plan
+    assert "with another model or software, as listed, predicted" in made.warnings[-1]
+
+
 def test_one_plan_has_one_figure_or_none() -> None:
     made = foretrain.export("llama3-8b", to="megatron", on=H100S, plan="tp2 pp4 zero1", batch=64)
     assert (made.runs, made.step_seconds, made.runs_step_seconds) == ("", None, None)

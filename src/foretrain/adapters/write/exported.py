@@ -50,10 +50,10 @@ class Exported:
             "runs_step_seconds": self.runs_step_seconds,
         }
 
-    def with_run(self, plan: str, asked: float, run: float) -> Exported:
-        """With what the files run in place of what was asked, in the launch script too."""
+    def with_run(self, plan: str, asked: float, run: float, beside: str = ",") -> Exported:
+        """With what the files run in place of what was asked, in the launch script too; `beside` the plan, what else differs."""
         line = (
-            f"these files run {plan}, predicted {show_seconds(run)} per step; "
+            f"these files run {plan}{beside} predicted {show_seconds(run)} per step; "
             f"the plan asked for: {show_seconds(asked)}"
         )
         files = {name: _warned(text, line) for name, text in self.files.items()}

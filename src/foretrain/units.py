@@ -82,10 +82,14 @@ def parse_bandwidth(value: float | str) -> float:
     return _quantity(value, r"([kKMGTP]i?|)(b|B|bit)(?:/s|ps)", _SIZES, "bandwidth", example)
 
 
-def parse_seconds(value: float | str) -> float:
-    """Seconds from `"3us"`, `"14d"`, `"36h"`, `"2 weeks"`, `"1 month"` (30 days) or a plain number."""
+def parse_seconds(value: float | str, name: str = "") -> float:
+    """Seconds from `"3us"`, `"14d"`, `"36h"`, `"2 weeks"`, `"1 month"` (30 days) or a plain number; faults begin with the
+    `name` of what it is."""
     units = "|".join(sorted(_SECONDS, key=len, reverse=True))
-    return _quantity(value, f"({units})", _SECONDS, "time", '"3us", "14d" or "2 weeks"')
+    try:
+        return _quantity(value, f"({units})", _SECONDS, "time", '"3us", "14d" or "2 weeks"')
+    except InputError as error:
+        raise InputError(f"{name}: {error}" if name else str(error)) from None
 
 
 def parse_flops(value: float | str) -> float:

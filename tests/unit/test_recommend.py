@@ -13,6 +13,7 @@ from foretrain.analysis.prediction import STALLS
 from foretrain.errors import InputError
 from foretrain.recommendation.facade import Recommendation, recommend
 from foretrain.recommendation.offers import Offer, least_hours
+from foretrain.recommendation.reasons import days
 from foretrain.report import document_of, render
 from foretrain.resolving import ask
 from foretrain.simulate import answer
@@ -234,6 +235,15 @@ def test_too_late_names_the_nearest() -> None:
     assert not found.offers
     assert "takes" in found.nearest
     assert "deadline is 1.0 h" in found.nearest
+
+
+def test_short_times_are_told_in_seconds() -> None:
+    assert [days(1 / 3600), days(0.05), days(5.0), days(72.0)] == [
+        "1 s",
+        "3.0 min",
+        "5.0 h",
+        "3.0 d",
+    ]
 
 
 def test_no_price_no_offer() -> None:

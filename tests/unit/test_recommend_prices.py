@@ -83,6 +83,8 @@ def test_patterns_and_status() -> None:
     assert set(chosen(["p4d.24xlarge, GCP:A3-*"])) > {"aws:p4d.24xlarge", "gcp:a3-highgpu-8g"}
     with pytest.raises(InputError, match="p4x"):
         chosen(["aws:p4x*"])
+    with pytest.raises(InputError, match="instances: a pattern is empty"):
+        chosen([""])  # all that can be rented is no pattern at all
 
 
 def test_quotas_bound_the_counts() -> None:

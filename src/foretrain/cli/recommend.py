@@ -50,7 +50,7 @@ class Market:
     hypothetical: bool = False
     headroom: str | None = None
     mtbf: str | None = None
-    spot_rate: float | None = None
+    spot_rate: str | None = None
     checkpoint_rate: str | None = None
     restart: str | None = None
     startup: str | None = None
@@ -88,6 +88,7 @@ def _job(job: TrainingOptions) -> dict[str, Any]:
 
 def _market(market: Market) -> dict[str, Any]:
     from foretrain.analysis.goodput import Risk
+    from foretrain.recommendation.prices import share_below_one
     from foretrain.units import parse_bandwidth, parse_seconds
 
     if market.spot and market.reserved:
@@ -96,14 +97,12 @@ def _market(market: Market) -> dict[str, Any]:
         raise InputError(
             "--reserved: the catalog has no reserved prices; specify --prices FILE or --discount 30%."
         )
-    if market.spot_rate is not None and not 0 <= market.spot_rate < 1:
-        raise InputError(f"--spot-rate {market.spot_rate}: must be a fraction, such as 0.05.")
     mtbf, rate, again = market.mtbf, market.checkpoint_rate, market.restart
     risk = Risk(
-        None if mtbf is None else _positive("--mtbf", parse_seconds(mtbf)) / 3600.0,
-        market.spot_rate,
+        None if mtbf is None else _positive("--mtbf", parse_seconds(mtbf, "--mtbf")) / 3600.0,
+        None if market.spot_rate is None else share_below_one("--spot-rate", market.spot_rate),
         None if rate is None else _positive("--checkpoint-rate", parse_bandwidth(rate)),
-        None if again is None else _positive("--restart", parse_seconds(again)),
+        None if again is None else _positive("--restart", parse_seconds(again, "--restart")),
     )
     return {
         "buying": "spot" if market.spot else "reserved" if market.reserved else "on-demand",

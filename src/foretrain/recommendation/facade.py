@@ -134,7 +134,7 @@ def recommend(
         expect_able(stack_of(runtime), asked)  # … nor one for plans that the stack cannot run
     own = read_prices(prices) if isinstance(prices, str | Path) else tuple(prices or ())
     machines = int(figure("limits", "machines")) if max_devices is None else most
-    start = None if startup is None else parse_seconds(startup)
+    start = None if startup is None else parse_seconds(startup, "startup")
     if start is not None and not 0.0 <= start < float("inf"):
         raise InputError(f"startup: {shown(startup)} must be zero or more.")
     terms = Terms(

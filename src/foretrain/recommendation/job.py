@@ -194,7 +194,9 @@ def job(
     remedy = "specify a dataset, such as imagenet-1k"
     counted = 1 if batch is not None and whole is None else whole  # its own fault is told already
     length = length_of(amounts, one, counted, known, faults, remedy)
-    until = _limit("deadline", None if deadline is None else parse_seconds(deadline), faults)
+    until = _limit(
+        "deadline", None if deadline is None else parse_seconds(deadline, "deadline"), faults
+    )
     money = _limit("budget_usd", budget_usd, faults)
     if faults or length is None:
         raise InputError("invalid job:", faults=faults)

@@ -21,15 +21,18 @@ BUYING = ("on-demand", "spot", "reserved")
 
 def discount_share(given: float | str | None) -> float:
     """`0.3` or `"30%"` off a price; 0 where nothing is said."""
-    if given is None:
-        return 0.0
+    return 0.0 if given is None else share_below_one("discount", given, "of the price, such as 30%")
+
+
+def share_below_one(name: str, given: float | str, example: str = "below 1, such as 5%") -> float:
+    """`0.3` or `"30%"`."""
     try:
         text = str(given).strip()
         value = float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
     except ValueError:
         value = -1.0
     if isinstance(given, bool) or not 0 <= value < 1:
-        raise InputError(f"discount: {shown(given)} is not a share of the price, such as 30%.")
+        raise InputError(f"{name}: {shown(given)} is not a share {example}.")
     return value
 
 
@@ -221,6 +224,9 @@ def matches(name: str, pattern: str) -> bool:
 
 def chosen(patterns: Iterable[str] = ()) -> dict[str, Node]:
     """Machines that match any pattern; without one, those that can still be rented."""
+    patterns = tuple(patterns)
+    if any(not text.strip(" ,") for text in patterns):
+        raise InputError("instances: a pattern is empty. Write for example 'aws:p4*,gcp:a3*'.")
     wanted = [word for text in patterns for word in text.split(",") if word.strip()]
     every = _offers()
     if not wanted:

@@ -28,7 +28,9 @@ _CAUSES = {
 
 
 def days(hours: float) -> str:
-    """`3.2 h` below two days, `14.1 d` above."""
+    """`3.2 h` below two days, `14.1 d` above; `30 s` below a minute."""
+    if hours < 1 / 60:
+        return f"{hours * 3600:.3g} s"
     if hours < 0.1:
         return f"{hours * 60:.1f} min"
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:,.1f} d"

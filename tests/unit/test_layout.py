@@ -39,7 +39,9 @@ def test_without_it_the_phrase_is_broken() -> None:
     assert not any(PLAN in line for line in wrapped(f"Best of 5,490: {PLAN}", 40))
 
 
-@pytest.mark.parametrize("figure", ["50 %", "12.3 ms", "79.1 GiB", "25.0 GB/s", "14.1 d"])
+@pytest.mark.parametrize(
+    "figure", ["50 %", "12.3 ms", "79.1 GiB", "25.0 GB/s", "14.1 d", "136.66 k"]
+)
 def test_figures_stay_with_their_units(figure: str) -> None:
     for width in range(8, 40):
         assert any(figure in line for line in wrapped(f"it takes or has {figure} in all", width))

@@ -92,6 +92,15 @@ def test_the_terminal_shows_the_plans_the_front_and_the_reasons(found: SearchRes
     assert long == [found.command]  # to be copied
 
 
+def test_nothing_is_certain_and_equal_is_not_faster(found: SearchResult) -> None:
+    text = shown(found)
+    assert "probability to fit" in text
+    assert "> 99 %" in text
+    slower = replace(found, fastest=replace(found.fastest, plan="dp8 zero0"))
+    assert "dp8 zero0 (equally fast)" in shown(slower, width=200)
+    assert "(0 % faster)" not in shown(slower, width=200)
+
+
 def test_where_nothing_fits_the_remedies_come_first(nothing: SearchResult) -> None:
     text = shown(nothing)
     assert "What would fit" in text

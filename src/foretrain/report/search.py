@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from foretrain.analysis.memory_words import probability
 from foretrain.planning.document import pruned, question
 from foretrain.planning.explain import Explanation
 from foretrain.planning.layerwise import LayerwiseOutcome
@@ -239,8 +240,13 @@ def _standing(result: SearchResult) -> Iterator[str]:
         behind = first.score.step_seconds / fastest.step_seconds - 1.0
         yield (
             f"The first plan is the simplest of those within {words.percent(TRADE)} of the fastest, {fastest.plan} "
-            f"({100.0 * behind:.2g} % faster)."
+            f"({_faster(behind)})."
         )
+
+
+def _faster(behind: float) -> str:
+    """`0.05 % faster`; steps that differ by rounding alone are equal."""
+    return f"{100.0 * behind:.2g} % faster" if behind >= 1e-5 else "equally fast"
 
 
 def _robust(result: SearchResult) -> Table:
@@ -252,7 +258,7 @@ def _robust(result: SearchResult) -> Table:
             _longer(one.slower_network_seconds, row),
             _longer(one.straggler_seconds, row),
             "fits" if one.fits_with_more_memory else "does not fit",
-            words.percent(one.fits_probability),
+            probability(one.fits_probability),
         )
         for number, (row, one) in enumerate(zip(result.best, result.robustness, strict=False), 1)
     )

@@ -258,7 +258,7 @@ def maxtext(p: Look) -> Complaints:
     yield from _when(p.pp > 1 and (p.schedule != "gpipe" or p.vpp > 1), "schedule")
     yield from _when(p.pp > 1 and p.count % p.pp, "micro-batches")
     yield from _when(p.zero == 2 or (p.w.shard and p.zero < 3), "states")
-    yield from _when(p.recompute == "none", "recompute")
+    yield from _when(p.recompute in ("none", "selective"), "recompute")
     yield from _when(p.w.offload not in ((), ("optimizer",)), "offload")
     yield from _when(p.w.order or p.layout != "even", "order or layers")
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrain import fit, predict, recommend, search
+from foretrain.adapters.write.maxtext import POLICIES
 from foretrain.errors import InputError, PlanError, RuntimePresetError, UnsupportedPlanError
 from foretrain.plan.constraints import Constraint
 from foretrain.plan.defaults import plan_defaults
@@ -511,6 +512,11 @@ def test_primus_splits_weight_gradients_where_nothing_runs_again(schedule: str) 
     (line,) = refusals(stack, parse(f"pp4 {schedule} recompute=full", defaults, 16))
     assert "cannot be freed" in line
     assert any(refusals(runtime("megatron"), parse(f"pp4 {schedule}", defaults, 16)))
+
+
+def test_maxtext_is_searched_with_its_policies_alone() -> None:
+    tried = space(task_of("maxtext", "llama3-8b")).palette.recompute
+    assert set(tried) == set(POLICIES.values())
 
 
 def test_a_number_that_a_model_does_not_have_decides_nothing() -> None:

@@ -415,7 +415,6 @@ _STAGES_INSIDE = "tp-cp-pp-dp"
 
 def _palette(option: Any, task: Task, domain: int) -> Palette:
     has_tables = any(op.name == LARGE for _, op in task.workload.model.ops())
-    has_sequence = any("seq" in op.size for _, op in task.workload.model.ops())
     orders: dict[str, tuple[str, ...] | None] = {"default": None}
     if task.devices > domain:
         orders[_STAGES_INSIDE] = ("tp", "cp", "pp", "dp")
@@ -425,9 +424,7 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
     offloads = option("offload", ["none", "optimizer"])
     buckets = option("buckets", ["default"])
     return Palette(
-        recompute=option(
-            "recompute", ["none", "selective", "full"] if has_sequence else ["none", "full"]
-        ),
+        recompute=option("recompute", _recomputes(task)),
         schedule=option("schedule", _searched(task)),
         order=tuple(orders[text] for text in picked),
         offload=tuple(() if text == "none" else tuple(text.split("+")) for text in offloads),
@@ -437,6 +434,14 @@ def _palette(option: Any, task: Task, domain: int) -> Palette:
         layers=tuple(map(_counts, option("layers", ["even"]))),
         defaults=task.defaults,
     )
+
+
+def _recomputes(task: Task) -> list[str]:
+    """What is usual, and what else the stack has."""
+    model = task.workload.model
+    has_sequence = any("seq" in op.size for _, op in model.ops())
+    usual = ["none", "selective", "full"] if has_sequence else ["none", "full"]
+    return usual + [word for word in task.runtime.plan.recomputes if not _unknown(word, model)]
 
 
 def _counts(layers: str) -> tuple[int, ...] | None:

@@ -50,5 +50,7 @@ class PlanHabits(Feature):
     pads_vocabulary_to: int = number(1, 1, 2**20)
     # outermost first
     rank_order: tuple[str, ...] = read_by(_AXES, _rank_order)
+    # what a search tries to recompute beside the usual
+    recomputes: tuple[str, ...] = of_presets((), tuple)
     # plan words used where a case says nothing
     defaults: tuple[tuple[str, str], ...] = of_presets((), _words)

@@ -40,7 +40,7 @@ def test_without_it_the_phrase_is_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    "figure", ["50 %", "12.3 ms", "79.1 GiB", "25.0 GB/s", "14.1 d", "136.66 k"]
+    "figure", ["50 %", "12.3 ms", "79.1 GiB", "25.0 GB/s", "14.1 d", "136.66 k", "1.9 ×"]
 )
 def test_figures_stay_with_their_units(figure: str) -> None:
     for width in range(8, 40):

@@ -378,3 +378,10 @@ def test_html_holds_the_numbers_without_scripts(prediction: Prediction) -> None:
 
 def test_html_does_not_run_template_code_from_names() -> None:
     assert "{{7*7}}" in str(render(hostile_prediction(), "html"))
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"), [(1.306, "1.31×"), (0.81, "0.81×"), (0.005, "0.01×"), (0.0031, "<0.01×")]
+)
+def test_what_is_far_slower_is_not_no_speed_at_all(factor: float, text: str) -> None:
+    assert words.times(factor) == text

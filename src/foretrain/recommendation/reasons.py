@@ -189,7 +189,7 @@ def _lacking(lacking: Sequence[Miss]) -> str:
     nearest = best.nearest
     assert nearest is not None
     return (
-        f"does not fit: on {best.candidate.count} x the plan with the least memory, "
+        f"does not fit: on {best.candidate.count} x, the plan with the least memory, "
         f"'{nearest.plan}', needs {show_bytes(nearest.memory)}, but {show_bytes(nearest.usable)} is "
         "usable per device."
     )

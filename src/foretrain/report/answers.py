@@ -102,7 +102,7 @@ def _cell(name: str, value: Any) -> str:
         return "" if value is None else str(value)
     if name in ("start", "end", "seconds", "step_seconds") or name.isdigit():
         return words.seconds(value)
-    return f"{value:.2f}×" if name == "speedup" else f"{value:.4g}"
+    return words.times(value) if name == "speedup" else f"{value:.4g}"
 
 
 # --- what if ----------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def remedy_table(title: str, rows: Sequence[Remedy], steps: Sequence[str]) -> Ta
         (
             row.paste or row.change,
             step,
-            f"{row.speedup:.2f}×",
+            words.times(row.speedup),
             "" if row.peak_bytes is None else show_bytes(row.peak_bytes),
             "" if row.usd_per_hour is None else f"{words.usd(row.usd_per_hour)}/h",
             Bar(gain / most),

@@ -35,7 +35,7 @@ LONG_WORD = 24
 LONGEST_BAR, SHORTEST_BAR = 40, 6
 _OPTION = re.compile(r'--\S+ (?:"[^"]*"|[^-\s]\S*)')
 """With its value."""
-_UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµn]?s|min|[hdkM]|[KMGTP]?i?B(?:/s)?|T)\b)")
+_UNIT = re.compile(r"(?<=\d) (?=[%×]|(?:[mµn]?s|min|[hdkM]|[KMGTP]?i?B(?:/s)?|T)\b)")
 """Between a figure and its unit."""
 
 Cell: TypeAlias = tuple[str, str]

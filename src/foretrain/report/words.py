@@ -70,6 +70,11 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.0995 else f"{share * 100:.0f} %"
 
 
+def times(factor: float) -> str:
+    """`1.31×`; what is far slower is not `0.00×`."""
+    return f"{factor:.2f}×" if factor >= 0.005 else "<0.01×"
+
+
 def interval(prediction: Prediction) -> str:
     """`18.1–23.9 s`, both ends in one unit."""
     return between(*map(seconds, prediction.interval))

@@ -75,6 +75,7 @@ def test_own_prices_change_the_answer(tmp_path: Path, capsys: pytest.CaptureFixt
         ([*ASK, "--instances", " ,"], "instances: a pattern is empty"),
         ([*ASK, "--discount", "2"], "discount: '2' is not a share"),
         ([*ASK, "--spot", "--discount", "30%"], "no effect on spot prices"),
+        ([*ASK, "--deadline", "-5h"], "deadline: '-5h' must be a positive number"),
         ([*ASK, "--startup", "nan"], "startup: 'nan' is not a time"),
         ([*ASK, "--mtbf", "never"], "--mtbf: 'never' is not a time"),
         ([*ASK, "--startup", "-5s"], "startup: '-5s' must be zero or more"),

@@ -237,6 +237,19 @@ def test_too_late_names_the_nearest() -> None:
     assert "deadline is 1.0 h" in found.nearest
 
 
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ({"max_devices": 3}, "one has 8 devices, more than the 3 that a cluster may have (--max-devices)."),
+        ({"quota": ("0",)}, "the quota allows none (--quota)."),
+        ({"where": ("tp=3", "pp=7")}, "no plan: constraints and this number of devices leave none"),
+    ],
+)  # fmt: skip
+def test_limits_that_leave_nothing_are_told_by_name(limit: dict[str, Any], why: str) -> None:
+    found = recommend("gpt2", tokens=1e9, batch=64, instances=("aws:p4d.24xlarge",), **limit)
+    assert [one.why for one in found.infeasible] == [why]
+
+
 def test_short_times_are_told_in_seconds() -> None:
     assert [days(1 / 3600), days(0.05), days(5.0), days(72.0)] == [
         "1 s",

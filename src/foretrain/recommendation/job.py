@@ -194,9 +194,8 @@ def job(
     remedy = "specify a dataset, such as imagenet-1k"
     counted = 1 if batch is not None and whole is None else whole  # its own fault is told already
     length = length_of(amounts, one, counted, known, faults, remedy)
-    until = _limit(
-        "deadline", None if deadline is None else parse_seconds(deadline, "deadline"), faults
-    )
+    until = None if deadline is None else parse_seconds(deadline, "deadline")
+    _limit("deadline", until, faults, deadline)
     money = _limit("budget_usd", budget_usd, faults)
     if faults or length is None:
         raise InputError("invalid job:", faults=faults)
@@ -217,10 +216,13 @@ def _samples(
         return None
 
 
-def _limit(name: str, value: float | None, faults: list[str]) -> float | None:
+def _limit(name: str, value: float | None, faults: list[str], said: object = None) -> float | None:
+    """The value, if it is one; `said`: how the user wrote it."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (is_number and 0 < value < float("inf")):
-        faults.append(f"{name}: {shown(value)} must be a positive number.")
+        faults.append(
+            f"{name}: {shown(value if said is None else said)} must be a positive number."
+        )
     return value
 
 

@@ -233,7 +233,7 @@ def _most(losses: Sequence[dict[str, int]]) -> str:
     total: Counter[str] = Counter()
     for lost in losses:
         total.update(lost)
-    none = "no plan matches the number of devices"
+    none = "constraints and this number of devices leave none"
     return max(total, key=lambda reason: total[reason], default=none)
 
 

@@ -64,8 +64,11 @@ class Round:
             self._take(candidate, self.look.estimated(candidate))
             self.looked_at += 1
         if not counts:
+            most, one = self.terms.most_devices, node.device_count
             self.unpriced[name] = (
-                "the quota allows none, or one instance has more devices than allowed."
+                f"one has {one} devices, more than the {most} that a cluster may have (--max-devices)."
+                if one > most
+                else "the quota allows none (--quota)."
             )
 
     def _take(self, candidate: Candidate, outcome: Offer | Miss) -> None:

@@ -97,9 +97,9 @@ def command_line(request: Request, folder: Path) -> Question:
 
 
 def written(document: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Without what only names the question."""
+    """Without what only names the question, and without advice, which a case's document leaves to `predict`."""
     asked = {**document["question"], "model": model}
-    return {**document, "id": "", "question": asked}
+    return {**document, "id": "", "question": asked, "what_would_help": []}
 
 
 needs_cases = pytest.mark.skipif(

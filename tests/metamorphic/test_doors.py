@@ -87,7 +87,9 @@ def test_the_command_prints_what_python_answers(cases, folder, capfd):
     def same(case: Case) -> Iterator[str]:
         model, words = written(case, folder)
         code = run(["predict", *flags(model, words), "--json"])
-        printed = json.loads(capfd.readouterr().out)
+        told = capfd.readouterr()
+        assert told.out, f"{told.err}    {case.drawn}"
+        printed = json.loads(told.out)
         answer = foretrain.predict(model, **words)
         if code != (0 if answer.fits else 1):
             yield f"exit code {code}"

@@ -340,3 +340,11 @@ def test_what_helps_is_deterministic() -> None:
     scenario = ask("gpt2", on="1 x dgx-h100", plan="dp8", batch=64)
     first, second = (what_would_help(simulate_scenario(scenario)) for _ in range(2))
     assert first == second
+
+
+def test_moves_leave_layers_for_every_part_of_a_pipeline() -> None:
+    """One layer with embedding and head makes three parts: schedules of two chunks have none for the fourth."""
+    shape = {"zoo": "mistral-7b", "num_hidden_layers": 1, "hidden_size": 1024, "vocab_size": 4096,
+             "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1376}  # fmt: skip
+    found = predict(shape, on="2 x a100-80gb", plan="pp2 dp1 1f1b", seq=1024, batch=8)
+    assert list(found.what_would_help)

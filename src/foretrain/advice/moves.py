@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from foretrain.compile.passes.place import layer_blocks, place
-from foretrain.errors import InputError
+from foretrain.errors import InputError, PlanError
 from foretrain.limits import BUCKET
 from foretrain.plan.parallelism import LARGE
 from foretrain.plan.plan import Plan
 from foretrain.plan.schedules import SCHEDULES, meant
 from foretrain.plan.short_form import Words, said, schedule_of
-from foretrain.plan.strategy import EXCHANGES, OFFLOADS
+from foretrain.plan.strategy import EXCHANGES, OFFLOADS, Schedule
 from foretrain.plan.supported import always, refusals, rules_of
 from foretrain.plan.words import DEGREES, FLAGS
 from foretrain.planning.task import Task
@@ -102,6 +102,16 @@ class Place:
     def domain(self) -> int:
         """Ranks joined by the fast links of one node or rack."""
         return int(np.bincount(np.asarray(self.scenario.cluster.domain_of)).max())
+
+    def has_layers(self, stages: int, chunks: int) -> bool:
+        """Whether the model has layers for all parts of a pipeline."""
+        model, pipeline = self.scenario.workload.model, self.scenario.runtime.pipeline
+        schedule = Schedule(meant(None, stages, chunks)[0].name, 1, stages, chunks)
+        try:
+            place(model, schedule, pipeline.places_by_products)
+        except PlanError:
+            return False
+        return True
 
     @property
     def batch(self) -> int:
@@ -299,8 +309,10 @@ def _settled(words: Words, changes: Mapping[str, Any], at: Place) -> Words | Non
         if "zero" in changes or "shard" in changes or not _is_able(words, at):
             return None
     count = at.batch // (dp * (words.micro or 1))
-    kind, _ = meant(words.schedule, words.pp, words.vpp)
-    return words if words.pp == 1 or kind.fits(words.pp, count) else None
+    kind, chunks = meant(words.schedule, words.pp, words.vpp)
+    if words.pp == 1:
+        return words
+    return words if kind.fits(words.pp, count) and at.has_layers(words.pp, chunks) else None
 
 
 def _chunks_kept(words: Words, at: Place) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_questions_cover_stacks_models_and_estimates(kept):
 def test_a_family_is_answered_under_every_stack(kept, family):
     rows = [row for row in kept if row.question["model"] == FAMILIES[family]]
     trained = {row.question.get("runtime") for row in rows if "step" in row.answer}
-    assert set(presets()) == trained  # those for tables say that they do not run it
+    assert not set(presets()) - trained  # those for tables say that they do not run it
 
 
 @pytest.mark.parametrize(

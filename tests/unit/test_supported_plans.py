@@ -15,6 +15,7 @@ from foretrain.adapters.write.maxtext import POLICIES
 from foretrain.errors import InputError, PlanError, RuntimePresetError, UnsupportedPlanError
 from foretrain.plan.constraints import Constraint
 from foretrain.plan.defaults import plan_defaults
+from foretrain.plan.rules import read
 from foretrain.plan.short_form import Words, filled, parse
 from foretrain.plan.strategy import recompute_kind
 from foretrain.plan.supported import narrowed, refusals, rules_for, rules_of
@@ -529,3 +530,27 @@ def test_a_number_that_a_model_does_not_have_decides_nothing() -> None:
         assert any(refusals(runtime("own"), parse("tp2", devices=8), facts))
     finally:
         undo()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pp>1: micro-batches % = 0", "'micro-batches %' is no calculation"),
+        ("pp>1: (micro-batches % pp = 0", "is no calculation"),
+        ("pp>1: micro-batches % pp ) = 0", "is no calculation"),
+        ("pp>1: *pp = 0", "is no calculation"),
+        ("pp>1: pp pp % 2 = 0", "is no calculation"),
+        ("pp>1: 2 ( pp % 2 ) = 0", "is no calculation"),
+        (f"pp>1: {'(' * 30}pp{')' * 30} % 2 = 0", "is no calculation"),
+        ("pp>1: micro-batches % pq = 0", "unknown number 'pq'"),
+        ("pp>1: seq=abc", "'abc' is not a whole number"),
+        ("pp>1: model=whale", "unknown model 'whale'"),
+        ("pp>1:", "nothing after the colon"),
+        ("micro-batches", "not a"),
+    ],
+)
+def test_rules_that_cannot_be_read_say_what_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(says)):
+        read(((text, "a reason"),))
+    with pytest.raises(PlanError, match="no reason"):
+        read((("pp>1: zero<=1", " "),))
